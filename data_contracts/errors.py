@@ -1,0 +1,57 @@
+"""The errors a user can cause, each with the exit code that the command line ends with."""
+
+
+class ProjectError(Exception):
+    """An expected failure: what went wrong with which value, where, and what to do about it.
+
+    `what` is one sentence that names the value; `where` is `file:line` or a step's name;
+    `hint` is a remedy, a command to paste where there is one.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        self.what, self.where, self.hint = what, where, hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.what}" if self.where else self.what]
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+    def __reduce__(self):
+        # Dask and Prefect carry errors between processes; the default would lose the keywords.
+        return (_rebuild, (type(self), self.what, self.where, self.hint))
+
+
+def _rebuild(kind: type[ProjectError], what: str, where: str, hint: str) -> ProjectError:
+    return kind(what, where=where, hint=hint)
+
+
+class UsageError(ProjectError):
+    """A value on the command line or in a setting that cannot be meant."""
+
+    exit_code = 2
+
+
+class ContractError(ProjectError):
+    """Data that breaks a rule which the next step relies on."""
+
+    exit_code = 3
+
+
+class DamagedArtifact(ProjectError):
+    """A stored file that is not what was published; it is refused before it is parsed."""
+
+
+class ServerError(ProjectError):
+    """A server or an address that cannot be used."""
+
+    exit_code = 5
+
+
+class Stopped(ProjectError):
+    """The user asked a run to stop, and it has, with its state saved."""
+
+    exit_code = 130

@@ -1,0 +1,49 @@
+"""A pyarrow schema for every table that passes between steps.
+
+A table is a folder of Parquet shards, `<name>/part-00000.parquet`, `part-00001.parquet`, ...
+Its name is its kind, and after a dot what it is about: `queries.train`, `positives.test`,
+`edges.category.label`. Ids are 0-based: a query's id is its row in its split, a label's id is its
+row in the label file, an anchor's id its row in the anchor file. `file` and `line` (1-based) say
+where a row was read, so that a broken rule can show the line to mend.
+"""
+
+import pyarrow as pa
+
+_ORIGIN = [pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+           pa.field("line", pa.int64(), nullable=False)]
+
+
+def _table(*fields: tuple[str, pa.DataType], origin: bool = True) -> pa.Schema:
+    own = [pa.field(name, kind, nullable=False) for name, kind in fields]
+    return pa.schema(own + _ORIGIN if origin else own)
+
+
+_TEXT = [("id", pa.int64()), ("uid", pa.string()), ("title", pa.string()), ("content", pa.string())]
+
+SCHEMAS: dict[str, pa.Schema] = {
+    # read from the user's files
+    "queries": _table(*_TEXT),
+    "labels": _table(*_TEXT),
+    "anchors": _table(("id", pa.int64()), ("title", pa.string())),
+    "positives": _table(("query", pa.int64()), ("label", pa.int64()), ("relevance", pa.float32())),
+    "filters": _table(("query", pa.int64()), ("label", pa.int64())),
+    "edges": _table(("node", pa.int64()), ("anchor", pa.int64()), ("weight", pa.float32())),
+    # made by steps
+    "tokens": _table(("id", pa.int64()), ("title", pa.list_(pa.int32())), ("content", pa.list_(pa.int32())),
+                     ("augmented", pa.bool_()), origin=False),
+    "walks": _table(("node", pa.int64()), ("anchor", pa.int64()), ("weight", pa.float32()), origin=False),
+    "clusters": _table(("query", pa.int64()), ("cluster", pa.int32()), origin=False),
+}
+
+SPLITS = ("train", "test")
+
+
+def kind_of(table: str) -> str:
+    """Return the kind of a table from its name: `positives.train` is of kind `positives`.
+
+    Raises ValueError for a name of no known kind.
+    """
+    kind = table.partition(".")[0]
+    if kind not in SCHEMAS:
+        raise ValueError(f"no schema for table {table!r}; kinds are {', '.join(SCHEMAS)}")
+    return kind

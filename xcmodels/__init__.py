@@ -1,0 +1,1 @@
+"""Models, losses, batching, training and retrieval for extreme classification, with no orchestrator in it."""
