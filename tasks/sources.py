@@ -1,0 +1,213 @@
+"""Raw data sets in the formats that people have, read as shards of the tables in data_contracts.schemas.
+
+`describe` looks at the names in a folder; `groups` lists the units of work, one a raw file; `read_tables` does one.
+Formats, all of them with optional filter pairs and anchor sets in the same folder:
+
+    xc-json    trn, tst, lbl .json.gz (or .json, .jsonl): uid, title, content; in trn and tst target_ind, target_rel too
+    xc-sparse  trn_X.txt, tst_X.txt, Y.txt (or trn.raw.txt, ...), with trn_X_Y.txt, tst_X_Y.txt or Y.trn.npz, Y.tst.npz
+    anchors    <anchor>.raw.txt with <anchor>_{trn,tst,lbl}_X_Y.txt or .npz; the one for tst may be absent
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_contracts.errors import UsageError
+from data_contracts.schemas import SCHEMAS, SPLITS, kind_of
+from tasks.sources_files import count_lines
+from tasks.sources_shards import Ids, Shard, shard
+from tasks.sources_sparse import filter_pairs, sparse_matrix, sparse_rows
+from tasks.sources_text import json_texts, plain_texts
+
+ROWS_PER_SHARD = 65_536
+
+_JSON = {table: [f"{stem}{end}" for end in (".json.gz", ".jsonl.gz", ".json", ".jsonl")]
+         for table, stem in (("queries.train", "trn"), ("queries.test", "tst"), ("labels", "lbl"))}
+_SPARSE = {
+    "queries.train": ["trn_X.txt", "trn_X.raw.txt", "trn.raw.txt"],
+    "queries.test": ["tst_X.txt", "tst_X.raw.txt", "tst.raw.txt"],
+    "labels": ["Y.txt", "Y.raw.txt", "lbl.raw.txt"],
+    "positives.train": ["trn_X_Y.txt", "trn_X_Y.npz", "Y.trn.npz"],
+    "positives.test": ["tst_X_Y.txt", "tst_X_Y.npz", "Y.tst.npz"],
+}
+_EDGES = re.compile(r"(?P<anchor>.+)_(?:trn|tst|lbl)_X_Y\.(?:txt|npz)")
+_SIDES = {"train": "trn", "test": "tst", "label": "lbl"}
+# The papers' propensity constants (Jain et al., KDD 2016), by a word in the data set's name.
+_PROPENSITY = {"amazon": (0.6, 2.6), "wikipedia-500k": (0.5, 0.4), "": (0.55, 1.5)}
+
+
+@dataclass(frozen=True)
+class RawDataSet:
+    """A raw data set: `files` maps what a file is about, by the name of its main table, to its path."""
+
+    folder: Path
+    name: str
+    format: str
+    files: Mapping[str, Path]
+    anchors: tuple[str, ...]
+    propensity: tuple[float, float]
+
+
+def describe(folder: Path) -> RawDataSet:
+    """Find out which data set is in a folder, from the names of its files and dataset.json.
+
+    Raises UsageError for a folder or a file that is missing, naming every name that was looked for.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder", hint="give the folder that holds trn.json.gz, tst.json.gz, ...")
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    form = next((form for form, known in (("xc-json", _JSON), ("xc-sparse", _SPARSE))
+                 if names.intersection(known["queries.train"])), None)
+    if form is None:
+        looked = ", ".join(_JSON["queries.train"] + _SPARSE["queries.train"])
+        raise UsageError(f"{folder} holds no training queries; looked for {looked}",
+                         hint="a table of texts and labels (.csv, .jsonl, .parquet) must be imported first")
+    files = {table: _find(folder, names, table, candidates)
+             for table, candidates in (_JSON if form == "xc-json" else _SPARSE).items()}
+    for split in SPLITS:
+        if (name := f"filter_labels_{split}.txt") in names:
+            files[f"filters.{split}"] = folder / name
+    anchors = tuple(sorted({match["anchor"] for name in names if (match := _EDGES.fullmatch(name))}))
+    for anchor in anchors:
+        files |= _anchor_files(folder, names, anchor)
+    name, propensity = _about(folder)
+    return RawDataSet(folder, name, form, files, anchors, propensity)
+
+
+def _find(folder: Path, names: set[str], table: str, candidates: list[str]) -> Path:
+    """Return the first candidate that is in the folder."""
+    for name in candidates:
+        if name in names:
+            return folder / name
+    raise UsageError(f"{folder} has no file for {table}; looked for {', '.join(candidates)}",
+                     hint=f"add the file, or rename the one that holds {table}")
+
+
+def _anchor_files(folder: Path, names: set[str], anchor: str) -> dict[str, Path]:
+    """Return the files of an anchor set; edges of test queries may be absent, as nothing is trained on them."""
+    files = {f"anchors.{anchor}": _find(folder, names, f"anchors.{anchor}", [f"{anchor}.raw.txt"])}
+    for side, stem in _SIDES.items():
+        candidates = [f"{anchor}_{stem}_X_Y.{end}" for end in ("txt", "npz")]
+        if side != "test" or names.intersection(candidates):
+            table = f"edges.{anchor}.{side}"
+            files[table] = _find(folder, names, table, candidates)
+    return files
+
+
+def _about(folder: Path) -> tuple[str, tuple[float, float]]:
+    """Return a data set's name and propensity constants, from dataset.json or else from the folder's name."""
+    path = folder / "dataset.json"
+    about: object = {}
+    if path.exists():
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UsageError(f"it is not JSON: {error}", where=str(path), hint='write {"name": "..."}') from error
+    if not isinstance(about, dict):
+        raise UsageError(f"it must be an object, got {about!r}", where=str(path), hint='write {"name": "..."}')
+    name = about.get("name", folder.resolve().name)
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"name must be a text, got {name!r}", where=str(path))
+    given = about.get("propensity")
+    if given is None:
+        return name, next(pair for word, pair in _PROPENSITY.items() if word in name.lower())
+    pair = [given.get(key) for key in "ab"] if isinstance(given, dict) else []
+    constants = [float(value) for value in pair if isinstance(value, int | float)
+                 and type(value) is not bool and 0 < value < float("inf")]
+    if len(constants) != 2:
+        raise UsageError(f"propensity must have positive numbers a and b, got {given!r}", where=str(path),
+                         hint='write "propensity": {"a": 0.55, "b": 1.5}')
+    return name, (constants[0], constants[1])
+
+
+def tables(data: RawDataSet) -> list[str]:
+    """Return the names of all tables of a data set, those without rows too."""
+    return [table for group in groups(data) for table in tables_of(data, group)]
+
+
+def groups(data: RawDataSet) -> list[str]:
+    """Return the units of work, each one raw file (or none, where it may be absent), by their main table's name."""
+    main = list(_JSON if data.format == "xc-json" else _SPARSE) + [f"filters.{split}" for split in SPLITS]
+    for anchor in data.anchors:
+        main += [f"anchors.{anchor}", *(f"edges.{anchor}.{side}" for side in _SIDES)]
+    return main
+
+
+def tables_of(data: RawDataSet, group: str) -> list[str]:
+    """Return the tables that one group yields: from JSON lines, queries come with their positives."""
+    kind, _, split = group.partition(".")
+    return [group, f"positives.{split}"] if kind == "queries" and data.format == "xc-json" else [group]
+
+
+def read_table(data: RawDataSet, table: str, rows_per_shard: int = ROWS_PER_SHARD) -> Iterator[pa.Table]:
+    """Yield one table in shards of at most `rows_per_shard` rows, each with exactly its kind's schema; at least one.
+
+    Raises ContractError naming file and line of what cannot be read, ValueError for a table the data set has not.
+    """
+    for group in groups(data):
+        if table in tables_of(data, group):
+            yield from (part for name, part in _shards(data, group, rows_per_shard) if name == table)
+            return
+    raise ValueError(f"{data.name} has no table {table!r}; it has {', '.join(tables(data))}")
+
+
+def read_tables(data: RawDataSet, group: str, out: Path,
+                rows_per_shard: int = ROWS_PER_SHARD) -> dict[str, list[Path]]:
+    """Read one group and write out/<table>/part-00000.parquet, ...; return each table's shards in order.
+
+    Shards of an earlier, perhaps longer, run are removed first, so what lies there afterwards is one run's.
+    """
+    if group not in groups(data):
+        raise ValueError(f"{data.name} has no group {group!r}; it has {', '.join(groups(data))}")
+    written: dict[str, list[Path]] = {table: [] for table in tables_of(data, group)}
+    for table in written:
+        (out / table).mkdir(parents=True, exist_ok=True)
+        for old in (out / table).glob("part-*"):
+            old.unlink()
+    for table, part in _shards(data, group, rows_per_shard):
+        path = out / table / f"part-{len(written[table]):05d}.parquet"
+        unfinished = path.with_suffix(".tmp")
+        pq.write_table(part, unfinished, compression="zstd")
+        os.replace(unfinished, path)
+        written[table].append(path)
+    return written
+
+
+def _shards(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
+    """Yield the shards of every table of a group, in one pass over its file."""
+    if size < 1:
+        raise ValueError(f"rows_per_shard must be positive, got {size}")
+    path = data.files.get(group)
+    if path is None:
+        return iter([(group, shard(SCHEMAS[kind_of(group)], "", [[]] * (len(SCHEMAS[kind_of(group)]) - 1)))])
+    kind, _, about = group.partition(".")
+    if kind in ("queries", "labels", "anchors"):
+        if kind == "anchors" or data.format == "xc-sparse":
+            return plain_texts(path, size, group)
+        if kind == "labels":
+            return json_texts(path, size, group)
+        return json_texts(path, size, group, f"positives.{about}", _ids(data, "label", "labels"))
+    if kind == "edges":
+        anchor, _, side = about.rpartition(".")
+        rows, columns = _node_ids(data, side), _ids(data, "anchor", f"anchors.{anchor}")
+    else:
+        rows, columns = _node_ids(data, about), _ids(data, "label", "labels")
+    if kind == "filters":
+        return filter_pairs(path, size, group, rows, columns)
+    return (sparse_matrix if path.suffix == ".npz" else sparse_rows)(path, size, group, rows, columns)
+
+
+def _node_ids(data: RawDataSet, side: str) -> Ids:
+    """Return the ids of a side of the data: queries of a split, or labels."""
+    return _ids(data, "label", "labels") if side == "label" else _ids(data, "query", f"queries.{side}")
+
+
+def _ids(data: RawDataSet, what: str, table: str) -> Ids:
+    """Return the ids of a table, which number the lines of its file; that file alone says how many there are."""
+    return Ids(what, count_lines(data.files[table]), data.files[table].name)

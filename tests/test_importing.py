@@ -1,0 +1,217 @@
+"""Import of the tables that people have: kinds of file, separators, splits, what is counted and what is refused."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import ContractError, UsageError
+from tasks.importing import import_file
+from tasks.sources import describe, read_table
+
+CSV = """\
+id,text,body,tags,part
+p1,Red fox,"It hunts, at
+night",mammal; hunter,train
+p2,Blue whale,,mammal;ocean;mammal,TRAIN
+p3,Owl,,bird;hunter; bird,test
+p4,Kiwi,,flightless,test
+p5,,,mammal,train
+p6,Stone,, ; ,train
+p7,,only a body,ocean,tst
+"""
+
+
+def points(out: Path, stem: str) -> list[dict]:
+    return [json.loads(line) for line in gzip.decompress((out / f"{stem}.json.gz").read_bytes()).decode().splitlines()]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "animals.csv"
+    path.write_text(CSV)
+    return path
+
+
+def test_a_csv_file(table: Path, tmp_path: Path):
+    out = tmp_path / "animals"
+    summary = import_file(table, out, text="text", labels="tags", content="body", uid="id", split="part")
+    assert points(out, "trn") == [
+        {"uid": "p1", "title": "Red fox", "content": "It hunts, at night", "target_ind": [0, 1],
+         "target_rel": [1.0, 1.0]},
+        {"uid": "p2", "title": "Blue whale", "content": "", "target_ind": [1, 2], "target_rel": [1.0, 1.0]}]
+    assert points(out, "tst") == [  # "bird" and "flightless" are in no training row
+        {"uid": "p3", "title": "Owl", "content": "", "target_ind": [0], "target_rel": [1.0]},
+        {"uid": "p7", "title": "", "content": "only a body", "target_ind": [2], "target_rel": [1.0]}]
+    assert points(out, "lbl") == [{"uid": "0", "title": "hunter", "content": ""},
+                                  {"uid": "1", "title": "mammal", "content": ""},
+                                  {"uid": "2", "title": "ocean", "content": ""}]
+    reason = summary.pop("separator_reason")
+    assert summary == {"train": 2, "test": 2, "labels": 3, "positives_train": 4, "positives_test": 2,
+                       "test_rows_without_known_labels": 1, "rows_without_text": 1, "rows_without_labels": 1,
+                       "labels_never_in_training": 2, "separator": ";"}
+    assert reason == ("guessed: of 7 label cells 4 have ';', 0 have '|', 0 have ','; ';' taken, "
+                      "give a separator to decide otherwise")
+
+
+def test_what_is_imported_can_be_read(table: Path, tmp_path: Path):
+    import_file(table, tmp_path / "animals", text="text", labels="tags", split="part")
+    data = describe(tmp_path / "animals")
+    assert (data.name, data.format) == ("animals", "xc-json")
+    (labels,) = read_table(data, "labels")
+    assert labels["title"].to_pylist() == ["hunter", "mammal", "ocean"]
+    (queries,) = read_table(data, "queries.train")
+    assert queries["uid"].to_pylist() == ["2", "4"]  # without a uid column, the line where the row begins
+
+
+def write(folder: Path, name: str, rows: list[dict]) -> Path:
+    path = folder / name
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.parquet", "A.Parquet"])
+@pytest.mark.parametrize("labels", [["x, y", "z"], "x, y;z"])
+def test_other_kinds_of_file(tmp_path: Path, name: str, labels: object):
+    rows = [{"uid": 7, "text": "seven", "labels": labels, "unused": 0.5},
+            {"uid": 8, "text": None, "labels": labels, "unused": 0.5},
+            {"uid": 9, "text": "nine", "labels": None, "unused": 0.5}]
+    file = write(tmp_path, name.lower(), rows).rename(tmp_path / name)
+    summary = import_file(file, tmp_path / "out", text="text", labels="labels", uid="uid", test_fraction=0)
+    assert points(tmp_path / "out", "trn") == [
+        {"uid": "7", "title": "seven", "content": "", "target_ind": [0, 1], "target_rel": [1.0, 1.0]}]
+    assert [row["title"] for row in points(tmp_path / "out", "lbl")] == ["x, y", "z"]
+    assert points(tmp_path / "out", "tst") == []
+    assert (summary["rows_without_text"], summary["rows_without_labels"]) == (1, 1)
+
+
+def test_tabs_and_quotes(tmp_path: Path):
+    file = tmp_path / "a.TSV"
+    file.write_bytes(b'\xef\xbb\xbftext\tlabels\r\n"a\tb ""c"""\tx|y\r\n\r\nd,e\tx\r\n')
+    import_file(file, tmp_path / "out", text="text", labels="labels", test_fraction=0)
+    found = points(tmp_path / "out", "trn")
+    assert [(row["uid"], row["title"]) for row in found] == [("2", 'a b "c"'), ("4", "d,e")]
+
+
+@pytest.mark.parametrize(("cells", "separator", "names"), [
+    (["a;b", "a,c"], ";", ["a", "a,c", "b"]),
+    (["a|b", "a,c"], "|", ["a", "a,c", "b"]),
+    (["a b", "a,c"], ",", ["a", "a b", "c"]),
+    (["a b", "a/c"], "", ["a b", "a/c"]),
+    (["x;y"] + ["a,b"] * 199, ",", ["a", "b", "x;y"]),  # one in 200 is taken for part of a name
+])
+def test_the_separator_is_guessed(tmp_path: Path, cells: list, separator: str, names: list):
+    file = write(tmp_path, "a.jsonl", [{"t": f"text {n}", "l": cell} for n, cell in enumerate(cells)])
+    summary = import_file(file, tmp_path / "out", text="t", labels="l", test_fraction=0)
+    assert summary["separator"] == separator
+    assert [row["title"] for row in points(tmp_path / "out", "lbl")] == names
+
+
+@pytest.mark.parametrize(("separator", "names"), [(",", ["Doe", "John; Roe"]), ("; ", ["Doe, John", "Roe"]),
+                                                  ("", ["Doe, John; Roe"])])
+def test_the_separator_can_be_given(tmp_path: Path, separator: str, names: list):
+    file = write(tmp_path, "a.jsonl", [{"t": "x", "l": "Doe, John; Roe"}])
+    summary = import_file(file, tmp_path / "out", text="t", labels="l", separator=separator, test_fraction=0)
+    assert sorted(row["title"] for row in points(tmp_path / "out", "lbl")) == names
+    assert (summary["separator"], summary["separator_reason"]) == (separator, "given")
+
+
+def test_the_split_follows_the_uid(tmp_path: Path):
+    rows = [{"u": f"u{n}", "t": f"text {n % 5}", "l": ["x"]} for n in range(400)]
+    file = write(tmp_path, "a.jsonl", rows)
+    import_file(file, tmp_path / "out", text="t", labels="l", uid="u", test_fraction=0.25)
+    digests = {f"u{n}": hashlib.sha1(f"u{n}".encode()).hexdigest() for n in range(400)}
+    expected = {uid for uid, digest in digests.items() if digest[0] in "0123"}  # the first quarter
+    assert {row["uid"] for row in points(tmp_path / "out", "tst")} == expected
+    assert 70 < len(expected) < 130
+    assert len(points(tmp_path / "out", "trn")) == 400 - len(expected)
+
+
+def test_without_uids_the_same_text_is_never_on_both_sides(tmp_path: Path):
+    file = write(tmp_path, "a.jsonl", [{"t": f"text {n % 40}", "l": ["x"]} for n in range(400)])
+    import_file(file, tmp_path / "out", text="t", labels="l", test_fraction=0.5)
+    train, test = ({row["title"] for row in points(tmp_path / "out", stem)} for stem in ("trn", "tst"))
+    assert train and test and not train & test and len(train | test) == 40
+
+
+def test_the_order_of_rows_does_not_change_ids_or_split(tmp_path: Path):
+    rows = [{"u": f"u{n}", "t": "text", "l": [f"label {n % 7}"]} for n in range(50)]
+    for name, order in (("one", rows), ("two", rows[::-1])):
+        import_file(write(tmp_path, f"{name}.jsonl", order), tmp_path / name, text="t", labels="l", uid="u")
+    assert points(tmp_path / "one", "lbl") == points(tmp_path / "two", "lbl")
+    assert points(tmp_path / "one", "tst") == points(tmp_path / "two", "tst")[::-1]
+
+
+@pytest.mark.parametrize(("columns", "message"), [
+    ({"text": "txt"}, "animals.csv has no column 'txt' for text; it has 'id', 'text', 'body', 'tags', 'part'\n"
+                      "hint: did you mean 'text'?"),
+    ({"labels": "tag"}, "no column 'tag' for labels"), ({"uid": "zzzzzz"}, "hint: name one of these columns"),
+    ({"content": "bodi"}, "did you mean 'body'?"), ({"split": "prt"}, "did you mean 'part'?")])
+@pytest.mark.parametrize("name", ["animals.csv", "animals.jsonl", "animals.parquet"])
+def test_a_column_that_is_not_there(table: Path, tmp_path: Path, columns: dict, message: str, name: str):
+    if name != table.name:
+        write(tmp_path, name, [{"id": "1", "text": "a", "body": "b", "tags": "c", "part": "train"}])
+    with pytest.raises(UsageError) as caught:
+        import_file(tmp_path / name, tmp_path / "out", **{"text": "text", "labels": "tags", **columns})
+    assert message.replace("animals.csv", name) in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a.csv", "t,l\nx,y\nx,y,z\n", "a.csv:3: the row has 3 cells and the header 2"),
+    ("a.csv", 't,l\n"x\nx",y\nb\n', "a.csv:4: the row has 1 cells"),
+    ("a.csv", 't,l\nx,y\n"x,y\nx,y\n', "a.csv:3: the row is not CSV: unexpected end of data"),
+    ("a.csv", 't,l\nx,"y"z\n', "a.csv:2: the row is not CSV"),
+    ("a.jsonl", '{"t": "x", "l": "y"}\n{"t"\n', "a.jsonl:2: the line is not a JSON object"),
+    ("a.jsonl", '["t"]\n', "a.jsonl:1: the line is not a JSON object: it is no object"),
+    ("a.jsonl", '{"t": "x", "l": "y"}\n{"t": 1.5, "l": "y"}\n', "a.jsonl:2: column 't' must be a text, got 1.5"),
+    ("a.jsonl", '{"t": "x", "l": ["y", ["z"]]}\n', "a.jsonl:1: a label must be a text, got ['z']"),
+    ("a.jsonl", '{"t": "x", "l": {"y": 1}}\n', "a.jsonl:1: labels must be a list or a text, got {'y': 1}"),
+    ("a.jsonl", '{"t": "x", "l": ["y"], "s": "dev"}\n', "a.jsonl:1: the split must be train or test, got 'dev'"),
+    ("a.jsonl", '{"t": "x", "l": ["y"], "s": "test"}\n', "a.jsonl has no training row with a text and a label"),
+    ("a.parquet", "PAR1", "a.parquet: it is not a Parquet file that can be read"),
+])
+def test_bad_rows_are_refused(tmp_path: Path, name: str, content: str, message: str):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ContractError) as caught:
+        import_file(tmp_path / name, tmp_path / "out", text="t", labels="l", split="s" if '"s"' in content else None,
+                    test_fraction=0)
+    assert message in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_draw_without_test_rows_is_told(tmp_path: Path):
+    file = write(tmp_path, "a.jsonl", [{"u": "u0", "t": "text", "l": ["x"]}])
+    assert hashlib.sha1(b"u0").hexdigest() > "4"
+    with pytest.raises(ContractError, match=r"none of the usable rows of a.jsonl was drawn .* test_fraction 0.2\nhint"):
+        import_file(file, tmp_path / "out", text="t", labels="l", uid="u")
+    assert import_file(file, tmp_path / "out", text="t", labels="l", uid="u", test_fraction=0)["test"] == 0
+
+
+def test_settings_that_cannot_be_meant(table: Path, tmp_path: Path):
+    for fraction in (-0.1, 1, float("nan")):
+        with pytest.raises(UsageError, match=f"from 0 to below 1, got {fraction}"):
+            import_file(table, tmp_path / "out", text="text", labels="tags", test_fraction=fraction)
+    with pytest.raises(UsageError, match=r"nothing.csv does not exist"):
+        import_file(tmp_path / "nothing.csv", tmp_path / "out", text="text", labels="tags")
+    with pytest.raises(UsageError, match=r"animals.xlsx is of no kind .*\nhint: known are .csv, .tsv"):
+        import_file(tmp_path / "animals.xlsx", tmp_path / "out", text="text", labels="tags")
+    with pytest.raises(UsageError, match=r"is not empty and holds 'animals.csv'"):
+        import_file(table, tmp_path, text="text", labels="tags")
+    (tmp_path / "twice.csv").write_text("text,tags,tags\nx,y,z\n")
+    with pytest.raises(UsageError, match=r"twice.csv has 2 columns 'tags'"):
+        import_file(tmp_path / "twice.csv", tmp_path / "out", text="text", labels="tags")
+    (tmp_path / "other.csv").write_text("text;tags\nx;y\n")
+    with pytest.raises(UsageError, match=r"no column 'text' .* has 'text;tags'\nhint: .*separate its cells by commas"):
+        import_file(tmp_path / "other.csv", tmp_path / "out", text="text", labels="tags")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(UsageError, match=r"no column 'text' for text; it has none"):
+        import_file(tmp_path / "empty.csv", tmp_path / "out", text="text", labels="tags")
