@@ -1,0 +1,236 @@
+"""One great-expectations suite per table kind, and how a suite is run on one piece of one shard.
+
+A suite judges rows one by one (types, nulls, ranges, texts). What needs a whole table, such as
+uniqueness over shards, is in `check.py`. Every expectation carries the name of its rule in `meta`,
+so that several expectations (one a column) are reported as one rule.
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_contracts.schemas import SCHEMAS, kind_of
+
+if TYPE_CHECKING:
+    from great_expectations import ExpectationSuite
+    from great_expectations.core import ExpectationSuiteValidationResult
+    from great_expectations.data_context import EphemeralDataContext
+
+# Tab, line feed and carriage return are white space that a cleaned text may keep; every other
+# control character (C0, DEL, C1: also NUL and the escape that starts an ANSI sequence) is not.
+CONTROL_CHARACTERS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+
+FLOAT32_MAX = 3.4028234663852886e38  # infinity is above it, and NaN is in no range
+
+MEANING = {
+    "columns": "exactly the columns of the schema",
+    "types": "every column has the type of the schema",
+    "utf8": "every text is valid UTF-8",
+    "not_null": "no value is missing",
+    "id_range": "ids lie between 0 and the number of rows less one",
+    "reference": "every id points at a row that exists",
+    "text_present": "the title or the content is not blank",
+    "control_characters": "no NUL or other control character in a text",
+    "uid_present": "the uid is not blank",
+    "relevance_range": "relevance is finite and above 0",
+    "weight_range": "weight is finite and above 0",
+    "cluster_range": "cluster numbers are 0 or more",
+    "origin": "the file is named and the line is 1 or more",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one expectation said of one piece: `rows` are offsets into the piece, at most as many as were asked for."""
+
+    rule: str
+    column: str
+    ok: bool
+    count: int
+    rows: tuple[int, ...] = ()
+    error: str = ""
+
+
+def references(table: str) -> dict[str, tuple[str, ...]]:
+    """Return, for each id column of a table, the tables that it points into.
+
+    Several tables mean that ids run up to the sum of their rows: a training set may be augmented by
+    label texts as further points. Raises ValueError for a name that misses a part.
+    """
+    kind, *parts = table.split(".")
+    kind_of(table)
+    wanted = {"queries": 1, "positives": 1, "filters": 1, "anchors": 1, "edges": 2, "walks": 2, "tokens": 1}
+    if len(parts) < wanted.get(kind, 0) or not all(parts):
+        raise ValueError(f"table name {table!r} needs {wanted.get(kind, 0)} part(s) after {kind!r}")
+    if kind in ("queries", "labels", "anchors"):
+        return {"id": (table,)}
+    side = parts[-1] if parts else "train"
+    points = "labels" if side == "label" else f"queries.{side}"
+    many = (points, "labels") if side == "train" else (points,)
+    if kind in ("edges", "walks"):
+        return {"node": (points,), "anchor": (f"anchors.{'.'.join(parts[:-1])}",)}
+    if kind in ("positives", "filters"):
+        return {"query": (points,), "label": ("labels",)}
+    return {"id": many} if kind == "tokens" else {"query": many}
+
+
+def suite_for(table: str, rows: Mapping[str, int]) -> "ExpectationSuite":
+    """Build the suite of a table in code.
+
+    `rows` gives, for each id column, how many rows its ids may point at; a column that is not there
+    is checked from below only. Raises ValueError for a table of no known kind.
+    """
+    import great_expectations.expectations as gxe
+    from great_expectations import ExpectationSuite
+
+    schema = SCHEMAS[kind_of(table)]
+    own = references(table)
+    checks: list[Any] = [gxe.ExpectTableColumnsToMatchSet(
+        column_set=list(schema.names), exact_match=True, meta={"rule": "columns"})]
+    for field in schema:
+        checks.append(gxe.ExpectColumnValuesToBeOfType(
+            column=field.name, type_=_python_type(field.type), meta={"rule": "types"}))
+        checks.append(gxe.ExpectColumnValuesToNotBeNull(column=field.name, meta={"rule": "not_null"}))
+        if field.name in own:
+            checks.append(gxe.ExpectColumnValuesToBeBetween(
+                column=field.name, min_value=0, max_value=rows.get(field.name), strict_max=field.name in rows,
+                meta={"rule": "id_range" if own[field.name] == (table,) else "reference"}))
+        checks.extend(_value_checks(field))
+    if {"title", "content"} <= set(schema.names) and schema.field("title").type == pa.string():
+        checks.append(_text_present())
+    return ExpectationSuite(name=table, expectations=checks)
+
+
+def _python_type(kind: pa.DataType) -> str:
+    if pa.types.is_floating(kind):
+        return "float"
+    if pa.types.is_boolean(kind):
+        return "bool"
+    return "str" if pa.types.is_string(kind) or pa.types.is_dictionary(kind) else "int"
+
+
+def _value_checks(field: pa.Field) -> list[Any]:
+    """Return the range and text rules that a column's name and type imply."""
+    import great_expectations.expectations as gxe
+
+    checks: list[Any] = []
+    if field.name in ("relevance", "weight"):
+        checks.append(gxe.ExpectColumnValuesToBeBetween(
+            column=field.name, min_value=0, strict_min=True, max_value=FLOAT32_MAX,
+            meta={"rule": f"{field.name}_range"}))
+    if field.name in ("cluster", "line"):
+        checks.append(gxe.ExpectColumnValuesToBeBetween(
+            column=field.name, min_value=0 if field.name == "cluster" else 1,
+            meta={"rule": "cluster_range" if field.name == "cluster" else "origin"}))
+    if field.name in ("uid", "file"):
+        checks.append(gxe.ExpectColumnValuesToMatchRegex(
+            column=field.name, regex=r"\S", meta={"rule": "uid_present" if field.name == "uid" else "origin"}))
+    if field.type == pa.string():
+        checks.append(gxe.ExpectColumnValuesToNotMatchRegex(
+            column=field.name, regex=CONTROL_CHARACTERS, meta={"rule": "control_characters"}))
+    return checks
+
+
+def _text_present() -> Any:
+    """Return the rule "title or content is not blank": where the content is blank, the title must not be."""
+    import great_expectations.expectations as gxe
+    from great_expectations.expectations.row_conditions import PassThroughCondition
+
+    return gxe.ExpectColumnValuesToMatchRegex(
+        column="title", regex=r"\S", meta={"rule": "text_present"},
+        row_condition=PassThroughCondition(pass_through_filter='content.str.strip() == ""'))
+
+
+def run_suite(suite: "ExpectationSuite", piece: pa.Table, *, shown: int,
+              detailed: bool = False) -> "ExpectationSuiteValidationResult":
+    """Run a suite on one piece of a shard and return great-expectations' own result, without a sound.
+
+    The rows that fail are asked for in a second run, only where something fails: the verdicts alone
+    cost half as much, which counts where shards are many and small. `detailed` asks for them at once.
+
+    Every call has a context of its own: great-expectations keeps each batch it has seen for as long
+    as the data source lives, so one context for a table would hold the whole table in memory.
+    """
+    context = quiet_context()
+    definition = (context.data_sources.add_pandas("shards").add_dataframe_asset("piece")
+                  .add_batch_definition_whole_dataframe("all"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        batch = definition.get_batch({"dataframe": _frame(piece)})
+        if not detailed and (verdicts := batch.validate(suite, result_format="BOOLEAN_ONLY")).success:
+            return verdicts
+        return batch.validate(suite, result_format={"result_format": "SUMMARY", "partial_unexpected_count": shown})
+
+
+def quiet_context() -> "EphemeralDataContext":
+    """Return an in-memory context that draws no progress bars and reports nothing to anybody."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import (
+        DataContextConfig,
+        InMemoryStoreBackendDefaults,
+        ProgressBarsConfig,
+    )
+
+    return gx.get_context(mode="ephemeral", project_config=DataContextConfig(
+        # by default every context leaves a temporary folder behind for pages that nobody asked for
+        store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
+        progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False), analytics_enabled=False))
+
+
+def outcomes(suite: "ExpectationSuite", result: "ExpectationSuiteValidationResult") -> list[Outcome]:
+    """Translate great-expectations' result; raise RuntimeError where an expectation was not answered."""
+    if len(result.results) != len(suite.expectations):
+        raise RuntimeError(f"{len(result.results)} of {len(suite.expectations)} expectations were answered")
+    found = []
+    for answer in result.results:
+        config, detail = answer.expectation_config, answer.result or {}
+        assert config is not None
+        error = "" if answer.success else _exception_of(answer.exception_info)
+        found.append(Outcome(
+            rule=config.meta["rule"], column=config.kwargs.get("column", ""), ok=bool(answer.success),
+            count=0 if answer.success else max(int(detail.get("unexpected_count") or 0), 1),
+            rows=tuple(int(row) for row in detail.get("partial_unexpected_index_list") or ()), error=error))
+    return found
+
+
+def _exception_of(info: Any) -> str:
+    """Return the message of an exception that an expectation hid in its result, or nothing.
+
+    An expectation that raised is told apart only by this: its `success` is merely False. The message
+    is at the top or, for an exception in a metric, below that metric's name.
+    """
+    if not info or "exception_message" in info:
+        return str((info or {}).get("exception_message") or "")
+    below = (entry for entry in info.values() if isinstance(entry, dict))
+    return "; ".join(sorted({str(entry.get("exception_message")) for entry in below}))
+
+
+def _frame(piece: pa.Table) -> Any:
+    """Return the data frame that a suite sees: Arrow's own memory, with lists as their lengths.
+
+    Arrow types keep an int64 column with a null an int64 column; pandas' own would make it float. Whole
+    numeric columns are handed over as NumPy's int64 and float64 none the less: great-expectations
+    compares those at once and everything else value by value, five times slower.
+    """
+    import pandas as pd
+
+    whole = {}
+
+    for i, field in enumerate(piece.schema):
+        if pa.types.is_list(field.type):
+            piece = piece.set_column(i, field.name, pc.list_value_length(piece.column(i)))
+        elif pa.types.is_dictionary(field.type):
+            piece = piece.set_column(i, field.name, piece.column(i).cast(pa.string()))
+        elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
+            column = piece.column(i)
+            # NumPy's NaN would pass for a missing value, and a missing value is in every range.
+            if not column.null_count and not (pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py()):
+                whole[field.name] = column.cast(pa.float64() if pa.types.is_floating(field.type) else pa.int64())
+    frame = piece.to_pandas(types_mapper=pd.ArrowDtype)
+    return frame.assign(**{name: column.to_numpy() for name, column in whole.items()})
