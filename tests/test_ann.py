@@ -1,0 +1,140 @@
+"""Exact search against sorting all scores; both kinds saved, cut short and asked for too much."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import oracles
+import pytest
+
+from xcmodels import ann
+from xcmodels.ann import build, choose, load, recall
+
+
+def whole_numbers(seed, labels, queries, dim=6):
+    rng = np.random.default_rng(seed)
+    draw = lambda n: rng.integers(-2, 3, (n, dim)).astype(np.float32)  # noqa: E731 - many equal scores, all exact
+    return draw(labels), draw(queries)
+
+
+@pytest.mark.parametrize(("labels", "k"), [(1, 1), (50, 7), (333, 20), (333, 333)])
+def test_exact_search_agrees_with_sorting_and_breaks_ties_by_id(monkeypatch, labels, k):
+    monkeypatch.setattr(ann, "_LABELS", 64)  # several blocks, some narrower than k
+    monkeypatch.setattr(ann, "_QUERIES", 16)
+    vectors, queries = whole_numbers(labels, labels, 37)
+    scores, ids = build(vectors, "exact").search(queries, k)
+    wanted_scores, wanted_ids = oracles.search(vectors, queries, k)
+    assert np.array_equal(ids, wanted_ids) and np.array_equal(scores, wanted_scores)
+    assert ids.dtype == np.int64 and scores.dtype == np.float32
+
+
+def test_all_labels_alike_come_by_id():
+    ids = build(np.ones((500, 4), np.float32), "exact").search(np.ones((3, 4), np.float32), 5)[1]
+    assert ids.tolist() == [[0, 1, 2, 3, 4]] * 3
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_too_few_labels_are_padded(kind):
+    vectors, queries = whole_numbers(0, 5, 4)
+    scores, ids = build(vectors, kind).search(queries, 8)
+    assert ids.shape == scores.shape == (4, 8)
+    assert (np.sort(ids[:, :5]) == np.arange(5)).all()
+    assert (ids[:, 5:] == -1).all() and np.isneginf(scores[:, 5:]).all()
+    empty = build(np.empty((0, 6), np.float32), kind).search(queries, 2)
+    assert (empty[1] == -1).all() and np.isneginf(empty[0]).all()
+    assert build(vectors, kind).search(queries[:0], 2)[1].shape == (0, 2)
+
+
+def test_what_hnsw_does_not_find_scores_nothing(monkeypatch):
+    answer = np.array([[2.0, -3.4e38]], np.float32), np.array([[1, -1]])
+    monkeypatch.setattr(ann.Index, "_search_hnsw", lambda self, queries, k: answer)
+    scores, ids = build(np.eye(2, dtype=np.float32), "hnsw").search(np.ones((1, 2)), 2)
+    assert scores.tolist() == [[2, -np.inf]] and ids.tolist() == [[1, -1]]
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_a_saved_index_answers_alike(tmp_path, kind):
+    rng = np.random.default_rng(1)
+    vectors, queries = rng.standard_normal((2000, 16), np.float32), rng.standard_normal((20, 16), np.float32)
+    index = build(vectors, kind)
+    index.save(tmp_path)
+    loaded = load(tmp_path)
+    assert len(loaded) == 2000 and loaded.dim == 16 and loaded.kind == kind
+    assert np.array_equal(loaded.vectors, vectors)
+    for one, two in zip(index.search(queries, 10), loaded.search(queries, 10), strict=True):
+        assert np.array_equal(one, two)
+
+
+def test_hnsw_finds_most_and_recall_sees_what_it_misses():
+    rng = np.random.default_rng(2)
+    vectors = rng.standard_normal((3000, 16), np.float32) * rng.uniform(0.5, 2, (3000, 1)).astype(np.float32)
+    queries = rng.standard_normal((50, 16), np.float32)
+    good, poor = build(vectors, "hnsw"), build(vectors, "hnsw", m=2, ef_construction=2, ef_search=1)
+    assert recall(build(vectors, "exact"), vectors, queries) == 1
+    assert recall(good, vectors, queries) > 0.95
+    assert recall(poor, vectors, queries, k=1) < 0.8
+    hasty = replace(good, ef_search=1)
+    assert recall(hasty, vectors, queries, k=1) < recall(good, vectors, queries, k=1)
+    assert (hasty.search(queries, 50)[1] >= 0).all()  # ef_search below k would find no more than itself
+    scores, ids = good.search(queries, 10)
+    assert np.allclose(scores, np.einsum("qd,qkd->qk", queries, vectors[ids]), atol=1e-4)
+
+
+def test_recall_counts_shared_ids(monkeypatch):
+    # the -1 of the second row must not count as label 3 of the first
+    answers = {"exact": [[0, 1, 3], [2, 1, 0]], "hnsw": [[2, 1, 0], [0, 1, -1]]}
+    index = build(np.eye(4, dtype=np.float32), "hnsw")
+    monkeypatch.setattr(ann.Index, "search", lambda self, queries, k: (None, np.array(answers[self.kind])))
+    assert recall(index, np.eye(4), np.ones((2, 4)), k=3) == pytest.approx((2 / 3 + 2 / 3) / 2)
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_a_file_cut_anywhere_is_refused(tmp_path, kind):
+    build(whole_numbers(3, 40, 1)[0], kind).save(tmp_path)
+    path = tmp_path / {"exact": "vectors.npy", "hnsw": "hnsw.faiss"}[kind]
+    whole = path.read_bytes()
+    for length in (0, 1, 7, 60, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=rf"{tmp_path} is not a whole index: .*build it again"):
+            load(tmp_path)
+    path.unlink()
+    with pytest.raises(ValueError, match="is not a whole index"):
+        load(tmp_path)
+
+
+def test_damaged_or_hostile_files_are_refused(tmp_path):
+    build(whole_numbers(3, 40, 1)[0], "exact").save(tmp_path)
+    about = json.loads((tmp_path / "index.json").read_text())
+    for text in ("", "[]", "{}", json.dumps(about | {"kind": "ivf"}), json.dumps(about | {"labels": 41})):
+        (tmp_path / "index.json").write_text(text)
+        with pytest.raises(ValueError, match="is not a whole index"):
+            load(tmp_path)
+    (tmp_path / "index.json").write_text(json.dumps(about))
+    np.save(tmp_path / "vectors.npy", np.array([{}] * 40), allow_pickle=True)
+    with pytest.raises(ValueError, match="is not a whole index"):
+        load(tmp_path)
+
+
+def test_choice_of_kind():
+    assert (choose("auto", 200_000), choose("auto", 200_001), choose("auto", 11, limit=10)) == ("exact", "hnsw", "hnsw")
+    assert choose("hnsw", 3) == "hnsw" and choose("exact", 10**7) == "exact"
+    with pytest.raises(ValueError, match="must be auto, exact or hnsw, got 'ivf'"):
+        choose("ivf", 3)
+
+
+def test_what_cannot_be_meant_is_refused():
+    vectors, queries = whole_numbers(3, 10, 2)
+    index = build(vectors)
+    for asked, k in ((queries[:, :3], 1), (queries[0], 1), (queries, 0)):
+        with pytest.raises(ValueError, match=r"need queries \(n, 6\) and k >= 1"):
+            index.search(asked, k)
+    queries[1, 2] = np.nan
+    with pytest.raises(ValueError, match="query 1 is not finite"):
+        index.search(queries, 1)
+    vectors[4, 0] = np.inf
+    with pytest.raises(ValueError, match="label vector 4 is not finite"):
+        build(vectors)
+    with pytest.raises(ValueError, match="label vectors must be"):
+        build(vectors[0])
+    with pytest.raises(ValueError, match="9 vectors, an index of 10"):
+        recall(index, vectors[:9], whole_numbers(3, 10, 2)[1])

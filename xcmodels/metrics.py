@@ -1,0 +1,242 @@
+"""What extreme classification reports: P, nDCG, PSP, PSnDCG and recall at k, filtered pairs, deciles of labels.
+
+A set of pairs is (indptr, indices), row by row; a scipy CSR matrix will do. Predictions are (n, K) int64 label ids,
+best first; -1 is no prediction. Results are in percent. A row that has no true label (left, after filters) is in
+no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDCG are the same with and without it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Pairs = Any  # (indptr, indices), or a scipy CSR matrix whose stored entries are the pairs
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Predictions joined with the truth, over the m rows that have a true label."""
+
+    rows: np.ndarray  # (m,) the row of `predictions` each came from
+    labels: np.ndarray  # (m, K) predicted label ids, -1 = none
+    hits: np.ndarray  # (m, K) bool
+    truth_rows: np.ndarray  # (p,) 0..m-1, ascending, of each true pair left
+    truth_labels: np.ndarray  # (p,)
+    positives: np.ndarray  # (m,) how many true labels a row has, at least 1
+    left_out: int  # rows without one
+
+
+def propensity(frequencies: np.ndarray, n: int, a: float, b: float) -> np.ndarray:
+    """Return each label's propensity, float64 (L,): how likely a true label is to be observed (Jain et al. 2016).
+
+    p_l = 1 / (1 + C e^{-A log(N_l + B)}) with C = (log n - 1) (B + 1)^A. `frequencies` (L,) and `n`, the number of
+    points, are those of the training matrix before label texts are added to it. Raises ValueError below n = 3,
+    where C is negative.
+    """
+    if n < 3:
+        raise ValueError(f"propensities need at least 3 training points, got {n}")
+    c = (math.log(n) - 1) * (b + 1) ** a
+    return 1 / (1 + c * (np.asarray(frequencies) + b) ** -a)
+
+
+def judge(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels: int) -> Judged:
+    """Join predictions with the truth less the filters.
+
+    Raises ValueError for a wrong number of rows, a label outside [0, n_labels) and a label predicted twice in a row.
+    """
+    _check_predictions(predictions, n_labels)
+    keys = _keys(truth, len(predictions), n_labels, "truth")
+    if filters is not None:
+        keys = keys[~_contains(_keys(filters, len(predictions), n_labels, "filters"), keys)]
+    truth_rows, truth_labels = np.divmod(keys, n_labels)
+    counts = np.bincount(truth_rows, minlength=len(predictions))
+    rows = np.flatnonzero(counts)
+    labels = predictions[rows]
+    hits = _contains(keys, rows[:, None] * n_labels + labels) & (labels >= 0)
+    place = np.cumsum(counts > 0) - 1
+    return Judged(rows, labels, hits, place[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
+
+
+def evaluate(
+    predictions: np.ndarray,
+    truth: Pairs,
+    filters: Pairs | None,
+    inverse_propensity: np.ndarray,
+    *,
+    ks: tuple[int, ...] = (1, 3, 5, 10),
+    recall_ks: tuple[int, ...] = (1, 3, 5, 10, 100),
+) -> dict[str, float]:
+    """Return "P/1", "nDCG/5", "PSP/3", "PSnDCG/5", "recall/100", ... in percent, "points" and "left_out" as counts.
+
+    P divides by k always. nDCG divides by the DCG of min(k, positives) hits. PSP and PSnDCG are ratios of means
+    (numerator: 1/p over the hits; denominator: over the best k true labels); in PSnDCG both sides of a row are first
+    divided by its ideal DCG, as pyxclib and napkinXC do. `inverse_propensity` is (L,), 1 / propensity(...).
+    Raises ValueError where a k exceeds the depth K, where no row has a true label, and as `judge` does.
+    """
+    deepest = _deepest(predictions, (*ks, *recall_ks))
+    judged = judge(predictions[:, :deepest], truth, filters, len(inverse_propensity))
+    _need_points(judged)
+    hits, gains = _gains(judged, inverse_propensity, max(ks, default=0))
+    best, rank = _best(judged, inverse_propensity)
+    discount = 1 / np.log2(np.arange(2, deepest + 2))
+    ideal = np.cumsum(discount)
+    result: dict[str, float] = {}
+    for k in ks:
+        scale = ideal[np.minimum(judged.positives, k) - 1]
+        top = rank < k
+        attainable = best[top] * discount[rank[top]] / scale[judged.truth_rows[top]]
+        result[f"P/{k}"] = 100 * float(hits[:, :k].sum(1).mean() / k)
+        result[f"nDCG/{k}"] = 100 * float((hits[:, :k] @ discount[:k] / scale).mean())
+        result[f"PSP/{k}"] = 100 * float(gains[:, :k].sum() / best[top].sum())
+        result[f"PSnDCG/{k}"] = 100 * float((gains[:, :k] @ discount[:k] / scale).sum() / attainable.sum())
+    for k in recall_ks:
+        result[f"recall/{k}"] = 100 * float((judged.hits[:, :k].sum(1) / judged.positives).mean())
+    return result | {"points": float(len(judged.rows)), "left_out": float(judged.left_out)}
+
+
+def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles are cut by
+    predictions: np.ndarray,
+    truth: Pairs,
+    filters: Pairs | None,
+    frequencies: np.ndarray,
+    inverse_propensity: np.ndarray,
+    k: int,
+) -> list[dict[str, float]]:
+    """Return ten dicts, one per decile of labels by training frequency, from the tail (1) to the head (10).
+
+    Labels are sorted by frequency, then id, and cut so that each decile holds a tenth of the training positives
+    (ASTRA, Table 10; NGAME, Figure 3a): with an equal number of labels, most deciles of a long tail would be the same
+    frequency. A label goes where the middle of its positives lies, so a very frequent one may leave a decile empty.
+    Keys: decile, labels, min_frequency, max_frequency, positives (true pairs judged); "P/k" and "PSP/k" are the shares
+    that add up to those of `evaluate`; "recall/k" is of the decile's own positives (0 where it has none).
+    """
+    if len(frequencies) != len(inverse_propensity):
+        raise ValueError(f"{len(frequencies)} frequencies but {len(inverse_propensity)} propensities; need one a label")
+    judged = judge(predictions[:, : _deepest(predictions, (k,))], truth, filters, len(inverse_propensity))
+    _need_points(judged)
+    decile = _deciles(np.asarray(frequencies))
+    hits, gains = _gains(judged, inverse_propensity, k)
+    best, rank = _best(judged, inverse_propensity)
+    at = decile[judged.labels[hits]]
+    found = np.bincount(at, minlength=10)
+    gained = np.bincount(at, weights=gains[hits], minlength=10)
+    positives = np.bincount(decile[judged.truth_labels], minlength=10)
+    table = []
+    for i in range(10):
+        members = np.asarray(frequencies)[decile == i]
+        table.append({
+            "decile": i + 1, "labels": len(members), "positives": int(positives[i]),
+            "min_frequency": int(members.min()) if len(members) else 0,
+            "max_frequency": int(members.max()) if len(members) else 0,
+            f"P/{k}": 100 * float(found[i] / (k * len(judged.rows))),
+            f"PSP/{k}": 100 * float(gained[i] / best[rank < k].sum()),
+            f"recall/{k}": 100 * float(found[i] / max(positives[i], 1)),
+        })  # fmt: skip
+    return table
+
+
+def mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """Return the normal 95% interval of the mean of per-point values in [0, 1], in percent, cut to [0, 100].
+
+    For P@1 the values are `judge(...).hits[:, 0]`. One point says nothing: (0, 100). Raises ValueError for none.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if not len(values):
+        raise ValueError("an interval needs at least one point, got none")
+    if len(values) == 1:
+        return 0.0, 100.0
+    half = 1.959963984540054 * values.std(ddof=1) / math.sqrt(len(values))
+    return 100 * max(0.0, float(values.mean() - half)), 100 * min(1.0, float(values.mean() + half))
+
+
+def drop_filtered(
+    predictions: np.ndarray, scores: np.ndarray, filters: Pairs, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first k predictions of each row that are not filtered, (n, k), and their scores.
+
+    What is left moves up in order; a row that runs out is padded with -1 and -inf, so retrieve deeper than k.
+    Raises ValueError for k above the depth and as `judge` does.
+    """
+    _deepest(predictions, (k,))
+    n_labels = 1 + max(int(predictions.max(initial=0)), int(_parts(filters)[1].max(initial=0)))
+    _check_predictions(predictions, n_labels)
+    pairs = np.arange(len(predictions))[:, None] * n_labels + predictions
+    keep = (predictions >= 0) & ~_contains(_keys(filters, len(predictions), n_labels, "filters"), pairs)
+    place = np.cumsum(keep, axis=1) - 1
+    keep &= place < k
+    shape = len(predictions), k
+    kept, kept_scores = np.full(shape, -1, np.int64), np.full(shape, -np.inf, np.float32)
+    row, column = np.nonzero(keep)
+    kept[row, place[keep]], kept_scores[row, place[keep]] = predictions[row, column], scores[row, column]
+    return kept, kept_scores
+
+
+def _parts(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    return (pairs.indptr, pairs.indices) if hasattr(pairs, "indptr") else pairs
+
+
+def _keys(pairs: Pairs, n: int, n_labels: int, name: str) -> np.ndarray:
+    """Return row * n_labels + label of every pair, sorted, each once."""
+    indptr, indices = _parts(pairs)
+    if len(indptr) != n + 1:
+        raise ValueError(f"{name} has {len(indptr) - 1} rows, predictions have {n}; give the same split")
+    _check_range(indices, 0, n_labels, name)
+    return np.unique(np.repeat(np.arange(n), np.diff(indptr)) * n_labels + np.asarray(indices, dtype=np.int64))
+
+
+def _contains(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return which of the wanted are among the sorted keys."""
+    if not len(keys):
+        return np.zeros(wanted.shape, dtype=bool)
+    return keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted
+
+
+def _check_range(labels: np.ndarray, low: int, n_labels: int, name: str) -> None:
+    if labels.size and (labels.min() < low or labels.max() >= n_labels):
+        wrong = labels[(labels < low) | (labels >= n_labels)][0]
+        raise ValueError(f"{name} holds label {wrong}, outside [{low}, {n_labels}); count labels by the label file")
+
+
+def _check_predictions(predictions: np.ndarray, n_labels: int) -> None:
+    _check_range(predictions, -1, n_labels, "predictions")
+    ordered = np.sort(predictions, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    if twice.any():
+        row, column = np.argwhere(twice)[0]
+        raise ValueError(f"row {row} predicts label {ordered[row, column]} twice; merge shortlists before evaluating")
+
+
+def _deepest(predictions: np.ndarray, ks: tuple[int, ...]) -> int:
+    if not ks or min(ks) < 1 or max(ks) > predictions.shape[1]:
+        raise ValueError(f"every k must be in 1..{predictions.shape[1]}, the depth of predictions; got {list(ks)}")
+    return max(ks)
+
+
+def _need_points(judged: Judged) -> None:
+    if not len(judged.rows):
+        raise ValueError(f"no row has a true label left, of {judged.left_out}; look at the split and its filters")
+
+
+def _gains(judged: Judged, inverse_propensity: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first k columns of hits, and 1/p where there is a hit, (m, k) each."""
+    hits = judged.hits[:, :k]
+    return hits, np.where(hits, np.asarray(inverse_propensity)[judged.labels[:, :k]], 0.0)
+
+
+def _best(judged: Judged, inverse_propensity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return 1/p of every true pair, largest first within its row, and its rank there from 0."""
+    values = np.asarray(inverse_propensity)[judged.truth_labels]
+    order = np.lexsort((-values, judged.truth_rows))  # truth_rows are ascending, so rows stay where they are
+    starts = np.cumsum(judged.positives) - judged.positives
+    return values[order], np.arange(len(order)) - np.repeat(starts, judged.positives)
+
+
+def _deciles(frequencies: np.ndarray) -> np.ndarray:
+    """Return the decile of each label, 0 (tail) to 9, (L,)."""
+    order = np.argsort(frequencies, kind="stable")
+    sorted_ = frequencies[order].astype(np.float64)
+    middle = np.cumsum(sorted_) - sorted_ / 2
+    decile = np.empty(len(frequencies), dtype=np.int64)
+    decile[order] = np.minimum(10 * middle / max(sorted_.sum(), 1), 9).astype(np.int64)
+    return decile
