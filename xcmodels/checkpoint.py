@@ -1,0 +1,137 @@
+"""Saving and restoring what a round of training needs to go on: model, optimisers, position.
+
+Every draw is keyed by its purpose (`seeds`), so no generator's state has to be kept.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from xcmodels.method import Stage
+from xcmodels.tables import RowAdam, RowTable
+
+log = logging.getLogger(__name__)
+
+MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
+
+
+class Optimisers:
+    """Adam for everything in a model: torch's AdamW for dense parameters, RowAdam for each row table."""
+
+    def __init__(self, model: nn.Module, tables: dict[str, RowTable], stage: Stage) -> None:
+        self.stage = stage
+        dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.dense = torch.optim.AdamW(dense, lr=stage.lr, weight_decay=stage.weight_decay) if dense else None
+        self.rows = {name: RowAdam(table) for name, table in tables.items()}
+
+    def step(self, factor: float) -> None:
+        """Take one step with the stage's learning rates times `factor`, and forget the gradients."""
+        if self.dense:
+            for group in self.dense.param_groups:
+                group["lr"] = self.stage.lr * factor
+            self.dense.step()
+            self.dense.zero_grad()
+        for table in self.rows.values():
+            table.step(self.stage.table_lr * factor)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return every moment as one flat dict."""
+        flat = {f"rows.{name}.{key}": value for name, rows in self.rows.items() for key, value in rows.state().items()}
+        dense = self.dense.state_dict()["state"] if self.dense else {}
+        return flat | {f"dense.{index}.{key}": value for index, state in dense.items() for key, value in state.items()}
+
+    def restore(self, flat: dict[str, torch.Tensor]) -> None:
+        """Take up the moments that `state` returned."""
+        for name, rows in self.rows.items():
+            rows.restore({key: flat[f"rows.{name}.{key}"] for key in ("mean", "square", "steps")})
+        if not self.dense:
+            return
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for key, value in flat.items():
+            kind, _, rest = key.partition(".")
+            if kind == "dense":
+                index, _, field = rest.partition(".")
+                state.setdefault(int(index), {})[field] = value
+        self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
+
+
+def save_model(model: nn.Module, folder: Path) -> None:
+    """Write a model's tensors to `folder`."""
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / MODEL)
+
+
+def load_model(model: nn.Module, folder: Path) -> None:
+    """Read a model's tensors from `folder`; every tensor must be there, and no other."""
+    model.load_state_dict(load_file(folder / MODEL))
+
+
+@dataclass
+class Position:
+    """Where training stands: the epoch, the next step in it, and the sums that its metrics will be made of."""
+
+    epoch: int
+    step: int = 0
+    loss: float = 0.0
+    epochs: list[dict[str, float]] | None = None
+
+
+class StepCheckpoints:
+    """The newest state inside a round, in a scratch folder: one file, named by step and sha256.
+
+    A file that is not what its name says is passed over; the round then starts where the one before it ends.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, position: Position, model: nn.Module, optimisers: Optimisers) -> None:
+        """Replace the newest checkpoint by this state."""
+        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+        tensors |= {f"optimiser.{name}": value for name, value in optimisers.state().items()}
+        part = self.folder / f"part.{os.getpid()}"
+        save_file({name: value.contiguous() for name, value in tensors.items()}, part,
+                  metadata={"position": json.dumps(asdict(position))})
+        with part.open("rb+") as handle:
+            os.fsync(handle.fileno())
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        old = self._files()
+        part.rename(self.folder / f"{position.epoch:06d}-{position.step:09d}-{digest}.safetensors")
+        for file in old:
+            file.unlink(missing_ok=True)
+
+    def restore(self, model: nn.Module, optimisers: Optimisers) -> Position | None:
+        """Load the newest sound checkpoint into `model` and `optimisers`; None where there is none."""
+        for file in reversed(self._files()):
+            with file.open("rb") as handle:
+                if hashlib.file_digest(handle, "sha256").hexdigest() != file.stem.rpartition("-")[2]:
+                    log.warning("checkpoint %s is damaged and passed over", file)
+                    continue
+            try:
+                return self._load(file, model, optimisers)
+            except (SafetensorError, KeyError, RuntimeError) as error:
+                log.warning("checkpoint %s does not fit and is passed over: %s", file, error)
+        return None
+
+    def _load(self, file: Path, model: nn.Module, optimisers: Optimisers) -> Position:
+        flat = load_file(file)
+        with safe_open(file, "pt") as handle:
+            position = Position(**json.loads(handle.metadata()["position"]))
+        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimiser": {}}
+        for name, value in flat.items():
+            kind, _, rest = name.partition(".")
+            parts[kind][rest] = value
+        model.load_state_dict(parts["model"])
+        optimisers.restore(parts["optimiser"])
+        return position
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*-*-*.safetensors"))

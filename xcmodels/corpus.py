@@ -1,0 +1,170 @@
+"""A prepared data set as memory-mapped arrays: tokens, positives, filters, texts.
+
+One folder. Per side (`train`, `test`, `label`): `<side>.tokens.{offsets,values}.npy`, `<side>.titles.npy`,
+`<side>.text.*`. Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted.
+`idf.npy`, `validation.npy`, `tokenizer/`, and `corpus.json` with the counts.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xcmodels.tokens import MINILM, Tokenizer, Tokens
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """How raw texts become a corpus."""
+
+    tokenizer: str = MINILM       # minilm | learned | a folder | a hub id
+    vocabulary: int = 32_000      # tokens to learn, where tokenizer = learned
+    max_title: int = 32           # tokens of a title that are kept
+    max_content: int = 64         # tokens of a content that are kept
+    augment: bool = False         # add each label's text as a training query of that label, flagged
+    validation: float = 0.05      # share of the training queries held out to fit the fusion and to tune on
+    validation_max: int = 10_000  # queries
+    walks: bool = True            # walk the anchor graphs, where the data set has any
+    leak_share: float = 0.01      # share of test queries whose text may stand in train too
+    drift_fail: float = 0.25      # stability index of label frequencies, against the last run, that stops a run
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n rows of different lengths: row i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: np.ndarray
+    values: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.values[self.offsets[row]:self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) int64."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of `rows` (m,) end to end, and the rows' lengths (m,)."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        before = np.cumsum(lengths) - lengths
+        place = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+        return self.values[place], lengths
+
+    def subset(self, rows: np.ndarray) -> "Ragged":
+        """Return these rows alone, in memory."""
+        values, lengths = self.take(rows)
+        return Ragged(np.concatenate([[0], np.cumsum(lengths)]), values)
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write `<name>.offsets.npy` and `<name>.values.npy`."""
+        np.save(folder / f"{name}.offsets.npy", np.asarray(self.offsets, dtype=np.int64))
+        np.save(folder / f"{name}.values.npy", self.values)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> "Ragged":
+        """Map what `save` wrote into memory."""
+        return cls(*(np.load(folder / f"{name}.{part}.npy", mmap_mode="r") for part in ("offsets", "values")))
+
+    @classmethod
+    def of_pairs(cls, rows: np.ndarray, values: np.ndarray, n: int) -> "Ragged":
+        """Group (row, value) pairs by row, values sorted within a row."""
+        order = np.lexsort((values, rows))
+        return cls(np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]), values[order])
+
+
+@dataclass(frozen=True)
+class Texts:
+    """n strings kept as UTF-8 bytes on disk, read one by one."""
+
+    bytes: Ragged
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def __getitem__(self, row: int) -> str:
+        return self.bytes[row].tobytes().decode()
+
+    @staticmethod
+    def save(folder: Path, name: str, texts: list[str]) -> None:
+        """Write the strings under `name`."""
+        encoded = [text.encode() for text in texts]
+        offsets = np.cumsum([0] + [len(part) for part in encoded])
+        Ragged(offsets, np.frombuffer(b"".join(encoded), dtype=np.uint8)).save(folder, name)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> "Texts":
+        """Map what `save` wrote into memory."""
+        return cls(Ragged.load(folder, name))
+
+
+@dataclass(frozen=True)
+class Side:
+    """The texts of one side: training queries, test queries or labels."""
+
+    ragged: Ragged
+    titles: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.titles)
+
+    def tokens(self, rows: np.ndarray) -> Tokens:
+        """Return the tokens of `rows` (n,)."""
+        values, lengths = self.ragged.take(rows)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return Tokens(torch.from_numpy(values.astype(np.int64)), torch.from_numpy(offsets),
+                      torch.from_numpy(self.titles[rows].astype(np.int64)))
+
+
+class Corpus:
+    """A prepared data set, opened from its folder; nothing is read until it is used."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts = json.loads((folder / "corpus.json").read_text())
+        self.sides = {name: Side(Ragged.load(folder, f"{name}.tokens"),
+                                 np.load(folder / f"{name}.titles.npy", mmap_mode="r"))
+                      for name in ("train", "test", "label")}
+        self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
+        self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
+        self.idf = np.load(folder / "idf.npy", mmap_mode="r")
+        self.validation = np.load(folder / "validation.npy")
+
+    @property
+    def n_labels(self) -> int:
+        """L, the number of labels of the label file."""
+        return len(self.sides["label"])
+
+    @property
+    def n_queries(self) -> int:
+        """N, the number of training queries; label texts added as queries come after them."""
+        return int(self.facts["train"])
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return str(self.facts["name"])
+
+    def training_rows(self) -> np.ndarray:
+        """Return the rows to train on: those with a positive, less the validation split."""
+        rows = np.flatnonzero(self.positives["train"].lengths > 0)
+        return np.setdiff1d(rows, self.validation, assume_unique=True)
+
+    def frequencies(self) -> np.ndarray:
+        """Return (L,) int64: how many training queries have each label, added label texts not counted."""
+        own = self.positives["train"].values[:self.positives["train"].offsets[self.n_queries]]
+        return np.bincount(own, minlength=self.n_labels)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer that the corpus was prepared with."""
+        return Tokenizer.load(self.folder / "tokenizer")
+
+    def label_texts(self) -> tuple[Texts, Texts]:
+        """Return the labels' uids and titles."""
+        return Texts.load(self.folder, "label.uid"), Texts.load(self.folder, "label.title")

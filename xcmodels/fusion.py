@@ -1,0 +1,91 @@
+"""Fusing several scores of a (query, label) pair into one: NGAME's regression tree."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+BINS = 256
+
+
+@dataclass(frozen=True)
+class RegressionTree:
+    """A binary tree of fixed depth in heap order: node i has children 2i + 1 (x <= threshold) and 2i + 2.
+
+    feature (2^depth - 1,) int, threshold (2^depth - 1,) float32, value (2^depth,) float32 of the leaves.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    value: np.ndarray
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return (n,) float32 for features (n, f)."""
+        node = np.zeros(len(x), dtype=np.int64)
+        row = np.arange(len(x))
+        for _ in range(int(np.log2(len(self.value)))):
+            node = 2 * node + 1 + (x[row, self.feature[node]] > self.threshold[node])
+        return self.value[node - len(self.feature)]
+
+    def save(self, path: Path) -> None:
+        """Write the three arrays to `path`, an .npz file."""
+        np.savez(path, feature=self.feature, threshold=self.threshold, value=self.value)
+
+    @classmethod
+    def load(cls, path: Path) -> "RegressionTree":
+        """Read what `save` wrote."""
+        with np.load(path, allow_pickle=False) as arrays:
+            return cls(arrays["feature"], arrays["threshold"], arrays["value"])
+
+
+def fit_tree(x: np.ndarray, y: np.ndarray, *, depth: int = 7, min_leaf: int = 50) -> RegressionTree:
+    """Fit a least-squares regression tree, splitting at quantiles of the features (NGAME, Appendix C).
+
+    x (n, f) float32, y (n,) float32. A node that no split improves passes everything to its left child.
+    Raises ValueError for no rows.
+    """
+    if len(x) == 0:
+        raise ValueError("cannot fit a fusion tree on 0 pairs; the validation split must hold labelled queries")
+    edges = [np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1])).astype(np.float32) for column in x.T]
+    binned = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, x.T, strict=True)])
+    inner = 2**depth - 1
+    feature, threshold = np.zeros(inner, np.int64), np.full(inner, np.inf, np.float32)
+    node = np.zeros(len(x), dtype=np.int64)
+    for level in range(depth):
+        first = 2**level - 1
+        counts, sums = _histograms(binned, node - first, y, 2**level)
+        for index, (column, edge) in enumerate(_best_splits(counts, sums, min_leaf), start=first):
+            if column >= 0:
+                feature[index], threshold[index] = column, edges[column][edge]
+        node = 2 * node + 1 + (x[np.arange(len(x)), feature[node]] > threshold[node])
+    return RegressionTree(feature, threshold, _leaf_values(node - inner, y, 2**depth))
+
+
+def _histograms(binned: np.ndarray, node: np.ndarray, y: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return counts and sums of y, (nodes, f, BINS) each."""
+    flat = [node * BINS + column for column in binned]
+    shape = (len(flat), nodes, BINS)
+    counts = np.stack([np.bincount(part, minlength=nodes * BINS) for part in flat]).reshape(shape)
+    sums = np.stack([np.bincount(part, weights=y, minlength=nodes * BINS) for part in flat]).reshape(shape)
+    return counts.transpose(1, 0, 2), sums.transpose(1, 0, 2)
+
+
+def _best_splits(counts: np.ndarray, sums: np.ndarray, min_leaf: int) -> list[tuple[int, int]]:
+    """Return, for each node, the feature and bin after which to split, (-1, -1) where no split helps.
+
+    The gain of a split is the fall in squared error: S_l^2 / n_l + S_r^2 / n_r - S^2 / n.
+    """
+    left, left_sum = counts.cumsum(2), sums.cumsum(2)
+    total, total_sum = left[:, :, -1:], left_sum[:, :, -1:]
+    right, right_sum = total - left, total_sum - left_sum
+    gain = (left_sum**2 / np.maximum(left, 1) + right_sum**2 / np.maximum(right, 1)
+            - total_sum**2 / np.maximum(total, 1))
+    gain = np.where((left >= min_leaf) & (right >= min_leaf), gain, 0.0)
+    best = gain.reshape(len(gain), -1).argmax(1)
+    found = gain.reshape(len(gain), -1).max(1) > 1e-9
+    return [(int(b) // BINS, int(b) % BINS) if ok else (-1, -1) for b, ok in zip(best, found, strict=True)]
+
+
+def _leaf_values(leaf: np.ndarray, y: np.ndarray, leaves: int) -> np.ndarray:
+    counts, sums = np.bincount(leaf, minlength=leaves), np.bincount(leaf, weights=y, minlength=leaves)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), y.mean()).astype(np.float32)

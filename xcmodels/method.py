@@ -1,0 +1,117 @@
+"""What a method is: stages, and how each of them batches, scores and mines.
+
+Training is a sequence of rounds. A round is a pure step, (checkpoint, corpus, mined files) -> (checkpoint, metrics);
+nothing is mined inside it, so a killed run resumes at the last round and a refresh can run anywhere.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from xcmodels.batching import Batch
+from xcmodels.corpus import Corpus
+from xcmodels.tables import RowTable
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training with one model, one loss and one schedule; epochs count from 0 in each stage."""
+
+    name: str
+    epochs: int
+    batch_size: int
+    lr: float            # of the dense parameters
+    table_lr: float      # of the matrices trained by rows
+    warmup: int          # steps of linear warm-up; linear decay to zero follows
+    weight_decay: float = 0.0
+    frozen: bool = False  # works on the vectors of the stage before, whose encoder it leaves as it is
+
+    def steps(self, n: int) -> int:
+        """Optimiser steps of the whole stage over n rows."""
+        return self.epochs * steps_an_epoch(n, self.batch_size)
+
+    def rate(self, step: int, n: int) -> float:
+        """The factor on the learning rates at optimiser step `step`, counted from 0."""
+        return min(1.0, (step + 1) / max(self.warmup, 1)) * max(0.0, 1 - step / self.steps(n))
+
+
+def steps_an_epoch(n: int, batch_size: int) -> int:
+    """Return how many batches n rows make; the last may be smaller."""
+    return max(1, -(-n // batch_size))
+
+
+@dataclass(frozen=True)
+class Round:
+    """Epochs [first, last) of a stage, trained on files mined before it.
+
+    mine names what is mined before the round: "" nothing, "clusters" of `cluster_size` training queries.
+    """
+
+    stage: str
+    index: int
+    first: int
+    last: int
+    mine: str = ""
+    cluster_size: int = 1
+
+    @property
+    def name(self) -> str:
+        """What people see: `encoder round 2`."""
+        return f"{self.stage} round {self.index}"
+
+
+@dataclass(frozen=True)
+class Mined:
+    """What a refresh gives a round: clusters (training rows,) int32; fixed vectors by side, (n, d) float32."""
+
+    clusters: np.ndarray | None = None
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Model(Protocol):
+    """What the training loop asks of a model beside its parameters."""
+
+    def tables(self) -> dict[str, RowTable]:
+        """The matrices trained by rows, by name."""
+
+
+class Method(Protocol):
+    """A published method, composed of the pieces of this package."""
+
+    seed: int
+
+    def stages(self) -> list[Stage]:
+        """The stages in order."""
+
+    def settings(self, stage: str) -> dict[str, object]:
+        """The settings that a stage's result depends on; of the retriever's fit for stage "retriever"."""
+
+    def rounds(self) -> list[Round]:
+        """The rounds of all stages in order."""
+
+    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> nn.Module:
+        """Build the model of a stage at its start; `vectors` are those of the stage before."""
+
+    def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
+        """Training rows in the order of an epoch."""
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Everything the loss of a stage needs about `rows`."""
+
+    def loss(self, model: nn.Module, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
+        """Named terms, each already weighted; the loop minimises their sum."""
+
+    def vectors(self, model: nn.Module, corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
+        """The vectors of each side that mining and retrieval work on (where the accelerator is)."""
+
+    def mine(self, vectors: np.ndarray, round_: Round) -> np.ndarray:
+        """What a round is to train on, from vectors alone (CPU, pure)."""
+
+    def retriever(self, models: dict[str, Path], corpus: Corpus, vectors: dict[str, np.ndarray],
+                  out: Path) -> dict[str, float]:
+        """Write the retriever of every stage's trained model to `out`, and say what was measured on the way."""

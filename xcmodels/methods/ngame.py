@@ -1,0 +1,235 @@
+"""NGAME: mini-batches clustered so that in-batch negatives are hard (Dahiya et al., 2022).
+
+Module M1 trains a Siamese encoder, module M2 a classifier per label that starts at the label's embedding with the
+encoder frozen, and a regression tree fuses the two scores. Algorithm 1, equation 1, Appendix C.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from xcmodels import ann, losses, seeds
+from xcmodels.batching import Batch, Entries, clustered_order, pooled_block, random_order, sample_positive
+from xcmodels.checkpoint import load_model
+from xcmodels.clustering import balanced_kmeans
+from xcmodels.corpus import Corpus
+from xcmodels.encoders import LABEL, QUERY, EncoderConfig, build_encoder, encode_all
+from xcmodels.fusion import fit_tree
+from xcmodels.method import Mined, Round, Stage
+from xcmodels.retrieval import TreeFusion, candidates, pair_scores, save_retriever
+from xcmodels.tables import RowTable
+from xcmodels.tokens import join
+
+ENCODER, CLASSIFIER = "encoder", "classifier"
+
+
+@dataclass(frozen=True)
+class ModuleConfig:
+    """The settings of one module: schedule, clusters, triplet loss."""
+
+    epochs: int
+    batch_size: int
+    lr: float                  # of dense parameters
+    table_lr: float            # of token embeddings (M1), of classifiers (M2)
+    warmup: int                # steps
+    cluster_from: int          # epochs before it draw random batches: easy negatives first
+    refresh_every: int         # tau: epochs between two clusterings
+    cluster_size: int          # C at the first clustering; doubles at every refresh
+    cluster_max: int           # where C stops doubling
+    margin: float = 0.3
+    positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
+    negatives: int = 10        # hardest in-batch negatives of a row
+    temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
+    dropout: float = 0.0       # on the query vectors (M2)
+
+
+@dataclass(frozen=True)
+class FusionConfig:
+    """The settings of the score fusion, fitted on the validation split."""
+
+    depth: int = 7
+    shortlist: int = 200       # labels of a query whose scores are fused
+    min_leaf: int = 50         # pairs
+
+
+@dataclass(frozen=True)
+class NgameConfig:
+    """Everything that decides an NGAME model, beside the corpus."""
+
+    m1: ModuleConfig
+    m2: ModuleConfig
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+    index: str = "auto"        # auto | exact | hnsw
+    seed: int = 0
+
+
+class Classifiers(nn.Module):
+    """One vector a label, trained by rows over fixed query vectors (module M2)."""
+
+    def __init__(self, start: np.ndarray, dropout: float) -> None:
+        super().__init__()
+        self.table, self.dropout = RowTable(torch.from_numpy(start.copy())), dropout
+
+    def tables(self) -> dict[str, RowTable]:
+        """The matrix trained by rows."""
+        return {"labels": self.table}
+
+    def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the scores (R, C) of query vectors (R, d) and label ids (C,)."""
+        rows, place = self.table.gather(labels)
+        return F.dropout(queries, self.dropout, self.training) @ rows[place].T
+
+
+class Ngame:
+    """The method, for one configuration."""
+
+    def __init__(self, config: NgameConfig) -> None:
+        self.config, self.seed = config, config.seed
+        self._modules = {ENCODER: config.m1, CLASSIFIER: config.m2}
+
+    def stages(self) -> list[Stage]:
+        """M1, then M2."""
+        return [Stage(name, module.epochs, module.batch_size, module.lr, module.table_lr, module.warmup,
+                      frozen=name == CLASSIFIER) for name, module in self._modules.items()]
+
+    def settings(self, stage: str) -> dict[str, object]:
+        """M1 depends on its own settings and the encoder's, M2 on its own, the retriever on the fusion's."""
+        own: dict[str, dict[str, object]] = {
+            ENCODER: {"m1": self.config.m1, "encoder": self.config.encoder},
+            CLASSIFIER: {"m2": self.config.m2},
+            "retriever": {"fusion": self.config.fusion, "index": self.config.index}}
+        return {"seed": self.seed, **own[stage]}
+
+    def rounds(self) -> list[Round]:
+        """Random epochs first, then a round for every clustering, each cluster size twice the last."""
+        return [round_ for name, module in self._modules.items() for round_ in _rounds(name, module)]
+
+    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> nn.Module:
+        """Build the encoder (M1), or the classifiers at the labels' embeddings (M2)."""
+        if stage == ENCODER:
+            return build_encoder(self.config.encoder, corpus.idf, self.seed)
+        return Classifiers(vectors["labels"], self.config.m2.dropout)
+
+    def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
+        """Training rows of an epoch: shuffled one by one, or by clusters."""
+        rng = seeds.generator(self.seed, "order", round_.stage, epoch)
+        rows = corpus.training_rows()
+        return random_order(rows, rng) if mined.clusters is None else clustered_order(rows, mined.clusters, rng)
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Queries against the pool of their own positives: one drawn a query (M1), or all (M2)."""
+        positives = corpus.positives["train"]
+        if round_.stage == ENCODER:
+            chosen = sample_positive(positives, rows, rng)[:, None]
+        else:
+            chosen = _padded(*positives.take(rows))
+        pool = np.unique(chosen[chosen >= 0])
+        blocks = {"triplet": pooled_block(corpus, rows, chosen, pool)}
+        ids, labels = torch.from_numpy(rows), torch.from_numpy(pool)
+        if round_.stage == ENCODER:
+            sides = {"queries": Entries(ids, tokens=corpus.sides["train"].tokens(rows)),
+                     "labels": Entries(labels, tokens=corpus.sides["label"].tokens(pool))}
+        else:
+            vectors = torch.from_numpy(mined.vectors["queries"][rows])
+            sides = {"queries": Entries(ids, vectors=vectors), "labels": Entries(labels)}
+        return Batch(sides, blocks)
+
+    def loss(self, model: nn.Module, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
+        """The triplet loss of equation 1 over the hardest pairs of the batch."""
+        module, block = self._modules[stage], batch.blocks["triplet"]
+        queries, labels = batch.sides["queries"], batch.sides["labels"]
+        if stage == ENCODER:
+            scores = _siamese_scores(model, queries, labels)
+        else:
+            scores = model(queries.vectors, labels.ids)
+        return {"triplet": losses.triplet(
+            scores, block.positives, block.weights, margin=module.margin, hard_positives=module.positives,
+            hard_negatives=module.negatives, temperature=module.temperature)}
+
+    def vectors(self, model: nn.Module, corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
+        """Embeddings of the training queries and of the labels."""
+        yield "queries", encode_all(model, corpus.sides["train"], QUERY)  # type: ignore[arg-type]
+        yield "labels", encode_all(model, corpus.sides["label"], LABEL)  # type: ignore[arg-type]
+
+    def mine(self, vectors: np.ndarray, round_: Round) -> np.ndarray:
+        """Balanced clusters of about `round_.cluster_size` training queries each, (n,) int32."""
+        return balanced_kmeans(vectors, round_.cluster_size, seed=seeds.key_of(self.seed, round_.name))
+
+    def retriever(self, models: dict[str, Path], corpus: Corpus, vectors: dict[str, np.ndarray],
+                  out: Path) -> dict[str, float]:
+        """Fit the fusion on the validation split and write the retriever to `out`.
+
+        models: the folder of each stage's trained model. Returns what was measured on the way.
+        """
+        classifiers = Classifiers(vectors["labels"], 0.0)
+        load_model(classifiers, models[CLASSIFIER])
+        weights = classifiers.table.weight.numpy()
+        index = ann.build(weights, ann.choose(self.config.index, corpus.n_labels))
+        queries = vectors["queries"][corpus.validation]
+        rows, labels = self._fusion_pairs(corpus, index, queries)
+        frequencies = corpus.frequencies().astype(np.float32)
+        features = np.stack([pair_scores(queries, vectors["labels"], rows, labels),
+                             pair_scores(queries, weights, rows, labels), frequencies[labels]], axis=1)
+        truth = corpus.positives["train"].subset(corpus.validation)
+        relevant = np.isin(_keys(rows, labels, corpus.n_labels), _keys(*_pairs(truth), corpus.n_labels))
+        tree = fit_tree(features, relevant.astype(np.float32), depth=self.config.fusion.depth,
+                        min_leaf=self.config.fusion.min_leaf)
+        encoder = self.build(corpus, ENCODER, {})
+        load_model(encoder, models[ENCODER])
+        save_retriever(out, encoder, self.config.encoder, corpus, index, self.config.fusion.shortlist,  # type: ignore
+                       TreeFusion(tree, vectors["labels"], weights, frequencies))
+        return {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
+
+    def _fusion_pairs(self, corpus: Corpus, index: ann.Index, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the (validation row, label) pairs to fit on: each query's shortlist less its filter pairs.
+
+        The paper adds the positives that the shortlist has missed. Those are the only pairs of low scores then, all of
+        them relevant, and the tree learns that a low score is a good sign; here it sees what it will be asked about.
+        """
+        ids = candidates([index], queries, self.config.fusion.shortlist)
+        row, slot = np.nonzero(ids >= 0)
+        banned = corpus.filters["train"].subset(corpus.validation)
+        kept = np.setdiff1d(_keys(row, ids[row, slot], corpus.n_labels), _keys(*_pairs(banned), corpus.n_labels))
+        return kept // corpus.n_labels, kept % corpus.n_labels
+
+
+def _rounds(name: str, module: ModuleConfig) -> list[Round]:
+    edges = [*range(module.cluster_from, module.epochs, module.refresh_every), module.epochs]
+    rounds = [Round(name, 0, 0, min(module.cluster_from, module.epochs))] if module.cluster_from else []
+    for power, (first, last) in enumerate(zip(edges, edges[1:], strict=False)):
+        size = min(module.cluster_size * 2**power, module.cluster_max)
+        rounds.append(Round(name, len(rounds), first, last, "clusters", size))
+    return rounds
+
+
+def _siamese_scores(model: nn.Module, queries: Entries, labels: Entries) -> torch.Tensor:
+    """Return E(x)^T E(z), (R, C); a bag sums both sides in one go, so that their rows are gathered once."""
+    assert queries.tokens is not None and labels.tokens is not None
+    if hasattr(model, "bag"):
+        sums = model.bag(join(queries.tokens, labels.tokens))
+        return model.head(sums[:len(queries.tokens)], QUERY) @ model.head(sums[len(queries.tokens):], LABEL).T
+    return model(queries.tokens, QUERY) @ model(labels.tokens, LABEL).T
+
+
+def _padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return (n, longest) of ragged rows, padded with -1."""
+    out = np.full((len(lengths), int(lengths.max(initial=1))), -1, dtype=np.int64)
+    out[np.arange(out.shape[1]) < lengths[:, None]] = values
+    return out
+
+
+def _pairs(ragged) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
+    return np.repeat(np.arange(len(ragged)), ragged.lengths), ragged.values
+
+
+def _keys(rows: np.ndarray, labels: np.ndarray, n_labels: int) -> np.ndarray:
+    return rows.astype(np.int64) * n_labels + labels
+
+
+__all__ = ["CLASSIFIER", "ENCODER", "FusionConfig", "ModuleConfig", "Ngame", "NgameConfig"]

@@ -1,0 +1,125 @@
+"""The only training loop: one round of one stage, resumable at every step."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from xcmodels import seeds
+from xcmodels.checkpoint import MODEL, OPTIMISER, Optimisers, Position, StepCheckpoints, load_model, save_model
+from xcmodels.corpus import Corpus
+from xcmodels.method import Method, Mined, Model, Round, Stage, steps_an_epoch
+
+
+class Interrupted(Exception):
+    """Training was asked to stop and did, with its state saved."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step done: what a progress line needs."""
+
+    stage: str
+    epoch: int
+    done: int       # steps of the stage that are done
+    steps: int      # steps of the stage
+    loss: float
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How the world looks in on a round, none of which changes its result."""
+
+    report: Callable[[Progress], None] = lambda progress: None
+    stop: Callable[[], bool] = lambda: False
+    save_every: float = 60.0    # seconds between step checkpoints
+
+
+def device() -> torch.device:
+    """Return the accelerator where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def train_round(method: Method, model: nn.Module, corpus: Corpus, round_: Round, mined: Mined, *,
+                start: Path | None, scratch: Path, out: Path, watch: Watch = Watch()) -> list[dict[str, float]]:
+    """Train one round and write its model and optimiser to `out`; return one dict of metrics an epoch.
+
+    start: the folder of the round before it in the same stage, or None; scratch: where step checkpoints live.
+    Raises Interrupted when `watch.stop()` turns true, and FloatingPointError at a loss that is not finite; in both
+    cases the newest step checkpoint stays in `scratch`, and the same call goes on from it.
+    """
+    stage = next(stage for stage in method.stages() if stage.name == round_.stage)
+    model.to(device()).train()
+    optimisers = Optimisers(model, _tables(model), stage)
+    if start is not None:
+        load_model(model, start)
+        optimisers.restore(load_file(start / OPTIMISER))
+    checkpoints = StepCheckpoints(scratch)
+    position = checkpoints.restore(model, optimisers) or Position(epoch=round_.first)
+    loop = _Loop(method, model, corpus, stage, round_, mined, optimisers)
+    while position.epoch < round_.last:
+        loop.epoch(position, checkpoints, watch)
+    save_model(model, out)
+    save_file({name: value.contiguous() for name, value in optimisers.state().items()}, out / OPTIMISER)
+    return position.epochs or []
+
+
+@dataclass(frozen=True)
+class _Loop:
+    method: Method
+    model: nn.Module
+    corpus: Corpus
+    stage: Stage
+    round_: Round
+    mined: Mined
+    optimisers: Optimisers
+
+    def epoch(self, position: Position, checkpoints: StepCheckpoints, watch: Watch) -> None:
+        """Train from `position` to the end of its epoch, moving `position` along."""
+        order = self.method.order(self.corpus, self.round_, self.mined, position.epoch)
+        steps = steps_an_epoch(len(order), self.stage.batch_size)
+        saved = time.monotonic()
+        while position.step < steps:
+            done = position.epoch * steps + position.step
+            rows = order[position.step * self.stage.batch_size:(position.step + 1) * self.stage.batch_size]
+            position.loss += (loss := self.step(rows, position, self.stage.rate(done, len(order))))
+            position.step += 1
+            watch.report(Progress(self.stage.name, position.epoch, done + 1, self.stage.epochs * steps, loss))
+            stopping = watch.stop()
+            if stopping or time.monotonic() - saved > watch.save_every:
+                checkpoints.save(position, self.model, self.optimisers)
+                saved = time.monotonic()
+            if stopping:
+                raise Interrupted(f"saved at step {done + 1} of {self.stage.epochs * steps} of {self.stage.name}")
+        metrics = {"epoch": float(position.epoch), "loss": position.loss / steps}
+        position.epochs = [*(position.epochs or []), metrics]
+        position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
+
+    def step(self, rows, position: Position, factor: float) -> float:  # type: ignore[no-untyped-def]
+        """Take one optimiser step on `rows` and return its loss."""
+        purpose = ("batch", self.stage.name, position.epoch, position.step)
+        seeds.seed_torch(self.method.seed, *purpose)
+        batch = self.method.batch(self.corpus, self.round_, self.mined, rows,
+                                  seeds.generator(self.method.seed, *purpose))
+        terms = self.method.loss(self.model, batch.to(device()), self.stage.name)
+        loss = torch.stack(list(terms.values())).sum()
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"loss is {value} at {self.stage.name} epoch {position.epoch} step {position.step} "
+                f"(training rows {rows[:5].tolist()}...); lower {self.stage.name}'s learning rate or check the batch")
+        loss.backward()
+        self.optimisers.step(factor)
+        return value
+
+
+def _tables(model: Model | nn.Module) -> dict:  # type: ignore[type-arg]
+    return model.tables()  # type: ignore[operator, union-attr]
+
+
+__all__ = ["MODEL", "Interrupted", "Progress", "Watch", "device", "train_round"]
