@@ -1,0 +1,343 @@
+"""The report: what its sentences say, how big it gets, and that texts from anybody do nothing in it."""
+
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from base64 import b64decode
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+
+from tasks import report
+from tasks.report import ReportFacts, build, clean, intervals, plots, verdict
+from xcmodels import metrics
+from xcmodels.corpus import Corpus, Ragged, Texts
+
+HOSTILE = '<script>alert("x")</script><img src=http://evil.test/x onerror=alert(1)>\x1b[31m\u202eabc\x00'
+VOID = {"meta", "img", "br", "link"}
+
+
+def write_corpus(folder, truth, texts, labels, *, train=None, contents=None):
+    """Write a corpus of test queries with the given positives (lists of label ids) and texts."""
+    folder.mkdir(parents=True)
+    rows = {"test": truth, "train": train or truth}
+    for split, lists in rows.items():
+        values = np.array([label for row in lists for label in sorted(row)], np.int64)
+        Ragged(np.cumsum([0, *map(len, lists)]), values).save(folder, f"positives.{split}")
+        Ragged(np.zeros(len(lists) + 1, np.int64), np.zeros(0, np.int64)).save(folder, f"filters.{split}")
+    for side, n in (("train", len(rows["train"])), ("test", len(truth)), ("label", len(labels))):
+        Ragged(np.zeros(n + 1, np.int64), np.zeros(0, np.int32)).save(folder, f"{side}.tokens")
+        np.save(folder / f"{side}.titles.npy", np.zeros(n, np.int32))
+    for name, values in (("label.uid", [f"uid-{i}" for i in range(len(labels))]), ("label.title", labels),
+                         ("test.title", texts), ("test.content", contents or [""] * len(texts))):
+        Texts.save(folder, name, values)
+    np.save(folder / "idf.npy", np.zeros(4, np.float32))
+    np.save(folder / "validation.npy", np.zeros(0, np.int64))
+    told = {"name": "toy", "propensity": [0.55, 1.5], "train": len(rows["train"])}
+    (folder / "corpus.json").write_text(json.dumps(told | {"test": len(truth), "label": len(labels)}))
+    return Corpus(folder)
+
+
+def write_evaluation(folder, corpus, ids, scores):
+    """Write what `tasks.evaluate` writes."""
+    folder.mkdir(exist_ok=True)
+    truth, filters = ((of["test"].offsets, of["test"].values) for of in (corpus.positives, corpus.filters))
+    frequencies = corpus.frequencies()
+    inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
+    measured = metrics.evaluate(ids, truth, filters, inverse, recall_ks=(1, 3, 5, 10)) | {"recall/100": 91.5}
+    low, high = metrics.mean_interval(metrics.judge(ids, truth, filters, corpus.n_labels).hits[:, 0])
+    measured |= {"P/1/low": low, "P/1/high": high}
+    (folder / "metrics.json").write_text(json.dumps(measured))
+    deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, k=5)
+    (folder / "deciles.json").write_text(json.dumps(deciles))
+    np.save(folder / "predictions.npy", ids)
+    np.save(folder / "scores.npy", scores)
+    return folder
+
+
+def make(root, n=300, L=60, seed=0):
+    """Write a toy corpus and a noisy evaluation of it, whose scores are higher where it is right."""
+    rng = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, L + 1)
+    truth = [sorted({int(i) for i in rng.choice(L, rng.integers(1, 4), p=weights / weights.sum())}) for _ in range(n)]
+    texts = [f"query {i} about topic {i % 7}" for i in range(n)]
+    corpus = write_corpus(root / "corpus", truth, texts, [f"label {i}" for i in range(L)])
+    scores = rng.random((n, L), np.float32) * 0.6
+    rows = np.repeat(np.arange(n), [len(row) for row in truth])
+    scores[rows, np.concatenate(truth)] += rng.random(len(rows), np.float32) * 0.8
+    scores /= 1.4
+    ids = np.argsort(-scores, axis=1)[:, :10]
+    return corpus, write_evaluation(root / "evaluation", corpus, ids, np.take_along_axis(scores, ids, 1))
+
+
+def facts(**changes):
+    told = ReportFacts(
+        title="ngame · toy", run_id="r1", version="4", command="xc run --data toy \\\n  --seed 7",
+        data={"name": "toy", "train": 300, "test": 300, "labels": 60, "digest": "sha256:12ab"},
+        settings={"encoder.epochs": 8, "seed": 7}, changed={"seed": 7},
+        curves={"encoder": [{"epoch": float(i), "loss": 2 * 0.5**i, "rate": 0.1} for i in range(8)]},
+        champion=None, promoted=True, reason="", seconds={"read": 2.0, "train": 198.0}, date="2026-11-21")
+    return replace(told, **changes)
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def page(toy):
+    return build(*toy, facts())
+
+
+class Reader(HTMLParser):
+    """Collects tags and texts, and that every tag is closed in order."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.texts = [], [], []
+        self.feed(page)
+        assert not self.open, f"left open: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).split())
+
+
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({}, "first model: now champion"),
+    ({"promoted": False, "reason": "P@1 below 50"}, "first model; not promoted: P@1 below 50"),
+    ({"champion": {"version": "3", "metrics": {"P/1": 70.04}}}, "+1.2 P@1 over champion v3; promoted"),
+    ({"champion": {"version": 3, "metrics": {"P/1": 73.5}}, "promoted": False, "reason": "it is worse"},
+     "−2.3 P@1 over champion v3; not promoted: it is worse"),
+    ({"champion": {"version": "v3", "metrics": {"P/1": 71.22}}}, "±0.0 P@1 over champion v3; promoted"),
+    ({"champion": {"version": "3", "metrics": {}}}, "champion v3 has no P@1 to compare with; promoted"),
+    ({"promoted": False}, "first model; not promoted: no reason given"),
+])
+def test_verdict(changes, sentence):
+    assert verdict({"P/1": 71.2}, facts(**changes)) == sentence
+
+
+def test_the_first_screen_says_the_verdict_six_numbers_data_and_date(toy, page):
+    text = Reader(page).text
+    measured = json.loads((toy[1] / "metrics.json").read_text())
+    start = text[:text.index("Where it is right")]
+    assert "first model: now champion" in start
+    for name in report.NUMBERS:
+        assert f"{name.replace('/', '@')} {measured[name]:.1f}" in start
+    assert f"{measured['P/1/low']:.1f} to {measured['P/1/high']:.1f}" in start
+    assert "toy : 300 training and 300 test queries, 60 labels" in start
+    assert "sha256:12ab" in start and "2026-11-21" in start
+
+
+def test_the_champion_within_the_interval_is_said_to_be(toy):
+    measured = json.loads((toy[1] / "metrics.json").read_text())
+    near = {"version": "3", "metrics": {"P/1": measured["P/1"] - 0.1, "P/5": measured["P/5"] - 30}}
+    text = Reader(build(*toy, facts(champion=near))).text
+    assert "+0.1 over the champion, within the interval" in text
+    assert "+30.0 over the champion PSP@1" in text, "no other note on P@5, none on PSP@1"
+
+
+def test_intervals_hold_the_estimate_and_agree_with_the_bootstrap(toy):
+    corpus, evaluation = toy
+    found = report.Found.load(corpus, evaluation)
+    bounds, ids = intervals(found), np.load(evaluation / "predictions.npy")
+    assert set(bounds) == set(report.NUMBERS) - {"recall/100"}
+    truth, rng = corpus.positives["test"], np.random.default_rng(0)
+    drawn = []
+    for _ in range(300):
+        rows = rng.integers(len(ids), size=len(ids))
+        part = truth.subset(rows)
+        pairs = part.offsets, part.values
+        drawn.append(metrics.evaluate(ids[rows], pairs, None, found.inverse, ks=(1, 5), recall_ks=()))
+    for name, (low, high) in bounds.items():
+        assert low < found.measured[name] < high
+        expected = 1.96 * np.std([sample[name] for sample in drawn])
+        assert (high - low) / 2 == pytest.approx(expected, rel=0.2), name
+
+
+def test_one_query_gives_the_widest_interval(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus", [[0]], ["a"], [str(i) for i in range(12)], train=[[0], [1], [2]])
+    evaluation = write_evaluation(tmp_path / "e", corpus, np.arange(10)[None], np.ones((1, 10), np.float32))
+    assert set(intervals(report.Found.load(corpus, evaluation)).values()) == {(0.0, 100.0)}
+    assert "One epoch, loss 1." in build(corpus, evaluation, facts(curves={"encoder": [{"epoch": 0.0, "loss": 1.0}]}))
+
+
+def test_charts_carry_a_finding_an_alternative_text_and_their_numbers(toy, page):
+    drawn = plots(*toy, facts())
+    assert list(drawn) == ["deciles", "calibration", "learning-1-encoder"]
+    images = [attributes for tag, attributes in Reader(page).tags if tag == "img"]
+    captions = re.findall(r"<figcaption><bdi>(.*?)</bdi></figcaption>", page)
+    sources = [image["src"].removeprefix("data:image/svg+xml;base64,") for image in images]
+    assert [b64decode(source) for source in sources] == list(drawn.values())
+    assert all(caption in image["alt"] for caption, image in zip(captions, images, strict=True))
+    assert page.count("<details") >= 3
+    assert all(1_000 < len(svg) < 30_000 for svg in drawn.values())
+    assert all(b"prefers-color-scheme:dark" in svg and b"<script" not in svg for svg in drawn.values())
+
+
+def test_the_decile_finding_is_computed(toy, page):
+    table = json.loads((toy[1] / "deciles.json").read_text())
+    shown = [row for row in table if row["positives"]]
+    share = 100 * sum(row["labels"] for row in table[:3]) / 60
+    rarest, total = (sum(row["P/5"] for row in rows) for rows in (table[:3], table))
+    assert f"The three rarest deciles, {share:.0f}% of the labels, give {rarest:.1f} of the {total:.1f} points" in page
+    assert f"recall@5 is {shown[0]['recall/5']:.0f}% in decile {shown[0]['decile']}" in page
+    assert f"and {shown[-1]['recall/5']:.0f}% in decile {shown[-1]['decile']}, the most frequent" in page
+
+
+@pytest.mark.parametrize(("right", "finding"), [
+    (lambda scores: scores > 0.5, "Scores tell right from wrong: of the first predictions 100% are right where the "
+                                  "score is highest (from 0.90), 0% where it is lowest (to 0.10)"),
+    (lambda scores: scores > 2, "Scores do not tell right from wrong"),
+    (lambda scores: scores > 2, "promise too much, by 50.0 points"),
+    (lambda scores: scores >= 0, "promise too little, by 50.0 points"),
+])
+def test_the_calibration_finding_is_computed(right, finding):
+    scores = np.linspace(0, 1, 1001)
+    chart = report._draw_calibration(scores, right(scores))
+    assert finding in chart.finding and len(chart.rows) == report.BINS
+
+
+def test_equal_scores_share_a_bin_and_scores_beyond_one_are_no_probabilities():
+    chart = report._draw_calibration(np.full(50, 3.0), np.arange(50) < 20)
+    assert len(chart.rows) == 1 and chart.finding == "Every first prediction has about the same score; 40% are right."
+    assert "probabilities" not in report._draw_calibration(np.linspace(0, 3, 90), np.arange(90) < 20).finding
+    assert report._draw_calibration(np.zeros(0), np.zeros(0, bool)) is None
+
+
+@pytest.mark.parametrize(("loss", "finding"), [
+    ([4, 3, 2, 1], "The loss fell 75%, from 4 to 1 over 4 epochs; it was still falling: 33% of the fall"),
+    ([4, 1, 1, 1], "The loss fell 75%, from 4 to 1 over 4 epochs; it had levelled off: 0% of the fall"),
+    ([4, 1, 2, 3], "it was lowest, 1, at epoch 1 and rose after."),
+    ([4, float("nan"), 5], "The loss did not fall: from 4 to 5 over 2 epochs; lowest, 4, at epoch 0."),
+])
+def test_the_learning_finding_is_computed(loss, finding):
+    chart = report._draw_learning(1, "encoder", [{"epoch": float(i), "loss": of} for i, of in enumerate(loss)])
+    assert finding in chart.finding
+
+
+def test_a_stage_without_a_loss_has_no_chart_and_a_long_one_is_thinned():
+    assert report._draw_learning(1, "x", [{"epoch": 0.0, "loss": float("nan")}]) is None
+    chart = report._draw_learning(2, "a/b $x^2", [{"epoch": float(i), "loss": 1 / (i + 1)} for i in range(5000)])
+    assert chart.name == "learning-2-a-b-x-2" and len(chart.rows) == report.POINTS
+    assert [chart.rows[0][0], chart.rows[-1][0]] == ["0", "4999"] and "over 5000 epochs" in chart.finding
+
+
+def test_labels_predicted_too_often_and_too_seldom(tmp_path):
+    truth = [[0], [1], [1], [2]]
+    corpus = write_corpus(tmp_path / "corpus", truth, list("abcd"), ["zero", "one", "", *map(str, range(3, 20))])
+    ids = np.array([[0, 3, 4, 5, 6, 7, 8, 9, 10, 11]] * 4)
+    found = report.Found.load(corpus, write_evaluation(tmp_path / "e", corpus, ids, np.ones((4, 10), np.float32)))
+    labels = report._labels(corpus, found)
+    assert [(row["text"], row["predicted"], row["true"], row["right"]) for row in labels["under"]] == [
+        ("one", 0, 2, 0), ("uid-2", 0, 1, 0)]
+    assert [(row["text"], row["predicted"], row["true"]) for row in labels["over"]] == [
+        ("3", 4, 0), ("4", 4, 0), ("5", 4, 0), ("6", 4, 0), ("zero", 4, 1)]
+    sample = report._sample(corpus, found)
+    assert [row["right"] for row in sample] == [True, False, False, False]
+    assert [row["hit"] for row in sample[0]["predicted"]] == [True, False, False, False, False]
+    assert sample[0]["true"] == ["zero"]
+
+
+def test_repeated_and_conflicting_texts_are_counted(tmp_path):
+    texts, contents = ["a", "a", "b", "b", "b", "c", "", "", "a"], ["", "", "", "", "", "", "", "", "more"]
+    truth = [[0], [0], [0], [1], [0, 1], [2], [0], [0], [1]]
+    corpus = write_corpus(tmp_path / "corpus", truth, texts, list("xyz"), contents=contents)
+    copies = report._copies(corpus)
+    worst = copies.pop("worst")
+    assert copies == {"texts": 9, "empty": 2, "repeated": 5, "groups": 2, "conflicting": 1, "conflicting_texts": 3}
+    assert worst == [{"text": "b", "times": 3, "lines": [3, 4, 5], "sets": 3}]
+
+
+def test_no_script_and_no_request(page):
+    reader = Reader(page)
+    assert "script" not in {tag for tag, _ in reader.tags} and "http:" not in page and "https:" not in page
+    assert not [name for _, attributes in reader.tags for name in attributes if name.startswith("on") or name == "href"]
+    assert all(attributes.get("src", "data:").startswith("data:") for _, attributes in reader.tags)
+    assert "url(" not in page and "@import" not in page
+    assert "default-src 'none'" in page
+
+
+def test_hostile_texts_stay_texts(tmp_path):
+    n, L = 20, 12
+    truth = [[i % L] for i in range(n)]
+    corpus = write_corpus(tmp_path / "corpus", truth, [HOSTILE] * n, [HOSTILE] * L, contents=[HOSTILE] * n)
+    ids = np.tile(np.arange(10), (n, 1))
+    evaluation = write_evaluation(tmp_path / "e", corpus, ids, np.ones((n, 10), np.float32))
+    told = facts(title=HOSTILE, run_id=HOSTILE, version=HOSTILE, command=HOSTILE, promoted=False, reason=HOSTILE,
+                 data=dict.fromkeys(("name", "train", "test", "labels", "digest"), HOSTILE),
+                 settings={HOSTILE: HOSTILE}, changed={HOSTILE: HOSTILE}, seconds={HOSTILE: 1.0}, date=HOSTILE,
+                 champion={"version": HOSTILE, "metrics": {"P/1": 1.0}},
+                 curves={HOSTILE: [{"epoch": 0.0, "loss": 1.0, HOSTILE: 2.0}, {"epoch": 1.0, "loss": 0.5}]})
+    page = build(corpus, evaluation, told)
+    tags = Reader(page).tags
+    assert {tag for tag, _ in tags} & {"script", "iframe", "object"} == set()
+    assert all("onerror" not in attributes for _, attributes in tags)
+    assert all(attributes["src"].startswith("data:") for tag, attributes in tags if tag == "img")
+    assert not [char for char in page if not char.isprintable() and char != "\n"]
+    assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;" in page and "\\u202e" in page
+    for svg in plots(corpus, evaluation, told).values():
+        assert b"<script" not in svg and b"<img" not in svg
+
+
+def test_clean_keeps_scripts_that_need_joiners_and_drops_what_steers():
+    assert clean("می\u200cخواهم 👩\u200d💻") == "می\u200cخواهم 👩\u200d💻"
+    assert clean("a\r\n b\t\x1b[0m\u2066c\ud800") == "a b \\x1b[0m\\u2066c\\ud800"
+    assert len(clean("x" * 10_000)) == 240
+
+
+def test_same_inputs_same_bytes(toy, page, tmp_path):
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.fonttype": "path"}):
+        assert build(*toy, facts()) == page, "the user's own matplotlib settings do not show"
+    (tmp_path / "facts").write_bytes(pickle.dumps((toy[0].folder, toy[1], facts())))
+    code = ("import pickle, sys; from tasks import report; from xcmodels.corpus import Corpus;"
+            "folder, evaluation, facts = pickle.load(open(sys.argv[1], 'rb'));"
+            "sys.stdout.buffer.write(report.build(Corpus(folder), evaluation, facts).encode())")
+    elsewhere = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo"}
+    again = subprocess.run([sys.executable, "-c", code, str(tmp_path / "facts")], stdout=subprocess.PIPE, check=True,
+                           cwd=Path(__file__).parents[1], env=elsewhere)
+    assert again.stdout.decode() == page
+
+
+def test_the_page_stays_small_whatever_the_size(tmp_path):
+    n, L, rng = 50_000, 5_000, np.random.default_rng(0)
+    long = "a very long text that never ends " * 40
+    corpus = write_corpus(tmp_path / "corpus", rng.integers(L, size=(n, 1)).tolist(), [long] * n, [long] * L)
+    ids = (rng.integers(L, size=(n, 1)) + np.arange(10)) % L
+    scores = -np.sort(-rng.random((n, 10), np.float32), axis=1)
+    evaluation = write_evaluation(tmp_path / "e", corpus, ids, scores)
+    many = {f"setting.{i}": long for i in range(3000)}
+    curve = [{"epoch": float(i), **{name: 1 / (i + 1) for name in ("loss", *"abcdefgh")}} for i in range(2000)]
+    page = build(corpus, evaluation, facts(
+        settings=many, changed=many, seconds=dict.fromkeys(many, 1.0), command=long * 50, reason=long, promoted=False,
+        curves={f"stage {i}": curve for i in range(40)}))
+    assert len(page.encode()) < 1_000_000
+    assert "50,000 of 50,000 test texts (100.0%) are repeated: 1 text occurs" in Reader(page).text
+    assert "8 of 40 stages are drawn." in page
+
+
+def test_settings_time_and_command(page):
+    text = Reader(page).text
+    for told in ("1 setting differs from the preset.", "seed 7 ≠ changed", "1 setting of the preset", "read 2.0 s 1%",
+                 "train 3 min 18 s 99%", "All steps 3 min 20 s"):
+        assert told in text
+    assert "xc run --data toy \\\n  --seed 7</code>" in page, "as it is to be pasted"

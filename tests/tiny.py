@@ -1,0 +1,127 @@
+"""A retriever of fifty labels that takes no time to build, and an MLflow database to register it in."""
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from tokenizers.models import WordPiece
+
+from tasks.artifacts import Artifact, Store, digest_of
+from xcmodels import ann
+from xcmodels.corpus import Texts
+from xcmodels.encoders import LABEL, EncoderConfig, build_encoder
+from xcmodels.fusion import RegressionTree
+from xcmodels.retrieval import TreeFusion, save_retriever
+from xcmodels.tokens import Tokenizer, learn_backend
+
+KINDS = ("wolf", "fox", "dog", "cat", "seal", "oak", "elm", "fern", "moss", "pike")
+PLACES = ("river", "mountain", "desert", "forest", "sea")
+LABELS = [f"{place} {kind}" for place in PLACES for kind in KINDS]
+QUERIES = ["a wolf that lives in the mountains", "an oak of the forest", "the sea seal", "日本語 and ünïcode", ""]
+
+
+def tiny_retriever(folder: Path, seed: int = 0) -> Path:
+    """Write a retriever to `folder` / retriever and return it; the same seed gives the same bytes."""
+    corpus: Any = SimpleNamespace(folder=folder / "corpus", name="tiny", n_labels=len(LABELS))
+    corpus.folder.mkdir(parents=True)
+    backend = learn_backend(LABELS + QUERIES, 200)
+    backend.model = WordPiece(_vocabulary(), unk_token="[UNK]")    # what is learned differs from process to process
+    tokenizer = Tokenizer(backend, max_title=16, max_content=16)
+    tokenizer.save(corpus.folder / "tokenizer")
+    Texts.save(corpus.folder, "label.uid", [f"tiny:{i}" for i in range(len(LABELS))])
+    Texts.save(corpus.folder, "label.title", LABELS)
+    config = EncoderConfig(source="random", dim=16)
+    encoder = build_encoder(config, np.ones(2 * tokenizer.size, np.float32), seed).eval()
+    vectors = encoder(tokenizer(LABELS, [""] * len(LABELS)), LABEL).detach().numpy()
+    indexes = {name: ann.build(vectors.copy(), "exact") for name in ("embedding", "classifier")}
+    tree = RegressionTree(np.zeros(1, np.int64), np.full(1, np.inf, np.float32), np.zeros(2, np.float32))
+    frequencies = np.arange(1, len(LABELS) + 1, dtype=np.float32)
+    fusion = TreeFusion(tree, indexes["embedding"].vectors, indexes["classifier"].vectors, frequencies)
+    (folder / "retriever").mkdir()
+    save_retriever(folder / "retriever", encoder, config, corpus, indexes, 20, fusion)
+    return folder / "retriever"
+
+
+def _vocabulary() -> dict[str, int]:
+    """Return whole words of the labels and single characters, in a fixed order."""
+    words = {word for label in LABELS for word in label.split()}
+    letters = {mark + letter for text in LABELS + QUERIES
+               for letter in text.lower() if letter.strip() for mark in ("", "##")}
+    return {token: place for place, token in enumerate(["[PAD]", "[UNK]", *sorted(words | letters)])}
+
+
+@cache
+def _template() -> Path:
+    """Return an empty MLflow database, made once a session: its migrations take seconds."""
+    from tasks.tracking import make_database
+
+    folder = Path(tempfile.mkdtemp(prefix="xc-mlflow-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    make_database(folder)
+    return folder / "mlflow.db"
+
+
+def fresh_store(home: Path) -> Store:
+    """Return a new store whose HOME has an empty MLflow database."""
+    store = Store(home)
+    shutil.copy(_template(), home / "mlflow.db")
+    return store
+
+
+def publish(store: Store, seed: int = 0) -> Artifact:
+    """Publish a tiny retriever; another seed is another retriever."""
+    def write(out: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(tiny_retriever(Path(folder), seed), out, dirs_exist_ok=True)
+
+    return store.publish(digest_of(["tiny", seed]), "retriever", {}, write)
+
+
+@contextmanager
+def mlflow_server(home: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run an MLflow server with its database in `home`; yield its address and process, a group of its own."""
+    home.mkdir(parents=True)
+    shutil.copy(_template(), home / "mlflow.db")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{home}/mlflow.db",
+               "--artifacts-destination", str(home / "artifacts"), "--port", str(port), "--workers", "1"]
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=home)
+    try:
+        for _ in range(600):
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}", server
+    finally:
+        os.killpg(server.pid, signal.SIGCONT)
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+@contextmanager
+def global_uri(uri: str) -> Iterator[None]:
+    """Point MLflow's functions at a server or database, as its own users do, and back."""
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)    # sets an environment variable too
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(None)  # type: ignore[arg-type]
