@@ -1,0 +1,123 @@
+"""What a run shows on the terminal: its plan, its steps, the progress of training, and how it ended.
+
+Everything goes to stderr; stdout is for data. No boxes and no redrawn lines unless stderr is a terminal.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+LINE_EVERY = 30.0      # seconds between progress lines where there is no terminal
+REDRAW_EVERY = 0.5     # seconds between redraws of a terminal's line
+
+
+class Terminal:
+    """The lines of one run."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def line(self, text: str) -> None:
+        """Print one line."""
+        print(text, file=sys.stderr, flush=True)
+
+    def begin(self, step: str) -> None:
+        """Say which step is under way; it is said once, at its end, where nobody watches."""
+        if self.live:
+            print(f"\r\x1b[2K… {step}", end="\r", file=sys.stderr, flush=True)
+
+    def step(self, step: str, reused: bool, seconds: float) -> None:
+        """Say that a step is done."""
+        clear = "\r\x1b[2K" if self.live else ""
+        self.line(f"{clear}{'reused' if reused else duration(seconds):>12}  {step}")
+
+    def plan(self, pipeline: Any, store: Any, config: Any, until: int) -> None:
+        """Say, before any work, on what data and how, what will be run and why, and how long that took before."""
+        from tasks.steps import forecast
+
+        groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
+        steps = [step for group in groups[:until + 1] for step in group]
+        told = forecast(steps, store)
+        todo = [each for each in told if not each.reuse]
+        size = sum(path.stat().st_size for path in set(pipeline.data.files.values()))
+        self.line(f"{pipeline.data.name}: {pipeline.data.format}, {size / 1e6:,.1f} MB, "
+                  f"digest {pipeline.data_digest[:12]}")
+        self.line(f"{config.method}, preset {config.preset}"
+                  + "".join(f", {key}={value}" for key, value in pipeline.changed().items()))
+        if not todo:
+            self.line(f"{len(told)} steps, all reused: nothing they depend on has changed")
+            return
+        known = [each.seconds for each in todo if each.seconds is not None]
+        estimate = f"about {duration(sum(known))}, by the last run here" if len(known) == len(todo) else \
+            "no estimate yet: some steps never ran here"
+        self.line(f"{len(told)} steps: {len(told) - len(todo)} reused, {len(todo)} to run, {estimate}")
+        for each in [each for each in todo if not each.reason.startswith("after ")]:
+            self.line(f"    {each.step}: {each.reason}")
+        if (following := sum(each.reason.startswith("after ") for each in todo)):
+            self.line(f"    and {following} steps that come after")
+
+    @contextmanager
+    def training(self, name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
+        """Show a round's progress and stop it at the first Ctrl-C; the second ends the program."""
+        asked = threading.Event()
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if asked.is_set():
+                raise KeyboardInterrupt
+            asked.set()
+            self.line("\nstopping after this step; Ctrl-C again ends at once")
+
+        bar = _Bar(self)
+        if threading.current_thread() is not threading.main_thread():
+            yield bar.report, asked.is_set
+            return
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            yield bar.report, asked.is_set
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class _Bar:
+    """One line redrawn on a terminal, a line every 30 s elsewhere."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.terminal = terminal
+        self.began = self.told = time.monotonic()
+        self.first: int | None = None
+        self.loss = 0.0
+
+    def report(self, progress: Any) -> None:
+        """Take note of one step (an `xcmodels.training.Progress`); tell when it is time to."""
+        if self.first is None:
+            self.first, self.loss = progress.done - 1, progress.loss
+        self.loss += 0.05 * (progress.loss - self.loss)
+        now = time.monotonic()
+        if now - self.told < (REDRAW_EVERY if self.terminal.live else LINE_EVERY):
+            return
+        self.told = now
+        rate = (progress.done - self.first) / (now - self.began)
+        line = (f"{progress.stage} epoch {progress.epoch + 1}: step {progress.done:,} of {progress.steps:,}, "
+                f"loss {self.loss:.4f}, {rate:.1f} steps/s, {duration((progress.steps - progress.done) / rate)} left")
+        if self.terminal.live:
+            print(f"\r\x1b[2K  {line}", end="", file=sys.stderr, flush=True)
+        else:
+            self.terminal.line(f"    {line}")
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them: 0.4 s, 42 s, 3 min 10 s, 2 h 5 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

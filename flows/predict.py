@@ -1,0 +1,78 @@
+"""Tagging texts from the command line: texts in, one JSON object a line out."""
+
+import gzip
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+
+from data_contracts.errors import ContractError, UsageError
+
+CHUNK = 1024
+
+
+def predict(texts: list[str], source: str, k: int, model: str, home: Path, mlflow: str) -> None:
+    """Write the labels of `texts`, or of the lines of `source`, to stdout as JSON lines."""
+    if bool(texts) == bool(source):
+        raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
+    if k < 1:
+        raise UsageError(f"--k must be at least 1, got {k}")
+    from tasks.register import resolve
+    from tasks.tracking import Tracker
+    from xcmodels.retrieval import Retriever
+
+    if not home.exists():
+        raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
+    retriever = Retriever.load(resolve(Tracker(home, mlflow or None), model or None).folder)
+    queries: Iterable[dict[str, str]] = ({"uid": str(row), "title": text, "content": ""} for row, text in enumerate(texts))
+    with _opened(source) as stream:
+        rows = iter(_queries(stream, source) if stream else queries)
+        while part := list(islice(rows, CHUNK)):
+            _answer(retriever, part, k)
+
+
+def _answer(retriever: Any, queries: list[dict[str, str]], k: int) -> None:
+    answers = retriever.predict([query["title"] for query in queries], k, [query["content"] for query in queries])
+    for query, labels in zip(queries, answers, strict=True):
+        # A text of nothing but white space has nothing to be tagged by.
+        found = labels if (query["title"] + query["content"]).strip() else []
+        print(json.dumps({"uid": query["uid"], "labels": [
+            {"id": label.id, "uid": label.uid, "text": label.text, "score": label.score} for label in found]}))
+
+
+@contextmanager
+def _opened(source: str) -> Iterator[TextIO | None]:
+    """Yield the text stream that `source` names: "" none, "-" stdin, else a file, gzipped or not."""
+    if source in ("", "-"):
+        yield sys.stdin if source else None
+        return
+    path = Path(source)
+    if not path.is_file():
+        raise UsageError(f"there is no file {source}")
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", errors="replace") as stream:
+        yield stream
+
+
+def _queries(stream: TextIO, source: str) -> Iterator[dict[str, str]]:
+    """Yield uid, title and content of each line: XC JSON lines where the first line is one, else plain texts."""
+    as_json = None
+    for number, line in enumerate(stream):
+        text = line.rstrip("\r\n")
+        if as_json is None:
+            as_json = text.lstrip().startswith("{")
+        yield _object(text, source, number) if as_json else {"uid": str(number), "title": text, "content": ""}
+
+
+def _object(line: str, source: str, number: int) -> dict[str, str]:
+    where = f"{source}:{number + 1}"
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ContractError(f"not a line of JSON: {error}", where=where,
+                            hint='a line is {"uid": "...", "title": "...", "content": "..."}') from error
+    if not isinstance(found, dict) or not isinstance(found.get("title"), str):
+        raise ContractError("the line has no text under \"title\"", where=where)
+    return {"uid": str(found.get("uid", number)), "title": found["title"], "content": str(found.get("content") or "")}

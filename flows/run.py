@@ -1,0 +1,110 @@
+"""The flows of a run: prepare, train, evaluate, register; each a Prefect flow, chained by `run`.
+
+A step's result lives in HOME's object store under a key made of everything it depends on; a Prefect task asks the
+store first. So the store is the only cache, and what it holds is the truth whatever happens to Prefect's database.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+from prefect.states import Completed
+
+from flows.config import RunConfig
+from flows.console import Terminal
+from tasks.artifacts import Artifact, Store
+from tasks.cluster import Workers
+from tasks.finish import Finished, Session, finish
+from tasks.plan import Pipeline, pipeline
+from tasks.steps import Console, Done, Step
+from tasks.steps import run as run_step
+
+RETRIES = {"read": 2, "tokenise": 2, "walk graphs": 2}   # steps whose workers or file system may fail for a while
+
+
+def retry_helps(task: Any, task_run: Any, state: Any) -> bool:
+    """Return whether a failed step may do better the next time: faults of the system, never of the data."""
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, OSError | ConnectionError | TimeoutError)
+
+
+@task(cache_policy=NO_CACHE, persist_result=False, retry_delay_seconds=2, retry_condition_fn=retry_helps)
+def step_task(step: Step, done: dict[str, Artifact], store: Store, workers: Workers, terminal: Terminal) -> Any:
+    """Return a step's result, made now unless the store holds it."""
+    logger = get_run_logger()
+
+    def say(line: str) -> None:
+        logger.info(line)
+        terminal.line(f"    {line}")
+
+    result = run_step(step, done, store, workers, Console(say, terminal.training))
+    terminal.step(step.name, result.reused, result.seconds)
+    if result.reused:
+        return Completed(name="Reused", message="nothing it depends on has changed", data=result)
+    return Completed(message=f"made in {result.seconds:.1f} s", data=result)
+
+
+class Runner:
+    """Runs steps one after the other as Prefect tasks, and keeps what they made."""
+
+    def __init__(self, laid_out: Pipeline, store: Store, workers: Workers, terminal: Terminal) -> None:
+        self.pipeline, self.store, self.workers, self.terminal = laid_out, store, workers, terminal
+        self.done: dict[str, Artifact] = {}
+        self.results: dict[str, Done] = {}
+        self.after: Callable[[Step, Done], None] = lambda step, result: None
+
+    def __call__(self, steps: Sequence[Step]) -> None:
+        """Run `steps` in order; each one's artifacts are there for the next."""
+        for step in steps:
+            named = step_task.with_options(name=step.name, task_run_name=step.name, retries=RETRIES.get(step.name, 0))
+            self.terminal.begin(step.name)
+            result = named(step, dict(self.done), self.store, self.workers, self.terminal, return_state=True).result()
+            self.done[step.name], self.results[step.name] = result.artifact, result
+            self.after(step, result)
+
+
+@flow(name="prepare", flow_run_name="prepare {data}", validate_parameters=False)
+def prepare(data: str, runner: Runner) -> None:
+    """Raw files to a corpus: read, check, tokenise, pack, walk."""
+    runner(runner.pipeline.prepare)
+
+
+@flow(name="train", flow_run_name="train {method} on {data}", validate_parameters=False)
+def train(data: str, method: str, runner: Runner) -> None:
+    """A corpus to a retriever: rounds of training, each after what is mined for it."""
+    runner(runner.pipeline.train)
+
+
+@flow(name="evaluate", flow_run_name="evaluate {method} on {data}", validate_parameters=False)
+def evaluate(data: str, method: str, runner: Runner) -> None:
+    """A retriever to its metrics on the test split."""
+    runner([runner.pipeline.evaluate])
+
+
+UNTIL = ("prepare", "train", "evaluate", "register")
+
+
+@flow(name="run", flow_run_name="{config.method} on {config.data.name}", log_prints=False)
+def run(config: RunConfig, until: str = "register") -> Finished | None:
+    """The whole job, or as much of it as `until` names: prepare, train, evaluate, register."""
+    terminal = Terminal()
+    store = Store(config.home)
+    with store.run_lock(), Workers(config.dask or None, config.workers) as workers:
+        laid_out = pipeline(config.data, config.method, config.preset, config.settings)
+        terminal.plan(laid_out, store, config, UNTIL.index(until))
+        runner = Runner(laid_out, store, workers, terminal)
+        name = laid_out.data.name
+        prepare(name, runner)
+        if until == "prepare":
+            return None
+        with Session(config, laid_out, store, terminal.line) as session:
+            runner.after = session.note
+            for step, result in list(zip(laid_out.prepare, runner.results.values(), strict=True)):
+                session.note(step, result)
+            train(name, config.method, runner)
+            if until == "train":
+                return None
+            evaluate(name, config.method, runner)
+            return finish(session, runner.done, register_it=until == "register")

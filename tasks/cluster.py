@@ -1,0 +1,71 @@
+"""The Dask workers of a run: an embedded cluster started when first needed, or an existing scheduler."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from data_contracts.errors import ProjectError, ServerError
+
+
+class Workers:
+    """Dask workers, started at the first use: a run that reuses every step starts none.
+
+    address: of a scheduler that runs already, "tcp://host:8786"; None for an embedded cluster of `count` processes.
+    """
+
+    def __init__(self, address: str | None = None, count: int = 2) -> None:
+        self.address, self.count = address, count
+        self._client: Any = None
+        self._cluster: Any = None
+
+    @property
+    def client(self) -> Any:
+        """The distributed.Client."""
+        if self._client is None:
+            self._start()
+        return self._client
+
+    def map(self, function: Callable[..., Any], jobs: Iterable[tuple[Any, ...]],
+            name: Callable[[tuple[Any, ...]], str] = str) -> Iterator[Any]:
+        """Yield the results of `function(*job)` as they come, in no order; a job whose worker dies is run again.
+
+        `function` must be idempotent. Raises ProjectError naming the job that killed its workers four times.
+        """
+        from distributed import KilledWorker, as_completed
+
+        futures = {self.client.submit(function, *job, pure=False, retries=0): job for job in jobs}
+        for future in as_completed(list(futures)):
+            try:
+                result = future.result()
+            except KilledWorker as error:
+                raise ProjectError(f"{name(futures[future])} killed the worker that ran it four times",
+                                   hint="give the workers more memory, or look into that shard") from error
+            future.release()
+            yield result
+
+    def close(self) -> None:
+        """Stop what was started."""
+        for each in (self._client, self._cluster):
+            if each is not None:
+                each.close()
+        self._client = self._cluster = None
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        from distributed import Client, LocalCluster
+
+        logging.getLogger("distributed").setLevel(logging.ERROR)
+        if self.address is None:
+            self._cluster = LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address=None)
+            self._client = Client(self._cluster)
+            return
+        try:
+            self._client = Client(self.address, timeout=10)
+        except OSError as error:
+            raise ServerError(f"no Dask scheduler answers at {self.address}",
+                              hint="start one with: dask scheduler; or leave --dask out") from error

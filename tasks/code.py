@@ -1,0 +1,61 @@
+"""A digest of the code that a step runs, so that a change of code redoes what it touches and nothing else."""
+
+import ast
+import hashlib
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+PACKAGES = ("tasks", "xcmodels", "data_contracts")
+# How a step is run, not what it makes.
+MACHINERY = frozenset({"tasks.artifacts", "tasks.cluster", "tasks.code", "tasks.steps"})
+
+
+@cache
+def modules(module: str) -> frozenset[str]:
+    """Return `module` and every module of this project that it imports, directly or not.
+
+    Imports inside functions count too; they are read from the source, nothing is run.
+    """
+    found: set[str] = set()
+    queue = [module]
+    while queue:
+        name = queue.pop()
+        if name in found | MACHINERY or name.partition(".")[0] not in PACKAGES or (tree := _tree(name)) is None:
+            continue
+        found.add(name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                queue += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                queue += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return frozenset(found)
+
+
+@cache
+def code_digests(module: str) -> dict[str, str]:
+    """Return, for each module a step depends on, the digest of its syntax tree.
+
+    Of the tree rather than of the file: a comment or a docstring costs no retraining.
+    """
+    return {name: _digest(name) for name in sorted(modules(module))}
+
+
+@cache
+def _digest(name: str) -> str:
+    tree = _tree(name)
+    assert tree is not None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def _tree(name: str) -> ast.Module | None:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None    # `from module import function`: not a module
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return ast.parse(Path(spec.origin).read_text())

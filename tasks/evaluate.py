@@ -1,0 +1,57 @@
+"""Evaluation: the test queries through the retriever, judged against their labels."""
+
+import json
+from functools import partial
+
+import numpy as np
+
+from tasks.steps import Job, Step
+from xcmodels import ann, metrics, seeds
+from xcmodels.corpus import Corpus
+from xcmodels.encoders import QUERY, encode_all
+from xcmodels.retrieval import Retriever
+
+DEPTH = 100        # recall is reported to this depth
+SAMPLE = 2000      # queries on which the indexes are compared with exact search
+KEPT = 10          # predictions kept of each test query
+
+
+def evaluate_step(seed: int) -> Step:
+    """Return the step that measures a retriever on the test split."""
+    return Step("evaluate", "evaluation", partial(evaluate, seed), "tasks.evaluate", {"seed": seed},
+                {"corpus": "pack", "retriever": "build retriever"})
+
+
+def evaluate(seed: int, job: Job) -> None:
+    """Write `metrics.json`, `deciles.json` and the best predictions; nothing that training reads.
+
+    Filter pairs leave the predictions before the top k is cut, and the truth.
+    """
+    corpus, retriever = Corpus(job.inputs["corpus"]), Retriever.load(job.inputs["retriever"])
+    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY)
+    truth, filters = _pairs(corpus.positives["test"]), _pairs(corpus.filters["test"])
+    spare = int(corpus.filters["test"].lengths.max(initial=0))
+    ids, scores = retriever.search(queries, DEPTH + spare)
+    ids, scores = metrics.drop_filtered(ids, scores, filters, DEPTH)
+    frequencies = corpus.frequencies()
+    inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
+    measured = metrics.evaluate(ids, truth, filters, inverse)
+    low, high = metrics.mean_interval(metrics.judge(ids, truth, filters, corpus.n_labels).hits[:, 0])
+    measured |= {"P/1/low": low, "P/1/high": high} | _recalls(retriever, queries, seed)
+    deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
+    for name, value in (("metrics", measured), ("deciles", deciles)):
+        (job.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    np.save(job.out / "predictions.npy", ids[:, :KEPT])
+    np.save(job.out / "scores.npy", scores[:, :KEPT])
+    job.say(", ".join(f"{name.replace('/', '@')} {measured[name]:.2f}" for name in ("P/1", "P/5", "PSP/1", "PSP/5")))
+
+
+def _recalls(retriever: Retriever, queries: np.ndarray, seed: int) -> dict[str, float]:
+    """Return each index's recall@100 against exact search over the vectors it holds, in percent."""
+    rows = np.sort(seeds.generator(seed, "index recall").permutation(len(queries))[:SAMPLE])
+    return {f"index/{name}/recall/{DEPTH}": 100 * ann.recall(index, index.vectors, queries[rows], DEPTH)
+            for name, index in retriever.indexes.items()}
+
+
+def _pairs(ragged) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
+    return ragged.offsets, ragged.values

@@ -1,0 +1,179 @@
+"""How a run ends: what MLflow is told on the way, the registry, the report, and the summary for the user."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.artifacts import Artifact, Store, digest_of
+from tasks.plan import Pipeline
+from tasks.register import Registration, model_card, register
+from tasks.report import ReportFacts, build, plots, verdict
+from tasks.steps import Done, Step
+from tasks.tracking import Entry, Tracker
+from xcmodels.corpus import Corpus
+from xcmodels.presets import flat
+from xcmodels.retrieval import Retriever
+
+EXAMPLES = 3    # test queries whose labels end a run's summary
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run's summary."""
+
+    run_id: str
+    model: str
+    version: str | None
+    metrics: dict[str, float]
+    verdict: str
+    promoted: bool
+    report: str
+    contracts: str
+    mlflow: str
+    unsent: list[str] = field(default_factory=list)       # what MLflow could not be told
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as plain data."""
+        return asdict(self)
+
+
+class Session:
+    """A run as MLflow sees it: started with its settings, told of each step, ended with its outcome."""
+
+    def __init__(self, config: Any, pipeline: Pipeline, store: Store, say: Callable[[str], None]) -> None:
+        self.config, self.pipeline, self.store, self.say = config, pipeline, store, say
+        self.name = config.name or pipeline.data.name
+        self.tracker = Tracker(store.home, config.mlflow or None)
+        self.entries: dict[str, Entry] = {}
+        self.over = False
+
+    def __enter__(self) -> "Session":
+        pipeline = self.pipeline
+        changed = {key: str(value) for key, value in pipeline.changed().items()}
+        self.tracker.start(
+            pipeline.key, experiment=pipeline.data.name, name=f"{pipeline.method_name} · {pipeline.data.name}",
+            params={"method": pipeline.method_name, "preset": pipeline.preset,
+                    "seed": str(pipeline.settings.seed), **changed},
+            config_yaml=yaml.safe_dump({"method": pipeline.method_name, "preset": pipeline.preset,
+                                        "settings": flat(pipeline.settings)}, sort_keys=True),
+            data={pipeline.data.name: {"path": str(pipeline.data.folder), "digest": pipeline.data_digest}},
+            tags={"xc.method": pipeline.method_name, "xc.data": pipeline.data.name, "xc.preset": pipeline.preset})
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            stopped = getattr(error, "exit_code", 1) == 130 or isinstance(error, KeyboardInterrupt)
+            self.tracker.finish("KILLED" if stopped else "FAILED", f"{error}\n\n    {self.config.command}")
+        self.tracker.close()
+
+    def note(self, step: Step, done: Done) -> None:
+        """Tell MLflow of a step that is done; what it cannot be told now is told with the next."""
+        folder = self.store.open(done.artifact)
+        measured = _read(folder / "metrics.json") or []
+        self.entries[step.name] = Entry(
+            step.name, done.artifact.digest, measured, stage=step.name.partition(" ")[0]
+            if step.kind == "checkpoint" else None, prefix=_PREFIXES.get(step.kind, ""),
+            tables={"decile": table} if (table := _read(folder / "deciles.json")) else {},
+            seconds=None if done.reused else done.seconds, group=_GROUPS.get(step.kind, "prepare"))
+        self.tracker.sync(self.entries.values())
+
+
+_PREFIXES = {"retriever": "fusion"}
+_GROUPS = {"checkpoint": "train", "mined": "refresh", "vectors": "refresh", "retriever": "retriever",
+           "evaluation": "evaluate"}
+
+
+def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool, date: str = "") -> Finished:
+    """Register the retriever if asked to, write the report, and end the run in MLflow."""
+    store, pipeline, tracker = session.store, session.pipeline, session.tracker
+    corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
+    measured = _read(evaluation / "metrics.json")
+    kept = None
+    if register_it:
+        kept = register(tracker, tracker.run_id or "", session.name, retriever_dir=store.open(done["build retriever"]),
+                        retriever_digest=done["build retriever"].digest, evaluation=measured,
+                        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation))
+    facts = _facts(session, corpus, kept, store, done, date or datetime.now(UTC).date().isoformat())
+    said = verdict(measured, facts) if kept else "evaluated, not registered"
+    report = _report(session, corpus, evaluation, facts)
+    tracker.log_file(store.home / "contracts" / pipeline.data.name / "index.html", "contracts")
+    tracker.finish("FINISHED", f"{said}\n\n    {session.config.command}")
+    return Finished(tracker.run_id or "", session.name, kept.version if kept else None, measured, said,
+                    bool(kept and kept.promoted), str(report), str(store.home / "contracts" / pipeline.data.name / "index.html"),
+                    tracker.link() or f"mlflow ui --backend-store-uri {tracker.address}", tracker.close(),
+                    _examples(store.open(done["build retriever"]), corpus))
+
+
+def _facts(session: Session, corpus: Corpus, kept: Registration | None, store: Store, done: Mapping[str, Artifact],
+           date: str) -> ReportFacts:
+    pipeline = session.pipeline
+    curves: dict[str, list[dict[str, float]]] = {}
+    seconds: dict[str, float] = {}
+    for step in pipeline.steps:
+        if step.kind == "checkpoint":
+            curves.setdefault(step.name.partition(" ")[0], []).extend(
+                _read(store.open(done[step.name]) / "metrics.json"))
+        seconds[step.name] = (store.get_ref("timings", step.name.replace(" ", "-")) or {}).get("seconds", 0.0)
+    champion = kept.champion if kept and kept.champion and kept.champion["version"] != kept.version else None
+    return ReportFacts(
+        title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",
+        version=kept.version if kept else None, command=session.config.command,
+        data={"name": corpus.name, "train": corpus.n_queries, "test": len(corpus.sides["test"]),
+              "labels": corpus.n_labels, "digest": pipeline.data_digest},
+        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, champion=champion,
+        promoted=bool(kept and (kept.promoted or kept.champion and kept.champion["version"] == kept.version)),
+        reason=kept.reason if kept else "not registered", seconds=seconds, date=date)
+
+
+def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts) -> Path:
+    """Write the report and its plots to HOME/reports and to MLflow; a report that fails does not fail the run."""
+    folder = session.store.home / "reports"
+    folder.mkdir(exist_ok=True)
+    page = folder / f"{session.pipeline.key[:16]}.html"
+    try:
+        page.write_text(build(corpus, evaluation, facts), encoding="utf-8")
+        session.tracker.log_file(page, "report")
+        for name, drawing in plots(corpus, evaluation, facts).items():
+            session.tracker.log_text(drawing.decode(), f"plots/{name}.svg")
+    except Exception as error:
+        session.say(f"the report could not be built ({error}); build it again with: xc report")
+    return page
+
+
+def _card(session: Session, corpus: Corpus, evaluation: Path) -> str:
+    return model_card(
+        f"{session.pipeline.method_name} · {corpus.name}",
+        use=f"Tags short texts with the fitting ones of {corpus.n_labels:,} labels of {corpus.name}.",
+        data={"training queries": corpus.n_queries, "labels": corpus.n_labels,
+              "test queries": len(corpus.sides["test"]), "digest": session.pipeline.data_digest},
+        metrics=_read(evaluation / "metrics.json"), deciles=_read(evaluation / "deciles.json"),
+        command=session.config.command)
+
+
+def _test_digest(pipeline: Pipeline) -> str:
+    """Return the digest of what the metrics are measured on: the test queries, the labels and the filters."""
+    wanted = ("queries.test", "labels", "positives.test", "filters.test")
+    files = pipeline.prepare[0].settings["files"]
+    return digest_of({table: files[path.name] for table, path in pipeline.data.files.items() if table in wanted})
+
+
+def _examples(folder: Path, corpus: Corpus) -> list[dict[str, Any]]:
+    """Return the labels of a few test queries, evenly spread over the split."""
+    from xcmodels.corpus import Texts
+
+    n = len(corpus.sides["test"])
+    rows = [n * part // EXAMPLES for part in range(min(EXAMPLES, n))]
+    titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
+    answers = Retriever.load(folder).predict([titles[row] for row in rows], 3, [contents[row] for row in rows])
+    return [{"text": titles[row], "labels": [{"text": label.text, "score": label.score} for label in labels]}
+            for row, labels in zip(rows, answers, strict=True)]
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text()) if path.exists() else None

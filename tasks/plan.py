@@ -1,0 +1,60 @@
+"""From a run's configuration to the list of its steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_contracts.errors import UsageError
+from tasks import prepare, train
+from tasks.artifacts import digest_of
+from tasks.evaluate import evaluate_step
+from tasks.sources import RawDataSet, describe
+from tasks.steps import Step
+from xcmodels.method import Method
+from xcmodels.methods import METHODS
+from xcmodels.presets import Settings, flat, resolve
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A run's data, settings and steps."""
+
+    data: RawDataSet
+    method_name: str
+    preset: str
+    settings: Settings
+    prepare: Sequence[Step] = field(repr=False)
+    train: Sequence[Step] = field(repr=False)
+    evaluate: Step = field(repr=False)
+
+    @property
+    def steps(self) -> list[Step]:
+        """All steps in order."""
+        return [*self.prepare, *self.train, self.evaluate]
+
+    @property
+    def key(self) -> str:
+        """The digest of everything that decides the run: the same key, the same run."""
+        return digest_of([step.about() for step in self.steps])
+
+    @property
+    def data_digest(self) -> str:
+        """The digest of the raw files."""
+        return digest_of(self.prepare[0].settings["files"])
+
+    def changed(self) -> dict[str, object]:
+        """Return the settings that differ from the preset's."""
+        preset = flat(resolve(self.method_name, self.preset, {}))
+        return {key: value for key, value in flat(self.settings).items() if value != preset[key]}
+
+
+def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
+    """Lay out a run. Raises UsageError for a setting or a folder that cannot be meant."""
+    try:
+        settings = resolve(method, preset, overrides)
+    except ValueError as error:
+        raise UsageError(str(error), hint="xc presets") from error
+    raw = describe(data)
+    made: Method = METHODS[method](settings.method)
+    return Pipeline(raw, method, preset, settings, prepare.steps(raw, settings.prepare, settings.seed),
+                    train.steps(made), evaluate_step(settings.seed))

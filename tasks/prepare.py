@@ -1,0 +1,220 @@
+"""Preparation: raw files -> checked tables -> token shards -> packed arrays, the shards on Dask."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from data_contracts.check import Thresholds, validate
+from tasks import graphs, sources
+from tasks.artifacts import file_digest
+from tasks.sources import RawDataSet
+from tasks.steps import Job, Step
+from xcmodels import seeds
+from xcmodels.corpus import PrepareConfig, Ragged, Texts
+from xcmodels.tokens import LEARNED, Tokenizer, learn_backend, open_backend
+
+SIDES = {"train": "queries.train", "test": "queries.test", "label": "labels"}
+
+
+def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
+    """Return the steps that turn a raw data set into a corpus, in order."""
+    files = {path.name: file_digest(path) for path in data.files.values()}
+    thresholds = Thresholds(leak_share=config.leak_share, drift_fail=config.drift_fail)
+    facts = {"name": data.name, "propensity": list(data.propensity)}
+    out = [
+        Step("read", "tables", partial(read, data), "tasks.sources", {"files": files, "format": data.format}),
+        Step("check tables", "contract", partial(check, data.name, thresholds), "data_contracts.check",
+             {"data": data.name, "thresholds": thresholds}, {"tables": "read"}),
+        Step("tokenise", "tokens", partial(tokenise, config), "tasks.prepare",
+             {"tokenizer": config.tokenizer, "vocabulary": config.vocabulary, "max_title": config.max_title,
+              "max_content": config.max_content, "augment": config.augment},
+             {"tables": "read", "contract": "check tables"}),
+        Step("pack", "corpus", partial(pack, config, facts, seed), "tasks.prepare",
+             {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed},
+             {"tables": "read", "tokens": "tokenise"})]
+    if data.anchors and config.walks:
+        out.append(Step("walk graphs", "walks", partial(graphs.walk_all, data.anchors, seed), "tasks.graphs",
+                        {"anchors": list(data.anchors), "seed": seed},
+                        {"tables": "read", "contract": "check tables"}))
+    return out
+
+
+def read(data: RawDataSet, job: Job) -> None:
+    """Read every raw file into shards of its tables, one Dask job a file."""
+    groups = [(data, group, job.out) for group in sources.groups(data)]
+    for written in job.workers.map(sources.read_tables, groups, name=lambda of: f"reading {of[1]}"):
+        for table, shards in written.items():
+            rows = sum(pq.read_metadata(shard).num_rows for shard in shards)
+            if rows:
+                job.say(f"{table}: {rows:,} rows")
+
+
+def check(data: str, thresholds: Thresholds, job: Job) -> None:
+    """Hold the tables against their contracts; the page stays in HOME/contracts/<data> whatever comes of it.
+
+    Label frequencies are compared with those of the last check that passed. Raises ContractError where a rule fails.
+    """
+    page = job.home / "contracts" / data
+    baseline = job.home / "baselines" / f"{data}.parquet"
+    shutil.rmtree(page, ignore_errors=True)
+    report = validate(job.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
+                      thresholds=thresholds, data_docs=True)
+    job.say(report.verdict)
+    report.raise_for_failure()
+    shutil.copytree(page, job.out / "report")
+    baseline.parent.mkdir(exist_ok=True)
+    shutil.copy(page / "frequencies.parquet", baseline.with_suffix(".tmp"))
+    os.replace(baseline.with_suffix(".tmp"), baseline)
+
+
+def tokenise(config: PrepareConfig, job: Job) -> None:
+    """Tokenise every shard of every side on Dask; label texts become flagged queries where `augment` asks for it."""
+    tables = job.inputs["tables"]
+    backend = learn_backend(_texts(tables), config.vocabulary) if config.tokenizer == LEARNED \
+        else open_backend(config.tokenizer)
+    Tokenizer(backend, max_title=config.max_title, max_content=config.max_content).save(job.out / "tokenizer")
+    jobs = [(shard, job.out, f"tokens.{side}", number, 0)
+            for side, table in SIDES.items() for number, shard in enumerate(_shards(tables / table))]
+    if config.augment:
+        queries, after = _rows(tables / "queries.train"), len(_shards(tables / "queries.train"))
+        jobs += [(shard, job.out, "tokens.train", after + number, queries)
+                 for number, shard in enumerate(_shards(tables / "labels"))]
+    for side in SIDES:
+        (job.out / f"tokens.{side}").mkdir()
+    total = sum(job.workers.map(tokenise_shard, jobs, name=lambda of: f"tokenising {of[0].name} of {of[2]}"))
+    job.say(f"{total:,} tokens")
+
+
+def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) -> int:
+    """Write the tokens of one shard of texts to out/table; with `after` > 0 as augmented rows that follow it.
+
+    Returns how many tokens it wrote. Runs on a Dask worker, and again where a worker is lost.
+    """
+    import pyarrow as pa
+
+    from data_contracts.schemas import SCHEMAS
+
+    texts = pq.read_table(shard, columns=["id", "title", "content"])
+    titles, contents = Tokenizer.load(out / "tokenizer").fields(texts["title"].to_pylist(),
+                                                                texts["content"].to_pylist())
+    columns = [pc.add(texts["id"], after).combine_chunks(), titles, contents, [after > 0] * len(texts)]
+    made = pa.table([pa.array(column) if isinstance(column, list) and not column else column for column in columns],
+                    schema=SCHEMAS["tokens"])
+    path = out / table / f"part-{number:05d}.parquet"
+    pq.write_table(made, path.with_suffix(".tmp"), compression="zstd")
+    os.replace(path.with_suffix(".tmp"), path)
+    return sum(map(len, titles)) + sum(map(len, contents))
+
+
+def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
+    """Write the arrays that training maps into memory (`xcmodels.corpus`)."""
+    tables, out = job.inputs["tables"], job.out
+    counts = {side: _rows(tables / table) for side, table in SIDES.items()}
+    for side in SIDES:
+        _pack_tokens(job.inputs["tokens"] / f"tokens.{side}", out, side)
+    augmented = _rows(job.inputs["tokens"] / "tokens.train") - counts["train"]
+    for split in ("train", "test"):
+        rows, labels = _pairs(tables / f"positives.{split}")
+        if split == "train" and augmented:
+            rows = np.concatenate([rows, counts["train"] + np.arange(augmented)])
+            labels = np.concatenate([labels, np.arange(augmented)])
+        n = counts[split] + (augmented if split == "train" else 0)
+        Ragged.of_pairs(rows, labels, n).save(out, f"positives.{split}")
+        Ragged.of_pairs(*_pairs(tables / f"filters.{split}"), counts[split]).save(out, f"filters.{split}")
+    for name, table, column in (("label.uid", "labels", "uid"), ("label.title", "labels", "title"),
+                                ("test.uid", "queries.test", "uid"), ("test.title", "queries.test", "title"),
+                                ("test.content", "queries.test", "content")):
+        Texts.save(out, name, [text for part in _columns(tables / table, column) for text in part])
+    shutil.copytree(job.inputs["tokens"] / "tokenizer", out / "tokenizer")
+    vocabulary = Tokenizer.load(out / "tokenizer").size
+    np.save(out / "idf.npy", _idf(out, ("train", "label"), vocabulary))
+    np.save(out / "validation.npy", _validation(out, counts["train"], config, seed))
+    (out / "corpus.json").write_text(json.dumps(
+        {**facts, **counts, "augmented": augmented, "vocabulary": vocabulary}, indent=1, sort_keys=True) + "\n")
+    job.say(f"{counts['train']:,} training queries, {counts['label']:,} labels, {counts['test']:,} test queries")
+
+
+def _pack_tokens(table: Path, out: Path, side: str) -> None:
+    """Write one side's tokens, title then content a row, without holding more than a shard."""
+    n, total = _rows(table), 0
+    offsets = np.lib.format.open_memmap(out / f"{side}.tokens.offsets.npy", "w+", np.int64, (n + 1,))
+    titles = np.lib.format.open_memmap(out / f"{side}.titles.npy", "w+", np.int32, (n,))
+    for shard in _shards(table):
+        part = pq.read_table(shard, columns=["id", "title", "content"])
+        ids = part["id"].to_numpy()
+        titles[ids] = pc.list_value_length(part["title"]).to_numpy()
+        offsets[ids + 1] = titles[ids] + pc.list_value_length(part["content"]).to_numpy()
+    np.cumsum(offsets, out=offsets)
+    total = int(offsets[-1])
+    values = np.lib.format.open_memmap(out / f"{side}.tokens.values.npy", "w+", np.int32, (total,))
+    for shard in _shards(table):
+        part = pq.read_table(shard, columns=["id", "title", "content"])
+        starts = offsets[part["id"].to_numpy()]
+        for column in ("title", "content"):
+            flat = part[column].combine_chunks()
+            lengths = pc.list_value_length(flat).to_numpy(zero_copy_only=False).astype(np.int64)
+            place = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+            values[place] = flat.flatten().to_numpy()
+            starts = starts + lengths
+
+
+def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
+    """Return log((n + 1) / (df + 1)) of each token as a title token, then as a content token, float32."""
+    df, n = np.zeros(2 * vocabulary, dtype=np.int64), 0
+    for side in sides:
+        ragged, titles = Ragged.load(out, f"{side}.tokens"), np.load(out / f"{side}.titles.npy")
+        n += len(ragged)
+        for start in range(0, len(ragged), 65_536):
+            rows = np.arange(start, min(start + 65_536, len(ragged)))
+            values, lengths = ragged.take(rows)
+            owner = np.repeat(np.arange(len(rows)), lengths)
+            place = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            field = values + vocabulary * (place >= titles[rows][owner])
+            df += np.bincount(np.unique(owner * 2 * vocabulary + field) % (2 * vocabulary), minlength=2 * vocabulary)
+    return np.log((n + 1) / (df + 1)).astype(np.float32)
+
+
+def _validation(out: Path, n: int, config: PrepareConfig, seed: int) -> np.ndarray:
+    """Return the rows held out of training, sorted: a seeded draw among the queries that have a positive.
+
+    At least one query is held out, and at least one is left to train on; a single labelled query is left to train on.
+    """
+    if not 0 < config.validation < 1:
+        raise ValueError(f"prepare.validation must be between 0 and 1, got {config.validation}")
+    rows = np.flatnonzero(Ragged.load(out, "positives.train").lengths[:n] > 0)
+    count = min(max(1, round(config.validation * len(rows))), config.validation_max, max(len(rows) - 1, 0))
+    return np.sort(seeds.generator(seed, "validation").permutation(rows)[:count])
+
+
+def _shards(table: Path) -> list[Path]:
+    return sorted(table.glob("part-*.parquet"))
+
+
+def _rows(table: Path) -> int:
+    return sum(pq.read_metadata(shard).num_rows for shard in _shards(table))
+
+
+def _columns(table: Path, column: str) -> Iterator[list[str]]:
+    for shard in _shards(table):
+        yield pq.read_table(shard, columns=[column])[column].to_pylist()
+
+
+def _pairs(table: Path) -> tuple[np.ndarray, np.ndarray]:
+    parts = [pq.read_table(shard, columns=["query", "label"]) for shard in _shards(table)]
+    rows, labels = (np.concatenate([part[name].to_numpy() for part in parts]) for name in ("query", "label"))
+    return rows, labels
+
+
+def _texts(tables: Path) -> Iterator[str]:
+    """The training queries' and the labels' texts, from which a vocabulary is learned."""
+    for table in ("queries.train", "labels"):
+        for column in ("title", "content"):
+            for part in _columns(tables / table, column):
+                yield from part

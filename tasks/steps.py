@@ -1,0 +1,174 @@
+"""Steps: what a pipeline is made of, and how one is run at most once for the same inputs.
+
+A step's key is the digest of its name, its settings, the code it runs and the digests of the artifacts it
+reads. An artifact published under that key is the step's result, whoever asks and whenever; so a second run redoes
+nothing that has not changed, and a run that was killed goes on where it was.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.artifacts import Artifact, Store, digest_of
+from tasks.cluster import Workers
+from tasks.code import code_digests
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the action of a step is given: where to write, what to read, who helps."""
+
+    out: Path
+    inputs: Mapping[str, Path]     # verified folders, by role
+    scratch: Path                  # outlives a killed run
+    home: Path
+    workers: Workers
+    say: Callable[[str], None]     # one line of progress
+    watch: "Watcher"               # opened around a training round
+
+
+Report, Stop = Callable[[Any], None], Callable[[], bool]
+Watcher = Callable[[str], AbstractContextManager[tuple[Report, Stop]]]
+
+
+@contextmanager
+def unwatched(name: str) -> Iterator[tuple[Report, Stop]]:
+    """Watch a round without telling anybody, and never stop it."""
+    yield (lambda progress: None), (lambda: False)
+
+
+@dataclass(frozen=True)
+class Console:
+    """How a step talks to whoever started it."""
+
+    say: Callable[[str], None] = lambda line: None
+    watch: Watcher = unwatched
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a pipeline.
+
+    settings: plain data that decides the result; needs: role -> the name of the step whose artifact it reads;
+    module: the module whose code (with all it imports) the result depends on.
+    """
+
+    name: str
+    kind: str
+    action: Callable[[Job], None]
+    module: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
+
+    def about(self) -> dict[str, Any]:
+        """Return what the key is made of, beside the inputs; it is kept in the manifest."""
+        return {"step": self.name, "settings": plain(self.settings), "code": code_digests(self.module)}
+
+    def inputs(self, done: Mapping[str, Artifact]) -> dict[str, str]:
+        """Return the digests of the artifacts the step reads."""
+        return {role: done[name].digest for role, name in self.needs.items()}
+
+    def key(self, done: Mapping[str, Artifact]) -> str:
+        """Return the step's key, given the artifacts of the steps before it."""
+        return digest_of({**self.about(), "inputs": self.inputs(done)})
+
+
+@dataclass(frozen=True)
+class Done:
+    """A step's result, and whether it had to be made."""
+
+    artifact: Artifact
+    reused: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a run would do with a step, and why."""
+
+    step: str
+    reuse: bool
+    reason: str
+    seconds: float | None    # what it took the last time; None where it never ran here
+
+
+def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers,
+        console: Console = Console()) -> Done:
+    """Return the step's artifact, made now unless it is there already."""
+    began = time.monotonic()
+    key = step.key(done)
+    if (found := store.find(key)) is not None:
+        return Done(found, True, time.monotonic() - began)
+    inputs = {role: store.open(done[name]) for role, name in step.needs.items()}
+
+    def write(out: Path) -> None:
+        step.action(Job(out, inputs, store.scratch(key), store.home, workers, console.say,
+                        console.watch))
+
+    artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
+    store.drop_scratch(key)
+    seconds = time.monotonic() - began
+    store.set_ref("timings", _slug(step.name), {"seconds": round(seconds, 3)})
+    return Done(artifact, False, seconds)
+
+
+def forecast(steps: Iterable[Step], store: Store) -> list[Forecast]:
+    """Say for each step, in order, whether a run would reuse it, and the first reason why not."""
+    done: dict[str, Artifact] = {}
+    latest: dict[str, dict[str, Any]] = {}
+    for _, manifest in store.steps():
+        latest[manifest["about"].get("step", "")] = manifest
+    out = []
+    for step in steps:
+        timing = store.get_ref("timings", _slug(step.name)) or {}
+        missing = [name for name in step.needs.values() if name not in done]
+        if missing:
+            reason = f"after {missing[0]}"
+        elif (found := store.find(step.key(done))) is not None:
+            done[step.name] = found
+            reason = "nothing it depends on has changed"
+        else:
+            reason = _difference(step, done, latest.get(step.name))
+        out.append(Forecast(step.name, step.name in done, reason, timing.get("seconds")))
+    return out
+
+
+def plain(value: Any) -> Any:
+    """Return `value` as JSON can hold it: dataclasses as dicts, paths as strings."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any] | None) -> str:
+    """Return the first thing that differs from the last time the step ran."""
+    if last is None:
+        return "never run here"
+    about, now = last["about"], step.about()
+    for what, old, new in (("setting", about["settings"], now["settings"]), ("code of", about["code"], now["code"]),
+                           ("input", last["inputs"], step.inputs(done))):
+        old, new = _leaves(old), _leaves(new)
+        changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        if changed:
+            values = f" from {old.get(changed[0])} to {new.get(changed[0])}" if what == "setting" else ""
+            return f"{what} {changed[0]} changed{values}"
+    return "its result is gone"
+
+
+def _leaves(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a nested mapping as one level of dotted names."""
+    out: dict[str, Any] = {}
+    for key, each in value.items():
+        out |= _leaves(each, f"{prefix}{key}.") if isinstance(each, Mapping) else {f"{prefix}{key}": each}
+    return out
+
+
+def _slug(name: str) -> str:
+    return name.replace(" ", "-")

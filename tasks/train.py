@@ -1,0 +1,74 @@
+"""Training as steps: the rounds of a method, what is mined before each, and the retriever at the end."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from data_contracts.errors import ProjectError, Stopped
+from tasks.refresh import embed_step, mine_step, read_mined, read_vectors
+from tasks.steps import Job, Step
+from xcmodels.corpus import Corpus
+from xcmodels.method import Method, Round
+from xcmodels.training import Interrupted, Watch, train_round
+
+
+def steps(method: Method) -> list[Step]:
+    """Return the steps from a corpus to a retriever, in order; `pack` makes the corpus."""
+    out: list[Step] = []
+    models: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
+    vectors = ""                    # the step that embedded with the stage before
+    for stage in method.stages():
+        if models and stage.frozen:
+            previous = list(models)[-1]
+            out.append(embed_step(method, previous, models[previous]))
+            vectors = out[-1].name
+        for round_ in (each for each in method.rounds() if each.stage == stage.name):
+            needs = {"corpus": "pack"}
+            if stage.name in models:
+                needs["start"] = models[stage.name]
+            if stage.frozen:
+                needs["vectors"] = vectors
+            if round_.mine:
+                source = {"vectors": vectors} if stage.frozen else {"start": models[stage.name]}
+                out.append(mine_step(method, round_, source))
+                needs["mined"] = out[-1].name
+            out.append(Step(round_.name, "checkpoint", partial(train, method, round_), "tasks.train",
+                            {**method.settings(stage.name), "round": round_}, needs))
+            models[stage.name] = round_.name
+    settings = {key: value for stage in method.stages() for key, value in method.settings(stage.name).items()}
+    out.append(Step("build retriever", "retriever", partial(build_retriever, method, list(models)), "tasks.train",
+                    {**settings, **method.settings("retriever")}, {"corpus": "pack", "vectors": vectors, **models}))
+    return out
+
+
+def train(method: Method, round_: Round, job: Job) -> None:
+    """Train one round; `metrics.json` holds one entry an epoch."""
+    corpus = Corpus(job.inputs["corpus"])
+    mined = read_mined(job.inputs.get("mined"), job.inputs.get("vectors"))
+    model = method.build(corpus, round_.stage, mined.vectors)
+    with job.watch(round_.name) as (report, stop), _stoppable():
+        metrics = train_round(method, model, corpus, round_, mined, start=job.inputs.get("start"),
+                              scratch=job.scratch / "steps", out=job.out, watch=Watch(report, stop))
+    (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
+    job.say(f"loss {metrics[-1]['loss']:.4f}")
+
+
+def build_retriever(method: Method, stages: list[str], job: Job) -> None:
+    """Fit what combines the scores and write the folder that answers queries."""
+    corpus = Corpus(job.inputs["corpus"])
+    measured = method.retriever({stage: job.inputs[stage] for stage in stages}, corpus,
+                                read_vectors(job.inputs["vectors"]), job.out)
+    (job.out / "metrics.json").write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
+    job.say(", ".join(f"{name} {value:,.0f}" for name, value in measured.items()))
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turn what ends a round early into errors that a user can act on."""
+    try:
+        yield
+    except Interrupted as error:
+        raise Stopped(f"{error}; the same command resumes") from error
+    except FloatingPointError as error:
+        raise ProjectError(str(error), hint="the rounds before it are kept: change the setting and run again") from error
