@@ -26,7 +26,7 @@ app.command(data_app)
 Data = Annotated[Path, Parameter(help="Folder of the raw data set.")]
 Method = Annotated[str, Parameter(help="Method to train.")]
 Preset = Annotated[str, Parameter(help="Named settings; see: xc presets.")]
-Set = Annotated[list[str], Parameter(name="--set", help="A setting that differs from the preset, KEY=VALUE; repeatable.")]
+Set = Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; repeatable.")]
 Home = Annotated[Path, Parameter(env_var="XC_HOME", help="Folder for all state.")]
 Name = Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")]
 Mlflow = Annotated[str, Parameter(env_var="XC_MLFLOW", help="URI of an MLflow server; sqlite in the home by default.")]
@@ -37,7 +37,8 @@ HOME = Path(".xc")
 
 
 @data_app.command
-def wordnet(folder: Path, /, source: Annotated[Path | None, Parameter(help="A WordNet database at hand.")] = None) -> None:
+def wordnet(folder: Path, /,
+            source: Annotated[Path | None, Parameter(help="A WordNet database at hand.")] = None) -> None:
     """Write the WordNet data set to FOLDER: synsets to tag with the synsets they point to."""
     from tasks.wordnet import write_wordnet
 
@@ -106,15 +107,24 @@ def report(*, data: Data, method: Method = "ngame", preset: Preset = "cpu", sett
 
 
 @app.command
-def predict(*texts: str, data: Annotated[str, Parameter(name="--input", help="File of texts or XC JSON lines; - is stdin.")] = "",
+def predict(*texts: str,
+            source: Annotated[str, Parameter(name="--input", help="File of texts or XC JSON lines; - is stdin.")] = "",
             k: Annotated[int, Parameter(help="Labels a text.")] = 10,
             model: Annotated[str, Parameter(help="NAME@alias, NAME/version or NAME; the only model by default.")] = "",
             home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Tag texts: one JSON object a line, in the order of the texts."""
-    from flows.predict import predict as answer
+    from flows.predict import open_retriever, predict_file, predict_texts
 
     _environment(home)
-    answer(list(texts), data, k, model, home, mlflow)
+    if bool(texts) == bool(source):
+        raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
+    if k < 1:
+        raise UsageError(f"--k must be at least 1, got {k}")
+    retriever = open_retriever(model, home, mlflow)
+    if texts:
+        predict_texts(retriever, texts, k)
+    else:
+        predict_file(retriever, source, k)
 
 
 @app.command
@@ -143,9 +153,8 @@ def _flow(until: str, given: dict[str, Any], quiet: bool = False) -> Any:
     from flows.config import RunConfig
     from flows.run import run as flow_run
 
-    words = {"settings": _settings(given["settings"]), "command": _command()}
-    names = set(RunConfig.model_fields) - set(words)
-    config = RunConfig(**words, **{name: given[name] for name in names if name in given})
+    known = {name: value for name, value in given.items() if name in RunConfig.model_fields}
+    config = RunConfig.model_validate(known | {"settings": _settings(given["settings"]), "command": _command()})
     finished = flow_run(config, until)
     if finished is None or quiet:
         return finished

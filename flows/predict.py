@@ -14,24 +14,32 @@ from data_contracts.errors import ContractError, UsageError
 CHUNK = 1024
 
 
-def predict(texts: list[str], source: str, k: int, model: str, home: Path, mlflow: str) -> None:
-    """Write the labels of `texts`, or of the lines of `source`, to stdout as JSON lines."""
-    if bool(texts) == bool(source):
-        raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
-    if k < 1:
-        raise UsageError(f"--k must be at least 1, got {k}")
+def open_retriever(model: str, home: Path, mlflow: str) -> Any:
+    """Return the retriever that `model` names in the registry; "" is the only model there is."""
     from tasks.register import resolve
     from tasks.tracking import Tracker
     from xcmodels.retrieval import Retriever
 
     if not home.exists():
         raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
-    retriever = Retriever.load(resolve(Tracker(home, mlflow or None), model or None).folder)
-    queries: Iterable[dict[str, str]] = ({"uid": str(row), "title": text, "content": ""} for row, text in enumerate(texts))
+    return Retriever.load(resolve(Tracker(home, mlflow or None), model or None).folder)
+
+
+def predict_texts(retriever: Any, texts: Iterable[str], k: int) -> None:
+    """Write the labels of `texts` to stdout, their uids being their places."""
+    _answer_all(retriever, ({"uid": str(row), "title": text, "content": ""} for row, text in enumerate(texts)), k)
+
+
+def predict_file(retriever: Any, source: str, k: int) -> None:
+    """Write the labels of the lines of `source` to stdout; "-" is stdin."""
     with _opened(source) as stream:
-        rows = iter(_queries(stream, source) if stream else queries)
-        while part := list(islice(rows, CHUNK)):
-            _answer(retriever, part, k)
+        _answer_all(retriever, _queries(stream, source), k)
+
+
+def _answer_all(retriever: Any, queries: Iterable[dict[str, str]], k: int) -> None:
+    rows = iter(queries)
+    while part := list(islice(rows, CHUNK)):
+        _answer(retriever, part, k)
 
 
 def _answer(retriever: Any, queries: list[dict[str, str]], k: int) -> None:
@@ -44,10 +52,10 @@ def _answer(retriever: Any, queries: list[dict[str, str]], k: int) -> None:
 
 
 @contextmanager
-def _opened(source: str) -> Iterator[TextIO | None]:
-    """Yield the text stream that `source` names: "" none, "-" stdin, else a file, gzipped or not."""
-    if source in ("", "-"):
-        yield sys.stdin if source else None
+def _opened(source: str) -> Iterator[TextIO]:
+    """Yield the text stream that `source` names: "-" stdin, else a file, gzipped or not."""
+    if source == "-":
+        yield sys.stdin
         return
     path = Path(source)
     if not path.is_file():

@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.steps import Job, Step
 from xcmodels import ann, metrics, seeds
-from xcmodels.corpus import Corpus
+from xcmodels.corpus import Corpus, Ragged
 from xcmodels.encoders import QUERY, encode_all
 from xcmodels.retrieval import Retriever
 
@@ -53,5 +53,5 @@ def _recalls(retriever: Retriever, queries: np.ndarray, seed: int) -> dict[str, 
             for name, index in retriever.indexes.items()}
 
 
-def _pairs(ragged) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
+def _pairs(ragged: Ragged) -> tuple[np.ndarray, np.ndarray]:
     return ragged.offsets, ragged.values

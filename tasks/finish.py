@@ -13,7 +13,7 @@ from tasks.artifacts import Artifact, Store, digest_of
 from tasks.plan import Pipeline
 from tasks.register import Registration, model_card, register
 from tasks.report import ReportFacts, build, plots, verdict
-from tasks.steps import Done, Step
+from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
 from xcmodels.corpus import Corpus
 from xcmodels.presets import flat
@@ -99,35 +99,36 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
         kept = register(tracker, tracker.run_id or "", session.name, retriever_dir=store.open(done["build retriever"]),
                         retriever_digest=done["build retriever"].digest, evaluation=measured,
                         test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation))
-    facts = _facts(session, corpus, kept, store, done, date or datetime.now(UTC).date().isoformat())
+    facts = _facts(session, corpus, kept, done, date or datetime.now(UTC).date().isoformat())
     said = verdict(measured, facts) if kept else "evaluated, not registered"
     report = _report(session, corpus, evaluation, facts)
-    tracker.log_file(store.home / "contracts" / pipeline.data.name / "index.html", "contracts")
+    contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
+    tracker.log_file(contracts, "contracts")
     tracker.finish("FINISHED", f"{said}\n\n    {session.config.command}")
     return Finished(tracker.run_id or "", session.name, kept.version if kept else None, measured, said,
-                    bool(kept and kept.promoted), str(report), str(store.home / "contracts" / pipeline.data.name / "index.html"),
+                    bool(kept and kept.promoted), str(report), str(contracts),
                     tracker.link() or f"mlflow ui --backend-store-uri {tracker.address}", tracker.close(),
                     _examples(store.open(done["build retriever"]), corpus))
 
 
-def _facts(session: Session, corpus: Corpus, kept: Registration | None, store: Store, done: Mapping[str, Artifact],
+def _facts(session: Session, corpus: Corpus, kept: Registration | None, done: Mapping[str, Artifact],
            date: str) -> ReportFacts:
-    pipeline = session.pipeline
+    pipeline, store = session.pipeline, session.store
+    reigns = kept is not None and kept.champion is not None and kept.champion["version"] == kept.version
     curves: dict[str, list[dict[str, float]]] = {}
     seconds: dict[str, float] = {}
     for step in pipeline.steps:
         if step.kind == "checkpoint":
             curves.setdefault(step.name.partition(" ")[0], []).extend(
                 _read(store.open(done[step.name]) / "metrics.json"))
-        seconds[step.name] = (store.get_ref("timings", step.name.replace(" ", "-")) or {}).get("seconds", 0.0)
-    champion = kept.champion if kept and kept.champion and kept.champion["version"] != kept.version else None
+        seconds[step.name] = (store.get_ref("timings", slug(step.name)) or {}).get("seconds", 0.0)
     return ReportFacts(
         title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",
         version=kept.version if kept else None, command=session.config.command,
         data={"name": corpus.name, "train": corpus.n_queries, "test": len(corpus.sides["test"]),
               "labels": corpus.n_labels, "digest": pipeline.data_digest},
-        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, champion=champion,
-        promoted=bool(kept and (kept.promoted or kept.champion and kept.champion["version"] == kept.version)),
+        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, champion=kept.champion if kept and not reigns else None,
+        promoted=kept is not None and (kept.promoted or reigns),
         reason=kept.reason if kept else "not registered", seconds=seconds, date=date)
 
 

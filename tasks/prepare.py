@@ -15,7 +15,7 @@ from data_contracts.check import Thresholds, validate
 from tasks import graphs, sources
 from tasks.artifacts import file_digest
 from tasks.sources import RawDataSet
-from tasks.steps import Job, Step
+from tasks.steps import Job, Step, slug
 from xcmodels import seeds
 from xcmodels.corpus import PrepareConfig, Ragged, Texts
 from xcmodels.tokens import LEARNED, Tokenizer, learn_backend, open_backend
@@ -61,8 +61,8 @@ def check(data: str, thresholds: Thresholds, job: Job) -> None:
 
     Label frequencies are compared with those of the last check that passed. Raises ContractError where a rule fails.
     """
-    page = job.home / "contracts" / data
-    baseline = job.home / "baselines" / f"{data}.parquet"
+    page = job.home / "contracts" / slug(data)
+    baseline = job.home / "baselines" / f"{slug(data)}.parquet"
     shutil.rmtree(page, ignore_errors=True)
     report = validate(job.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
                       thresholds=thresholds, data_docs=True)

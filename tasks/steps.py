@@ -5,6 +5,7 @@ reads. An artifact published under that key is the step's result, whoever asks a
 nothing that has not changed, and a run that was killed goes on where it was.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -30,7 +31,8 @@ class Job:
     watch: "Watcher"               # opened around a training round
 
 
-Report, Stop = Callable[[Any], None], Callable[[], bool]
+Report = Callable[[Any], None]
+Stop = Callable[[], bool]
 Watcher = Callable[[str], AbstractContextManager[tuple[Report, Stop]]]
 
 
@@ -111,7 +113,7 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
     artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
     store.drop_scratch(key)
     seconds = time.monotonic() - began
-    store.set_ref("timings", _slug(step.name), {"seconds": round(seconds, 3)})
+    store.set_ref("timings", slug(step.name), {"seconds": round(seconds, 3)})
     return Done(artifact, False, seconds)
 
 
@@ -123,7 +125,7 @@ def forecast(steps: Iterable[Step], store: Store) -> list[Forecast]:
         latest[manifest["about"].get("step", "")] = manifest
     out = []
     for step in steps:
-        timing = store.get_ref("timings", _slug(step.name)) or {}
+        timing = store.get_ref("timings", slug(step.name)) or {}
         missing = [name for name in step.needs.values() if name not in done]
         if missing:
             reason = f"after {missing[0]}"
@@ -154,10 +156,10 @@ def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any
     about, now = last["about"], step.about()
     for what, old, new in (("setting", about["settings"], now["settings"]), ("code of", about["code"], now["code"]),
                            ("input", last["inputs"], step.inputs(done))):
-        old, new = _leaves(old), _leaves(new)
-        changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        before, after = _leaves(old), _leaves(new)
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if changed:
-            values = f" from {old.get(changed[0])} to {new.get(changed[0])}" if what == "setting" else ""
+            values = f" from {before.get(changed[0])} to {after.get(changed[0])}" if what == "setting" else ""
             return f"{what} {changed[0]} changed{values}"
     return "its result is gone"
 
@@ -170,5 +172,6 @@ def _leaves(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def _slug(name: str) -> str:
-    return name.replace(" ", "-")
+def slug(name: str) -> str:
+    """Return `name` as a file may be called."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "unnamed"

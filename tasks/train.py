@@ -71,4 +71,4 @@ def _stoppable() -> Iterator[None]:
     except Interrupted as error:
         raise Stopped(f"{error}; the same command resumes") from error
     except FloatingPointError as error:
-        raise ProjectError(str(error), hint="the rounds before it are kept: change the setting and run again") from error
+        raise ProjectError(str(error), hint="the rounds before it are kept; change the setting, run again") from error

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from torch import nn
 
 from xcmodels import seeds
 from xcmodels.corpus import Side
+from xcmodels.method import Model
 from xcmodels.tables import RowTable
-from xcmodels.tokens import MINILM, Tokens, minilm_folder
+from xcmodels.tokens import MINILM, Tokens, join, minilm_folder
 
 QUERY, LABEL = "query", "label"
 
@@ -48,7 +50,22 @@ class Residual(nn.Module):
         return F.normalize(unit + self.outer(F.gelu(self.inner(unit))), dim=1)
 
 
-class BagOfTokens(nn.Module):
+class Encoder(Model):
+    """Texts to vectors on the unit sphere; `dim` long, `batch` texts at once outside training."""
+
+    dim: int
+    batch: int
+
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, dim) unit vectors of texts on `side`, "query" or "label"."""
+        raise NotImplementedError
+
+    def both(self, queries: Tokens, labels: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the vectors of queries and of labels."""
+        return self(queries, QUERY), self(labels, LABEL)
+
+
+class BagOfTokens(Encoder):
     """The idf-weighted sum of a text's token embeddings, then a residual layer.
 
     A token has one embedding in titles and another in contents, equal at the start: which field a word stands
@@ -75,6 +92,11 @@ class BagOfTokens(nn.Module):
         """Return (n, dim) unit vectors; a text without a token is the head's image of the origin."""
         return self.head(self.bag(tokens), side)
 
+    def both(self, queries: Tokens, labels: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the vectors of queries and of labels, summed in one go so that shared rows are gathered once."""
+        sums = self.bag(join(queries, labels))
+        return self.head(sums[:len(queries)], QUERY), self.head(sums[len(queries):], LABEL)
+
     def bag(self, tokens: Tokens) -> torch.Tensor:
         """Return (n, dim) weighted sums of token embeddings."""
         ids = tokens.ids + self.vocabulary * (~tokens.in_title())
@@ -90,7 +112,7 @@ class BagOfTokens(nn.Module):
         return self.heads[side if side in self.heads else QUERY](sums)
 
 
-class Transformer(nn.Module):
+class Transformer(Encoder):
     """Any encoder that `transformers` loads: mean of the last hidden states, on the unit sphere."""
 
     def __init__(self, model: nn.Module, special: tuple[int, int], batch: int) -> None:
@@ -116,9 +138,6 @@ class Transformer(nn.Module):
             hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         kept = hidden.float() * mask[:, :, None]
         return F.normalize(kept.sum(1) / mask.sum(1, keepdim=True), dim=1)
-
-
-Encoder = BagOfTokens | Transformer
 
 
 def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int) -> Encoder:
@@ -156,19 +175,20 @@ def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
         raise ValueError("encoder.source=random is for encoder.kind=bag; name a folder or a hub id")
     model = _load(config.source)
     kept = model.config
-    return Transformer(model, (_special(kept, "cls_token_id", "bos_token_id", 101),
-                               _special(kept, "sep_token_id", "eos_token_id", 102)), config.batch)
+    return Transformer(model, (_special(kept, ("cls_token_id", "bos_token_id"), 101),
+                               _special(kept, ("sep_token_id", "eos_token_id"), 102)), config.batch)
 
 
-def _special(config, *names) -> int:  # type: ignore[no-untyped-def]
+def _special(config: Any, names: tuple[str, ...], default: int) -> int:
     """Return the first special token id that the model's configuration names, else BERT's."""
-    *names, default = names
     return next((value for name in names if (value := getattr(config, name, None)) is not None), default)
 
 
-def _load(source: str):  # type: ignore[no-untyped-def]
+def _load(source: str) -> Any:
     from transformers import AutoModel
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     place = minilm_folder() if source == MINILM else source
     return AutoModel.from_pretrained(str(place), local_files_only=Path(place).exists(), trust_remote_code=False)
 
@@ -199,7 +219,8 @@ def load_encoder(folder: Path) -> Encoder:
         else:
             from transformers import AutoConfig, AutoModel
 
-            empty = Transformer(AutoModel.from_config(AutoConfig.from_pretrained(folder)), tuple(facts["special"]), config.batch)
+            model = AutoModel.from_config(AutoConfig.from_pretrained(folder))
+            empty = Transformer(model, tuple(facts["special"]), config.batch)
     empty.load_state_dict(load_file(folder / "model.safetensors"), assign=True)
     return empty
 

@@ -73,11 +73,12 @@ class Mined:
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-class Model(Protocol):
-    """What the training loop asks of a model beside its parameters."""
+class Model(nn.Module):
+    """A module that also says which of its matrices are trained by rows."""
 
     def tables(self) -> dict[str, RowTable]:
         """The matrices trained by rows, by name."""
+        raise NotImplementedError
 
 
 class Method(Protocol):
@@ -94,7 +95,7 @@ class Method(Protocol):
     def rounds(self) -> list[Round]:
         """The rounds of all stages in order."""
 
-    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> nn.Module:
+    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> Model:
         """Build the model of a stage at its start; `vectors` are those of the stage before."""
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
@@ -103,10 +104,10 @@ class Method(Protocol):
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Everything the loss of a stage needs about `rows`."""
 
-    def loss(self, model: nn.Module, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
+    def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
         """Named terms, each already weighted; the loop minimises their sum."""
 
-    def vectors(self, model: nn.Module, corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
+    def vectors(self, model: Model, corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
         """The vectors of each side that mining and retrieval work on (where the accelerator is)."""
 
     def mine(self, vectors: np.ndarray, round_: Round) -> np.ndarray:

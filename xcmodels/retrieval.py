@@ -1,7 +1,7 @@
 """From texts to labels: embed -> shortlist from the indexes -> combine the scores.
 
 A retriever is one folder without a pickle in it: `encoder/`, `tokenizer/`, `index/<name>/`, `fusion.npz`,
-`embeddings.npy`, `frequencies.npy`, `label.*` texts and `retriever.json`. Everything large is mapped into memory on load.
+`embeddings.npy`, `frequencies.npy`, `label.*` texts and `retriever.json`. What is large is mapped on load.
 """
 
 import json
@@ -107,13 +107,15 @@ class Retriever:
 
     def search(self, queries: np.ndarray, k: int, chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids (n, k) int64, scores (n, k) float32) of query vectors (n, d), best first, -1 / -inf padded."""
-        out = np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), -np.inf, np.float32)
+        ids = np.full((len(queries), k), -1, np.int64)
+        scores = np.full((len(queries), k), -np.inf, np.float32)
         for start in range(0, len(queries), chunk):
             part = queries[start:start + chunk]
-            ids = candidates(self.indexes.values(), part, max(self.facts["shortlist"], k))
-            for whole, best in zip(out, _best(ids, self.combine(part, ids), k), strict=True):
-                whole[start:start + len(part), :best.shape[1]] = best
-        return out
+            found = candidates(self.indexes.values(), part, max(self.facts["shortlist"], k))
+            best, of = _best(found, self.combine(part, found), k)
+            rows = slice(start, start + len(part))
+            ids[rows, :best.shape[1]], scores[rows, :best.shape[1]] = best, of
+        return ids, scores
 
     def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None) -> list[list[Label]]:
         """Return the best `k` labels of each text, best first.
@@ -136,8 +138,8 @@ def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.n
     return np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
 
 
-def save_retriever(out: Path, encoder: Encoder, config: EncoderConfig, corpus: Corpus,
-                   index: ann.Index, shortlist: int, fusion: TreeFusion) -> None:
+def save_retriever(out: Path, corpus: Corpus, *, encoder: Encoder, config: EncoderConfig, index: ann.Index,
+                   shortlist: int, fusion: TreeFusion) -> None:
     """Write everything that `Retriever.load` needs to `out`, an empty folder."""
     save_encoder(encoder, config, out / "encoder")
     shutil.copytree(corpus.folder / "tokenizer", out / "tokenizer")
@@ -148,5 +150,6 @@ def save_retriever(out: Path, encoder: Encoder, config: EncoderConfig, corpus: C
     for part in ("label.uid", "label.title"):
         for half in ("offsets", "values"):
             shutil.copy(corpus.folder / f"{part}.{half}.npy", out)
-    (out / "retriever.json").write_text(json.dumps({
-        "format": FORMAT, "method": "ngame", "data": corpus.name, "shortlist": shortlist, "labels": corpus.n_labels}, indent=1, sort_keys=True) + "\n")
+    facts = {"format": FORMAT, "method": "ngame", "data": corpus.name, "shortlist": shortlist,
+             "labels": corpus.n_labels}
+    (out / "retriever.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")

@@ -36,10 +36,10 @@ class RowTable(nn.Module):
         touched = [(ids, leaf.grad) for ids, leaf in self._gathered if leaf.grad is not None]
         self._gathered.clear()
         if len(touched) <= 1:
-            return touched[0] if touched else None  # type: ignore[return-value]
+            return touched[0] if touched else None
         ids, place = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
         gradients = self.weight.new_zeros(len(ids), self.weight.shape[1])
-        return ids, gradients.index_add_(0, place, torch.cat([g for _, g in touched]))  # type: ignore[misc]
+        return ids, gradients.index_add_(0, place, torch.cat([g for _, g in touched]))
 
 
 class RowAdam:

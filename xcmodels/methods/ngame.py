@@ -6,24 +6,23 @@ encoder frozen, and a regression tree fuses the two scores. Algorithm 1, equatio
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from xcmodels import ann, losses, seeds
 from xcmodels.batching import Batch, Entries, clustered_order, pooled_block, random_order, sample_positive
 from xcmodels.checkpoint import load_model
 from xcmodels.clustering import balanced_kmeans
-from xcmodels.corpus import Corpus
-from xcmodels.encoders import LABEL, QUERY, EncoderConfig, build_encoder, encode_all
+from xcmodels.corpus import Corpus, Ragged
+from xcmodels.encoders import LABEL, QUERY, Encoder, EncoderConfig, build_encoder, encode_all
 from xcmodels.fusion import fit_tree
-from xcmodels.method import Mined, Round, Stage
+from xcmodels.method import Mined, Model, Round, Stage
 from xcmodels.retrieval import TreeFusion, candidates, pair_scores, save_retriever
 from xcmodels.tables import RowTable
-from xcmodels.tokens import join
 
 ENCODER, CLASSIFIER = "encoder", "classifier"
 
@@ -69,7 +68,7 @@ class NgameConfig:
     seed: int = 0
 
 
-class Classifiers(nn.Module):
+class Classifiers(Model):
     """One vector a label, trained by rows over fixed query vectors (module M2)."""
 
     def __init__(self, start: np.ndarray, dropout: float) -> None:
@@ -110,7 +109,7 @@ class Ngame:
         """Random epochs first, then a round for every clustering, each cluster size twice the last."""
         return [round_ for name, module in self._modules.items() for round_ in _rounds(name, module)]
 
-    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> nn.Module:
+    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> Model:
         """Build the encoder (M1), or the classifiers at the labels' embeddings (M2)."""
         if stage == ENCODER:
             return build_encoder(self.config.encoder, corpus.idf, self.seed)
@@ -140,22 +139,24 @@ class Ngame:
             sides = {"queries": Entries(ids, vectors=vectors), "labels": Entries(labels)}
         return Batch(sides, blocks)
 
-    def loss(self, model: nn.Module, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
+    def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
         """The triplet loss of equation 1 over the hardest pairs of the batch."""
         module, block = self._modules[stage], batch.blocks["triplet"]
         queries, labels = batch.sides["queries"], batch.sides["labels"]
-        if stage == ENCODER:
-            scores = _siamese_scores(model, queries, labels)
+        if isinstance(model, Encoder):
+            embedded = model.both(queries.tokens, labels.tokens)  # type: ignore[arg-type]
+            scores = embedded[0] @ embedded[1].T
         else:
             scores = model(queries.vectors, labels.ids)
         return {"triplet": losses.triplet(
             scores, block.positives, block.weights, margin=module.margin, hard_positives=module.positives,
             hard_negatives=module.negatives, temperature=module.temperature)}
 
-    def vectors(self, model: nn.Module, corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
+    def vectors(self, model: Model, corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
         """Embeddings of the training queries and of the labels."""
-        yield "queries", encode_all(model, corpus.sides["train"], QUERY)  # type: ignore[arg-type]
-        yield "labels", encode_all(model, corpus.sides["label"], LABEL)  # type: ignore[arg-type]
+        assert isinstance(model, Encoder)
+        yield "queries", encode_all(model, corpus.sides["train"], QUERY)
+        yield "labels", encode_all(model, corpus.sides["label"], LABEL)
 
     def mine(self, vectors: np.ndarray, round_: Round) -> np.ndarray:
         """Balanced clusters of about `round_.cluster_size` training queries each, (n,) int32."""
@@ -180,10 +181,11 @@ class Ngame:
         relevant = np.isin(_keys(rows, labels, corpus.n_labels), _keys(*_pairs(truth), corpus.n_labels))
         tree = fit_tree(features, relevant.astype(np.float32), depth=self.config.fusion.depth,
                         min_leaf=self.config.fusion.min_leaf)
-        encoder = self.build(corpus, ENCODER, {})
+        encoder = build_encoder(self.config.encoder, corpus.idf, self.seed)
         load_model(encoder, models[ENCODER])
-        save_retriever(out, encoder, self.config.encoder, corpus, index, self.config.fusion.shortlist,  # type: ignore
-                       TreeFusion(tree, vectors["labels"], weights, frequencies))
+        save_retriever(out, corpus, encoder=encoder, config=self.config.encoder, index=index,
+                       shortlist=self.config.fusion.shortlist,
+                       fusion=TreeFusion(tree, vectors["labels"], weights, frequencies))
         return {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
 
     def _fusion_pairs(self, corpus: Corpus, index: ann.Index, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -202,19 +204,10 @@ class Ngame:
 def _rounds(name: str, module: ModuleConfig) -> list[Round]:
     edges = [*range(module.cluster_from, module.epochs, module.refresh_every), module.epochs]
     rounds = [Round(name, 0, 0, min(module.cluster_from, module.epochs))] if module.cluster_from else []
-    for power, (first, last) in enumerate(zip(edges, edges[1:], strict=False)):
+    for power, (first, last) in enumerate(pairwise(edges)):
         size = min(module.cluster_size * 2**power, module.cluster_max)
         rounds.append(Round(name, len(rounds), first, last, "clusters", size))
     return rounds
-
-
-def _siamese_scores(model: nn.Module, queries: Entries, labels: Entries) -> torch.Tensor:
-    """Return E(x)^T E(z), (R, C); a bag sums both sides in one go, so that their rows are gathered once."""
-    assert queries.tokens is not None and labels.tokens is not None
-    if hasattr(model, "bag"):
-        sums = model.bag(join(queries.tokens, labels.tokens))
-        return model.head(sums[:len(queries.tokens)], QUERY) @ model.head(sums[len(queries.tokens):], LABEL).T
-    return model(queries.tokens, QUERY) @ model(labels.tokens, LABEL).T
 
 
 def _padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -224,7 +217,7 @@ def _padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return out
 
 
-def _pairs(ragged) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[no-untyped-def]
+def _pairs(ragged: Ragged) -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(np.arange(len(ragged)), ragged.lengths), ragged.values
 
 

@@ -1,0 +1,40 @@
+# Each target sets up .venv from the pinned versions by itself first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?= data/wordnet
+HOME_DIR ?= .xc
+
+.PHONY: run test check bench clean
+
+$(VENV)/.ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-deps -r constraints.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/pip check
+	touch $@
+
+$(DATA)/dataset.json: | $(VENV)/.ready
+	$(BIN)/xc data wordnet $(DATA)
+
+## run: the main job on real data: fetch, check, prepare, train, evaluate, register, predict
+run: $(VENV)/.ready $(DATA)/dataset.json
+	$(BIN)/xc run --data $(DATA) --home $(HOME_DIR)
+	$(BIN)/xc predict --home $(HOME_DIR) --k 3 "a large wild cat with a mane" "the act of paying money" "to move quickly on foot"
+
+## test: every test
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+## check: lint, types, import contracts
+check: $(VENV)/.ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+## bench: what is measured, one table a question
+bench: $(VENV)/.ready
+	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) .xc data
