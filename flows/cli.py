@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,24 +24,45 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
 data_app = App(name="data", help="Write a data set in the raw format that `xc run` reads.")
 app.command(data_app)
 
-Data = Annotated[Path, Parameter(help="Folder of the raw data set.")]
-Method = Annotated[str, Parameter(help="Method to train.")]
-Preset = Annotated[str, Parameter(help="Named settings; see: xc presets.")]
-Set = Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; repeatable.")]
 Home = Annotated[Path, Parameter(env_var="XC_HOME", help="Folder for all state.")]
-Name = Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")]
 Mlflow = Annotated[str, Parameter(env_var="XC_MLFLOW", help="URI of an MLflow server; sqlite in the home by default.")]
-Dask = Annotated[str, Parameter(env_var="XC_DASK", help="Address of a Dask scheduler; embedded workers by default.")]
-Workers = Annotated[int, Parameter(help="Embedded Dask workers.")]
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
 HOME = Path(".xc")
+
+
+@Parameter(name="*")
+@dataclass
+class Job:
+    """What to do on which data: the options that every step of a run has."""
+
+    data: Annotated[Path, Parameter(help="Folder of the raw data set.")]
+    method: Annotated[str, Parameter(help="Method to train.")] = "ngame"
+    preset: Annotated[str, Parameter(help="Named settings; see: xc presets.")] = "cpu"
+    settings: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
+                                                                 "repeatable.")] = field(default_factory=list)
+    home: Home = HOME
+    dask: Annotated[str, Parameter(env_var="XC_DASK", help="Address of a Dask scheduler; embedded workers by "
+                                                           "default.")] = ""
+    workers: Annotated[int, Parameter(help="Embedded Dask workers.")] = 2
+
+
+@Parameter(name="*")
+@dataclass
+class Tracked:
+    """Where a run is tracked, and as what."""
+
+    mlflow: Mlflow = ""
+    name: Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")] = ""
+
+
+TRACKED = Tracked()
 
 
 @data_app.command
 def wordnet(folder: Path, /,
             source: Annotated[Path | None, Parameter(help="A WordNet database at hand.")] = None) -> None:
     """Write the WordNet data set to FOLDER: synsets to tag with the synsets they point to."""
-    from tasks.wordnet import write_wordnet
+    from tasks.sources.wordnet import write_wordnet
 
     _tell_counts(folder, write_wordnet(folder, source))
 
@@ -54,56 +76,46 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
             separator: Annotated[str | None, Parameter(help="What separates label names; guessed by default.")] = None,
             test: Annotated[float, Parameter(help="Share of rows to test on, where no column says.")] = 0.2) -> None:
     """Write the data set that FILE holds to FOLDER: a CSV, TSV, JSONL or Parquet of texts and label names."""
-    from tasks.importing import import_file
+    from tasks.sources.importing import import_file
 
     _tell_counts(folder, import_file(file, folder, text=text, labels=labels, content=content, uid=uid, split=split,
                                      separator=separator, test_fraction=test))
 
 
 @app.command
-def run(*, data: Data, method: Method = "ngame", preset: Preset = "cpu", settings: Set = [],  # noqa: B006
-        home: Home = HOME, name: Name = "", mlflow: Mlflow = "", dask: Dask = "", workers: Workers = 2,
-        as_json: Json = False) -> None:
+def run(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
     """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
-    _flow("register", locals())
+    _finish(_flow("register", job, tracked), job.home, as_json)
 
 
 @app.command
-def prepare(*, data: Data, method: Method = "ngame", preset: Preset = "cpu", settings: Set = [],  # noqa: B006
-            home: Home = HOME, dask: Dask = "", workers: Workers = 2) -> None:
+def prepare(*, job: Job) -> None:
     """Read, check and pack a raw data set, and walk its graphs."""
-    _flow("prepare", locals())
+    _flow("prepare", job, TRACKED)
 
 
 @app.command
-def train(*, data: Data, method: Method = "ngame", preset: Preset = "cpu", settings: Set = [],  # noqa: B006
-          home: Home = HOME, mlflow: Mlflow = "", dask: Dask = "", workers: Workers = 2) -> None:
+def train(*, job: Job, tracked: Tracked = TRACKED) -> None:
     """Train up to a retriever."""
-    _flow("train", locals())
+    _flow("train", job, tracked)
 
 
 @app.command
-def evaluate(*, data: Data, method: Method = "ngame", preset: Preset = "cpu", settings: Set = [],  # noqa: B006
-             home: Home = HOME, mlflow: Mlflow = "", dask: Dask = "", workers: Workers = 2,
-             as_json: Json = False) -> None:
+def evaluate(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
     """Measure the retriever on the test split, without registering it."""
-    _flow("evaluate", locals())
+    _finish(_flow("evaluate", job, tracked), job.home, as_json)
 
 
 @app.command
-def register(*, data: Data, method: Method = "ngame", preset: Preset = "cpu", settings: Set = [],  # noqa: B006
-             home: Home = HOME, name: Name = "", mlflow: Mlflow = "", dask: Dask = "", workers: Workers = 2,
-             as_json: Json = False) -> None:
+def register(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
     """Register the retriever as a new version; it becomes the champion if it beats the present one."""
-    _flow("register", locals())
+    _finish(_flow("register", job, tracked), job.home, as_json)
 
 
 @app.command
-def report(*, data: Data, method: Method = "ngame", preset: Preset = "cpu", settings: Set = [],  # noqa: B006
-           home: Home = HOME, mlflow: Mlflow = "", name: Name = "") -> None:
+def report(*, job: Job, tracked: Tracked = TRACKED) -> None:
     """Build the report of a run again; its path goes to stdout."""
-    finished = _flow("evaluate", {**locals(), "dask": "", "workers": 2, "as_json": False}, quiet=True)
-    print(finished.report)
+    print(_flow("evaluate", job, tracked).report)
 
 
 @app.command
@@ -140,29 +152,29 @@ def presets(*, as_json: Json = False) -> None:
         print(f"{name:<12} {each.method:<8} {each.about}")
 
 
-def _flow(until: str, given: dict[str, Any], quiet: bool = False) -> Any:
-    """Run the flow as far as `until`, and say how it ended."""
-    home: Path = given["home"]
+def _flow(until: str, job: Job, tracked: Tracked) -> Any:
+    """Run the flow as far as `until`; -> its summary, None where nothing was evaluated."""
     from tasks.artifacts import Store
     from tasks.plan import pipeline
 
     # What cannot be meant is refused before Prefect's server is started, which takes seconds.
-    pipeline(given["data"], given["method"], given["preset"], _settings(given["settings"]))
-    Store(home)
-    _environment(home)
+    settings = _settings(job.settings)
+    pipeline(job.data, job.method, job.preset, settings)
+    Store(job.home)
+    _environment(job.home)
     from flows.config import RunConfig
     from flows.run import run as flow_run
 
-    known = {name: value for name, value in given.items() if name in RunConfig.model_fields}
-    config = RunConfig.model_validate(known | {"settings": _settings(given["settings"]), "command": _command()})
-    finished = flow_run(config, until)
-    if finished is None or quiet:
-        return finished
+    return flow_run(RunConfig.model_validate({**vars(job), **vars(tracked), "settings": settings,
+                                              "command": _command()}), until)
+
+
+def _finish(finished: Any, home: Path, as_json: bool) -> None:
+    """Say how a run ended, and as JSON on stdout if asked to."""
     _summary(finished, home)
-    if given.get("as_json"):
+    if as_json:
         print(json.dumps({"run_id": finished.run_id, "model": finished.model, "version": finished.version,
                           "metrics": finished.metrics}))
-    return finished
 
 
 def _summary(finished: Any, home: Path) -> None:

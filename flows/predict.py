@@ -16,7 +16,7 @@ CHUNK = 1024
 
 def open_retriever(model: str, home: Path, mlflow: str) -> Any:
     """Return the retriever that `model` names in the registry; "" is the only model there is."""
-    from tasks.register import resolve
+    from tasks.resolve import resolve
     from tasks.tracking import Tracker
     from xcmodels.retrieval import Retriever
 

@@ -15,39 +15,24 @@ import json
 import logging
 import os
 import re
-import shutil
-import time
 import uuid
-from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from itertools import count
-from math import inf
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISDIR
 from typing import Any
 
-from data_contracts.errors import DamagedArtifact, ProjectError, UsageError
+from data_contracts.errors import DamagedArtifact, UsageError
+from tasks.files import explained, fsync, locked, make_folder, remove, write_file
+from tasks.manifest import MANIFEST, VERSION, canonical, damaged, entries, newer, read_manifest, reading, sealed, verify
 
-VERSION = 1
-MANIFEST = "MANIFEST.json"
 LOCK_SECONDS = 0.5  # long enough for a holder that has just started to write its pid
 GC_SECONDS = 10.0
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_REMEDIES = {
-    errno.ENOSPC: "free space on that disk",
-    errno.EDQUOT: "remove files, or have the quota raised",
-    errno.EIO: "check that disk",
-    errno.EROFS: "choose a HOME on a disk that is not read-only",
-    errno.EACCES: "give this user the right to write there",
-    errno.ENOTDIR: "choose a HOME below a folder",
-}
-_Fact = namedtuple("_Fact", "path mode device inode size modified_ns changed_ns")  # they stay while nobody writes
 _log = logging.getLogger(__name__)
-_held: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -69,17 +54,17 @@ class Store:
         self.home = Path(home).absolute()
         form = self.home / "FORMAT"
         if create:
-            with self._explained("set up HOME"):
+            with explained("set up HOME", self.home):
                 self.home.parent.mkdir(parents=True, exist_ok=True)
                 for name in ("", "tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
-                    _make_folder(self.home / name)
+                    make_folder(self.home / name)
                 for name in ("lock", "gc.lock"):
                     os.close(os.open(self.home / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 if not form.exists():
                     self._place(f"{VERSION}\n".encode(), form, os.link)
         try:
             if int(form.read_text()) > VERSION:
-                raise _newer(form)
+                raise newer(form)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise UsageError(f"{self.home} is not the HOME of a pipeline", hint="give the one of a run") from error
         except ValueError as error:
@@ -89,11 +74,11 @@ class Store:
     def run_lock(self) -> Iterator[None]:
         """Makes this the only run in HOME; UsageError with the pid of the holder where there is one."""
         path = self.home / "lock"
-        with _locked(path, fcntl.LOCK_EX, LOCK_SECONDS) as mine:
+        with locked(path, fcntl.LOCK_EX, LOCK_SECONDS) as mine:
             if not mine:
                 pid = path.read_text().strip()
                 raise UsageError(f"{self.home} is in use by process {pid}", hint=f"wait for it, or stop it: kill {pid}")
-            with self._explained("start a run"):
+            with explained("start a run", self.home):
                 path.write_text(f"{os.getpid()}\n")
             yield
 
@@ -121,15 +106,15 @@ class Store:
             try:
                 os.mkdir(folder, 0o700)
                 write(folder)
-                files, folders = _sealed(folder)
-                manifest = _canonical({**head, "about": dict(about or {}), "files": files})
-                _write(folder / MANIFEST, manifest)
+                files, folders = sealed(folder)
+                manifest = canonical({**head, "about": dict(about or {}), "files": files})
+                write_file(folder / MANIFEST, manifest)
                 for each in folders:
-                    _fsync(each)
+                    fsync(each)
                 artifact = Artifact.of(hashlib.sha256(manifest).hexdigest())
                 self._commit(folder, artifact)
             finally:
-                _remove(folder)
+                remove(folder)
             return self._name_step(key, artifact)
 
     def open(self, artifact: Artifact) -> Path:
@@ -138,15 +123,15 @@ class Store:
         A process hashes a file once, and again when its device, inode, size or times change.
         Raises DamagedArtifact, or ProjectError where a newer version of this program wrote it.
         """
-        with _reading(artifact.path):
+        with reading(artifact.path):
             folder = self._folder(artifact)
-            _verify(folder, _entries(folder)[0])
+            verify(folder, entries(folder)[0])
             return folder
 
     def manifest(self, artifact: Artifact) -> dict[str, Any]:
         """What the manifest of an artifact says: it is verified, the files that it lists are not."""
-        with _reading(artifact.path):
-            return _manifest(self._folder(artifact))[0]
+        with reading(artifact.path):
+            return read_manifest(self._folder(artifact))[0]
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(key, manifest) of every published step, the latest last; those that are gone or damaged are left out."""
@@ -162,8 +147,8 @@ class Store:
         """Points refs/<kind>/<name> to `value`, at once for every reader; `collect` keeps each digest in it."""
         target = self._ref(kind, name)
         with self._writing(f"set {kind}/{name}"):
-            _make_folder(target.parent)
-            self._place(_canonical(dict(value)), target, os.replace)
+            make_folder(target.parent)
+            self._place(canonical(dict(value)), target, os.replace)
 
     def get_ref(self, kind: str, name: str) -> dict[str, Any] | None:
         path = self._ref(kind, name)
@@ -172,9 +157,9 @@ class Store:
         except FileNotFoundError:
             return None
         except (RecursionError, ValueError) as error:
-            raise _damaged(path, "is not JSON") from error
+            raise damaged(path, "is not JSON") from error
         if not isinstance(value, dict):
-            raise _damaged(path, "is not a JSON object")
+            raise damaged(path, "is not a JSON object")
         return value
 
     def drop_ref(self, kind: str, name: str) -> None:
@@ -182,17 +167,17 @@ class Store:
         target = self._ref(kind, name)
         with self._writing(f"drop {kind}/{name}"), suppress(FileNotFoundError):
             os.unlink(target)
-            _fsync(target.parent)
+            fsync(target.parent)
 
     def scratch(self, key: str) -> Path:
         """A folder for the checkpoints of step `key`, which outlives a killed run."""
         folder = self.home / "scratch" / _checked(key, _DIGEST)
-        with self._explained("make a scratch folder"):
-            _make_folder(folder)
+        with explained("make a scratch folder", self.home):
+            make_folder(folder)
         return folder
 
     def drop_scratch(self, key: str) -> None:
-        _remove(self.home / "scratch" / _checked(key, _DIGEST))
+        remove(self.home / "scratch" / _checked(key, _DIGEST))
 
     def collect(self, keep: Collection[str] = ()) -> list[str]:
         """Removes every object that neither a ref nor `keep` names, and what killed writers left; -> their digests.
@@ -201,7 +186,7 @@ class Store:
         inputs. Whoever holds an Artifact that no ref names passes its digest in `keep`.
         """
         objects, tmp = self.home / "objects", self.home / "tmp"
-        with self._explained("collect"), _locked(self.home / "gc.lock", fcntl.LOCK_EX, GC_SECONDS) as mine:
+        with explained("collect", self.home), locked(self.home / "gc.lock", fcntl.LOCK_EX, GC_SECONDS) as mine:
             if not mine:
                 raise UsageError(f"a step is being published in {self.home}", hint="collect again when it is done")
             refs = [ref.read_text(errors="replace") for ref in (self.home / "refs").glob("*/*")]
@@ -212,9 +197,9 @@ class Store:
             for name in removed:  # renamed first, so that no kill leaves half an object under its name
                 dead.append(tmp / uuid.uuid4().hex)
                 os.rename(objects / name, dead[-1])
-            _fsync(objects)
+            fsync(objects)
         for path in dead:
-            _remove(path)
+            remove(path)
         return removed
 
     def _folder(self, artifact: Artifact) -> Path:
@@ -222,7 +207,7 @@ class Store:
             raise DamagedArtifact(f"{artifact.path!r} is not the name of an artifact", hint="give objects/<sha256>")
         folder = self.home / artifact.path
         if not S_ISDIR(folder.lstat().st_mode):
-            raise _damaged(folder, "is not a folder")
+            raise damaged(folder, "is not a folder")
         return folder
 
     def _ref(self, kind: str, name: str) -> Path:
@@ -242,7 +227,7 @@ class Store:
         with suppress(DamagedArtifact):
             return self.open(artifact).is_dir()
         # Looked at again under a lock: another process may have moved it, and built it anew, meanwhile.
-        with self._explained("set a damaged object aside"), _locked(self.home / "objects", fcntl.LOCK_EX):
+        with explained("set a damaged object aside", self.home), locked(self.home / "objects", fcntl.LOCK_EX):
             try:
                 return self.open(artifact).is_dir()
             except DamagedArtifact as error:
@@ -250,7 +235,7 @@ class Store:
                     places = (self.home / "quarantine" / f"{artifact.digest}-{n}" for n in count(1))
                     place = next(place for place in places if not os.path.lexists(place))
                     os.rename(self.home / artifact.path, place)
-                    _fsync(self.home / "objects")
+                    fsync(self.home / "objects")
                     _log.warning("%s; moved to %s", error.what, place)
                 return False
 
@@ -265,11 +250,11 @@ class Store:
                     raise
             if self._usable(artifact):
                 break
-        _fsync(self.home / "objects")
+        fsync(self.home / "objects")
 
     def _name_step(self, key: str, artifact: Artifact) -> Artifact:
         """Links refs/steps/<key> to the artifact, or returns the one that another process has linked before."""
-        data, target = _canonical(asdict(artifact)), self._ref("steps", key)
+        data, target = canonical(asdict(artifact)), self._ref("steps", key)
         if not self._place(data, target, os.link):
             winner = self.find(key)
             if winner is not None:
@@ -281,198 +266,27 @@ class Store:
         """Creates (os.link) or replaces (os.replace) a small file whole; False where os.link finds one there."""
         temporary, placed = self.home / "tmp" / uuid.uuid4().hex, True
         try:
-            _write(temporary, data)
+            write_file(temporary, data)
             move(temporary, target)
         except FileExistsError:
             placed = False
         finally:
-            _remove(temporary)
-        _fsync(target.parent)
+            remove(temporary)
+        fsync(target.parent)
         return placed
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
-        with self._explained(doing), _locked(self.home / "gc.lock", fcntl.LOCK_SH):
+        with explained(doing, self.home), locked(self.home / "gc.lock", fcntl.LOCK_SH):
             yield
-
-    @contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
-        """Turns what a disk refuses into one line with a remedy; other errors pass."""
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in _REMEDIES:
-                raise
-            what = f"cannot {doing}: {error.filename or self.home}: {error.strerror}"
-            raise ProjectError(what, hint=f"{_REMEDIES[error.errno]}, then run the same command again") from error
 
 
 def digest_of(value: Any) -> str:
     """The sha256 of a JSON value: equal for equal values, whatever the order of their keys."""
-    return hashlib.sha256(_canonical(value)).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _canonical(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def _checked(name: str, pattern: re.Pattern[str] = _NAME) -> str:
     if not pattern.fullmatch(name):
         raise UsageError(f"{name!r} cannot be a name in HOME", hint=f"a name matches {pattern.pattern}")
     return name
-
-
-def _damaged(path: Path | str, what: str) -> DamagedArtifact:
-    return DamagedArtifact(f"{path} {what}", hint="run the same command again: it is not used, but built anew")
-
-
-def _newer(path: Path) -> ProjectError:
-    return ProjectError(f"{path} was made by a newer version of xcflow", hint="upgrade: pip install -U xcflow")
-
-
-@contextmanager
-def _reading(name: str) -> Iterator[None]:
-    """Takes a file that is gone or unreadable for damage; other failures (descriptors, permissions) are no damage."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.EIO):
-            raise
-        raise _damaged(error.filename or name, f"cannot be read: {error.strerror}") from error
-
-
-def _manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, str]]]:
-    """The manifest of an object, and {path: (size, sha256)} of the files that it lists."""
-    path = folder / MANIFEST
-    if not S_ISREG(path.lstat().st_mode):
-        raise _damaged(path, "is not a regular file")
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != folder.name:
-        raise _damaged(path, "is not the one that its folder is named after")
-    try:
-        manifest = json.loads(data)
-        if manifest["version"] > VERSION:
-            raise _newer(path)
-        return manifest, {file["path"]: (file["size"], file["sha256"]) for file in manifest["files"]}
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
-        raise _damaged(path, "is not a manifest") from error
-
-
-@lru_cache(maxsize=1024)
-def _verify(folder: Path, facts: tuple[_Fact, ...]) -> None:
-    """Compares every file with the manifest; a failure is not cached, a success until one of the facts changes."""
-    for fact in facts:
-        if not S_ISREG(fact.mode):
-            raise _damaged(folder / fact.path, "is not a regular file")
-    _, listed = _manifest(folder)
-    sizes = {fact.path: fact.size for fact in facts if fact.path != MANIFEST}
-    for path in sorted(listed.keys() | sizes.keys()):
-        if path not in sizes:
-            raise _damaged(folder / path, "is missing")
-        if path not in listed:
-            raise _damaged(folder / path, "is not in the manifest")
-        if sizes[path] != listed[path][0]:
-            raise _damaged(folder / path, f"has {sizes[path]} bytes, {listed[path][0]} were published")
-    for path, (_, digest) in listed.items():
-        if file_digest(folder / path) != digest:
-            raise _damaged(folder / path, "does not have the sha256 that was published")
-
-
-def _entries(folder: Path) -> tuple[tuple[_Fact, ...], list[Path]]:
-    """Everything below `folder` that is no folder, links not followed; and the folders, each after its parent."""
-    facts, folders = [], [folder]
-    for parent in folders:
-        with os.scandir(parent) as entries:
-            for entry in entries:
-                s = entry.stat(follow_symlinks=False)
-                if S_ISDIR(s.st_mode):
-                    folders.append(Path(entry.path))
-                    continue
-                path = Path(entry.path).relative_to(folder).as_posix()
-                facts.append(_Fact(path, s.st_mode, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns))
-    return tuple(sorted(facts)), folders
-
-
-def _sealed(folder: Path) -> tuple[list[dict[str, Any]], list[Path]]:
-    """Flushes and hashes every file; -> the manifest's list of files, and the folders that are to be flushed."""
-    facts, folders = _entries(folder)
-    files = []
-    for fact in facts:
-        path = folder / fact.path
-        if not S_ISREG(fact.mode):
-            raise ProjectError(f"{path} is not a regular file, so it cannot be published", hint="write a copy of it")
-        _fsync(path)
-        files.append({"path": fact.path, "size": fact.size, "sha256": file_digest(path)})
-    return files, folders[::-1]
-
-
-def _write(path: Path, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        while data:
-            data = data[os.write(file, data) :]
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _fsync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _make_folder(path: Path) -> None:
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-        _fsync(path.parent)
-
-
-def _remove(path: Path) -> None:
-    """Deletes a file or a folder, best effort: what stays in tmp/ is collected later."""
-    try:
-        os.unlink(path)
-    except OSError:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-@contextmanager
-def _locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
-    """Holds a flock on a file or folder; yields False where it could not be had in that time.
-
-    The kernel frees it when the last process that holds the open file ends. Programs started meanwhile do not
-    inherit it (close-on-exec), nor do forks (`_forget_locks`), so that a killed holder's children keep nothing.
-    """
-    deadline, mine = time.monotonic() + seconds, False
-    lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    _held.add(lock)
-    try:
-        while not mine:
-            try:
-                fcntl.flock(lock, how | fcntl.LOCK_NB)
-                mine = True
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    break
-                time.sleep(0.01)
-        yield mine
-    finally:
-        if lock in _held:
-            _held.remove(lock)
-            os.close(lock)
-
-
-def _forget_locks() -> None:
-    for lock in _held:
-        os.close(lock)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_forget_locks)

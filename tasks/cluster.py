@@ -61,7 +61,7 @@ class Workers:
 
         logging.getLogger("distributed").setLevel(logging.ERROR)
         if self.address is None:
-            self._cluster = LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address=None)
+            self._cluster = LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address="127.0.0.1:0")
             self._client = Client(self._cluster)
             return
         try:

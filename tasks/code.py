@@ -8,7 +8,7 @@ from pathlib import Path
 
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
 # How a step is run, not what it makes.
-MACHINERY = frozenset({"tasks.artifacts", "tasks.cluster", "tasks.code", "tasks.steps"})
+MACHINERY = frozenset(f"tasks.{name}" for name in ("artifacts", "cluster", "code", "files", "manifest", "steps"))
 
 
 @cache
@@ -33,12 +33,12 @@ def modules(module: str) -> frozenset[str]:
 
 
 @cache
-def code_digests(module: str) -> dict[str, str]:
-    """Return, for each module a step depends on, the digest of its syntax tree.
+def code_digests(*roots: str) -> dict[str, str]:
+    """Return, for each module that the roots lead to, the digest of its syntax tree.
 
     Of the tree rather than of the file: a comment or a docstring costs no retraining.
     """
-    return {name: _digest(name) for name in sorted(modules(module))}
+    return {name: _digest(name) for name in sorted(frozenset().union(*map(modules, roots)))}
 
 
 @cache

@@ -18,7 +18,7 @@ KEPT = 10          # predictions kept of each test query
 
 def evaluate_step(seed: int) -> Step:
     """Return the step that measures a retriever on the test split."""
-    return Step("evaluate", "evaluation", partial(evaluate, seed), "tasks.evaluate", {"seed": seed},
+    return Step("evaluate", "evaluation", partial(evaluate, seed), ("tasks.evaluate",), {"seed": seed},
                 {"corpus": "pack", "retriever": "build retriever"})
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from tasks.artifacts import Artifact, Store, digest_of
+from tasks.model_card import model_card
 from tasks.plan import Pipeline
-from tasks.register import Registration, model_card, register
+from tasks.register import Registration, register
 from tasks.report import ReportFacts, build, plots, verdict
 from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
@@ -127,7 +128,8 @@ def _facts(session: Session, corpus: Corpus, kept: Registration | None, done: Ma
         version=kept.version if kept else None, command=session.config.command,
         data={"name": corpus.name, "train": corpus.n_queries, "test": len(corpus.sides["test"]),
               "labels": corpus.n_labels, "digest": pipeline.data_digest},
-        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, champion=kept.champion if kept and not reigns else None,
+        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves,
+        champion=kept.champion if kept and not reigns else None,
         promoted=kept is not None and (kept.promoted or reigns),
         reason=kept.reason if kept else "not registered", seconds=seconds, date=date)
 

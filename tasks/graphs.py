@@ -70,7 +70,8 @@ def _write_graph(edges: Path, nodes: int, out: Path) -> None:
     import scipy.sparse as sp
 
     out.mkdir(exist_ok=True)
-    parts = [pq.read_table(shard, columns=["node", "anchor", "weight"]) for shard in sorted(edges.glob("part-*.parquet"))]
+    shards = sorted(edges.glob("part-*.parquet"))
+    parts = [pq.read_table(shard, columns=["node", "anchor", "weight"]) for shard in shards]
     node, anchor, weight = (np.concatenate([part[name].to_numpy() for part in parts])
                             for name in ("node", "anchor", "weight"))
     graph = sp.csr_array((weight, (node, anchor)), shape=(nodes, int(anchor.max(initial=0)) + 1))

@@ -5,44 +5,26 @@ and runs no script. Its size does not grow with the data: bins are fixed, tables
 come from anybody, so each is made inert and then escaped. Nothing tells the time: the same inputs give the same bytes.
 """
 
-import io
 import json
-import re
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from data_contracts.page import inert
+from tasks.report_charts import Chart, Z, draw_calibration, draw_deciles, draw_learning
+from tasks.report_text import clean, counted, signed, span, version_name
 from xcmodels import metrics, seeds
 from xcmodels.corpus import Corpus, Ragged, Texts
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Z = 1.959963984540054     # half the width of a 95% interval, in standard errors
 NUMBERS = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
 CHARTS = 8                # stages that get a learning curve
 EXAMPLES = 8              # test queries shown, half of them right where there are enough of both
 LABELS = 8                # labels shown as over-predicted, and as under-predicted
-POINTS = 100              # epochs drawn and listed of a stage
-BINS = 10                 # of scores
 ROWS = 200                # rows of a table of settings or steps
-INK, SOFT, LINE, CARD, FIRST, SECOND = "#1b1f24", "#57606a", "#d0d7de", "#f6f8fa", "#0550ae", "#bc4c00"
-DARK = {INK: "#e6edf3", SOFT: "#9da7b3", LINE: "#30363d", CARD: "#161b22", FIRST: "#79c0ff", SECOND: "#ffa657"}
-STYLE: Any = {
-    "svg.hashsalt": "xcflow", "svg.fonttype": "none", "text.parse_math": False, "font.size": 9.5, "text.color": INK,
-    "axes.labelcolor": INK, "axes.edgecolor": SOFT, "axes.facecolor": CARD, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True, "grid.color": LINE,
-    "xtick.color": SOFT, "ytick.color": SOFT, "hatch.color": CARD, "hatch.linewidth": 1.5, "lines.linewidth": 1.8,
-    "figure.facecolor": CARD, "figure.constrained_layout.use": True, "legend.frameon": False, "legend.borderpad": 0.2,
-    "legend.borderaxespad": 0, "legend.loc": "lower left"}
-JOINERS = re.compile("([\u200c\u200d])")     # zero-width, but Persian, Hindi and emoji are wrong without them
 
 
 @dataclass(frozen=True)
@@ -62,24 +44,6 @@ class ReportFacts:
     reason: str                            # why it was not promoted
     seconds: dict[str, float]              # step -> seconds
     date: str
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A drawing with what it says in words and in numbers."""
-
-    name: str
-    title: str
-    kind: str                      # what is drawn, for who cannot see it
-    finding: str                   # a sentence computed from the data
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    svg: bytes
-
-    @property
-    def address(self) -> str:
-        """The drawing as a data: URL."""
-        return "data:image/svg+xml;base64," + b64encode(self.svg).decode()
 
 
 @dataclass(frozen=True)
@@ -109,7 +73,7 @@ def build(corpus: Corpus, evaluation: Path, facts: ReportFacts) -> str:
 
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
                               lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters.update(clean=clean, count=_count, span=_span)
+    environment.filters.update(clean=clean, count=counted, span=span)
     found = Found.load(corpus, evaluation)
     drawn = _charts(found, facts)
     return environment.get_template("report.html").render(
@@ -134,10 +98,10 @@ def verdict(measured: Mapping[str, float], facts: ReportFacts) -> str:
     decision = "promoted" if facts.promoted else f"not promoted: {clean(facts.reason) or 'no reason given'}"
     if facts.champion is None:
         return "first model: now champion" if facts.promoted else f"first model; {decision}"
-    champion = "champion " + _version(facts.champion["version"])
+    champion = "champion " + version_name(facts.champion["version"])
     if "P/1" not in facts.champion["metrics"]:
         return f"{champion} has no P@1 to compare with; {decision}"
-    return f"{_signed(measured['P/1'] - facts.champion['metrics']['P/1'])} P@1 over {champion}; {decision}"
+    return f"{signed(measured['P/1'] - facts.champion['metrics']['P/1'])} P@1 over {champion}; {decision}"
 
 
 def intervals(found: Found) -> dict[str, tuple[float, float]]:
@@ -165,167 +129,14 @@ def intervals(found: Found) -> dict[str, tuple[float, float]]:
     return {name: (float(low), float(high)) for name, (low, high) in out.items()}
 
 
-def clean(value: object, limit: int = 240) -> str:
-    """Return a text on one line, of at most `limit` characters, whose unprintable characters are spelt out."""
-    text = " ".join(str(value)[:4 * limit].split())
-    text = text if len(text) <= limit else text[:limit - 1] + "…"
-    return "".join(part if JOINERS.fullmatch(part) else inert(part, limit) for part in JOINERS.split(text))
-
-
 def _charts(found: Found, facts: ReportFacts) -> list[Chart]:
     """Draw what there is data for."""
     top = found.judged.labels[:, 0] >= 0
-    drawn = [_draw_deciles(found.deciles, len(found.inverse)),
-             _draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])]
-    drawn += [_draw_learning(number, clean(stage, 40), points)
+    drawn = [draw_deciles(found.deciles, len(found.inverse)),
+             draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])]
+    drawn += [draw_learning(number, clean(stage, 40), points)
               for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)]
     return [chart for chart in drawn if chart is not None]
-
-
-def _draw_deciles(table: list[dict[str, float]], n_labels: int) -> Chart:
-    """Draw what each decile of labels adds to P@5 and PSP@5, over how much of its positives is found."""
-    shown, places = [row for row in table if row["positives"]], np.array([row["decile"] for row in table])
-    rarest, tail, head = table[:3], shown[0], shown[-1]
-    total = {name: sum(row[name] for row in table) for name in ("P/5", "PSP/5", "labels")}
-    sums = {name: sum(row[name] for row in rarest) for name in total}
-    finding = (
-        f"The three rarest deciles, {100 * sums['labels'] / max(n_labels, 1):.0f}% of the labels, give "
-        f"{sums['P/5']:.1f} of the {total['P/5']:.1f} points of P@5 and {sums['PSP/5']:.1f} of the "
-        f"{total['PSP/5']:.1f} of PSP@5; recall@5 is {tail['recall/5']:.0f}% in decile {tail['decile']:.0f}, the "
-        f"rarest labels in the test, and {head['recall/5']:.0f}% in decile {head['decile']:.0f}, the most frequent.")
-    with _figure(4.1) as figure:
-        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-        above.bar(places - 0.2, [row["P/5"] for row in table], 0.38, color=FIRST, label="P@5")
-        above.bar(places + 0.2, [row["PSP/5"] for row in table], 0.38, color=SECOND, hatch="///", label="PSP@5")
-        above.set_ylabel("points added")
-        above.legend(bbox_to_anchor=(0, 1), ncols=2)
-        below.plot([row["decile"] for row in shown], [row["recall/5"] for row in shown], color=INK, marker="o", ms=5)
-        below.set(ylim=(0, 103), ylabel="recall@5, %", xticks=range(1, 11),
-                  xlabel="decile of labels: 1 rarest, 10 most frequent")
-        svg = _svg(figure)
-    rows = [(f"{row['decile']:.0f}", f"{row['labels']:,.0f}",
-             "–".join(f"{end:,.0f}" for end in sorted({row["min_frequency"], row["max_frequency"]})),
-             f"{row['positives']:,.0f}", f"{row['P/5']:.2f}", f"{row['PSP/5']:.2f}",
-             f"{row['recall/5']:.1f}" if row["positives"] else "–") for row in table]
-    return Chart("deciles", "By label frequency",
-                 "Bars: what each decile of labels adds to P@5 and to PSP@5; line: its recall@5", finding,
-                 ("Decile", "Labels", "In training", "Test positives", "P@5", "PSP@5", "Recall@5"), rows, svg)
-
-
-def _draw_calibration(scores: np.ndarray, hits: np.ndarray) -> Chart | None:
-    """Draw how often the first prediction is right, by its score, in bins of equally many; None without predictions.
-
-    Equal scores share a bin, so there may be fewer bins. Intervals are Wilson's, which hold in small bins.
-    """
-    if not len(scores):
-        return None
-    edges = np.unique(np.quantile(scores, np.arange(1, BINS) / BINS))
-    parts = [part for part in (np.searchsorted(edges, scores, side="right") == i for i in range(BINS)) if part.any()]
-    n, means, right = (np.array([of(part) for part in parts]) for of in (
-        np.sum, lambda part: scores[part].mean(), lambda part: hits[part].mean()))
-    middle = (right + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    half = Z / (1 + Z * Z / n) * np.sqrt(right * (1 - right) / n + (Z / (2 * n)) ** 2)
-    with _figure(3.2) as figure:
-        axes = figure.subplots()
-        if probable := bool(scores.min() >= 0 and scores.max() <= 1):
-            axes.plot((0, 100), (0, 100), color=SOFT, linestyle="--", linewidth=1, label="score = precision")
-        scale = 100 if probable else 1
-        arms = 100 * np.array([right - middle + half, middle + half - right]).clip(0)
-        axes.errorbar(scale * means, 100 * right, arms, color=FIRST, ecolor=SOFT, elinewidth=1.2, marker="o", ms=5,
-                      label="measured, 95% interval")
-        axes.set(ylim=(0, 103), ylabel="right, %", xlabel="mean score" + (" x 100" if probable else ""))
-        axes.legend(bbox_to_anchor=(0, 1), ncols=2)
-        svg = _svg(figure)
-    rows = [(f"{scores[part].min():.3f} to {scores[part].max():.3f}", f"{count:,}", f"{100 * share:.1f}",
-             f"{100 * max(m - h, 0):.1f} to {100 * min(m + h, 1):.1f}")
-            for part, count, share, m, h in zip(parts, n, right, middle, half, strict=True)]
-    return Chart("calibration", "Does the score tell?", "Line: share of right first predictions in each bin of scores",
-                 _calibration_finding(scores, hits, parts), ("Score", "Queries", "Right, %", "95% interval"), rows, svg)
-
-
-def _calibration_finding(scores: np.ndarray, hits: np.ndarray, parts: list[np.ndarray]) -> str:
-    """Say how far apart the outer bins are, and, of scores between 0 and 1, how far from precision they lie."""
-    low, high = (100 * hits[parts[place]].mean() for place in (0, -1))
-    if len(parts) == 1:
-        return f"Every first prediction has about the same score; {high:.0f}% are right."
-    told = ("Scores tell right from wrong" if high - low >= 20 else "Scores tell little" if high - low >= 5 else
-            "Scores do not tell right from wrong")
-    finding = (f"{told}: of the first predictions {high:.0f}% are right where the score is highest "
-               f"(from {scores[parts[-1]].min():.2f}), {low:.0f}% where it is lowest (to {scores[parts[0]].max():.2f})")
-    if scores.min() < 0 or scores.max() > 1:
-        return finding + "."
-    gaps = [(part.sum(), scores[part].mean() - hits[part].mean()) for part in parts]
-    error, bias = (100 * sum(n * of(gap) for n, gap in gaps) / len(scores) for of in (abs, float))
-    way = "too much" if bias > 0.4 * error else "too little" if bias < -0.4 * error else "now too much, now too little"
-    return f"{finding}; read as probabilities they promise {way}, by {error:.1f} points on average."
-
-
-def _draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Chart | None:
-    """Draw the loss of a stage, and up to two more series, by epoch; None where no epoch has a finite loss."""
-    numbers = [{name: value for name, value in point.items() if isinstance(value, int | float) and np.isfinite(value)}
-               for point in points]
-    points = [{"epoch": i, **point} for i, point in enumerate(numbers) if "loss" in point]
-    if not points:
-        return None
-    finding = _learning_finding([point["loss"] for point in points], [point["epoch"] for point in points])
-    points = [points[i] for i in np.unique(np.linspace(0, len(points) - 1, POINTS).astype(int))]
-    names = ["loss", *sorted({name for point in points for name in point} - {"epoch", "loss"})][:6]
-    drawn = names[:3]
-    with _figure(2.6 + 1.1 * (len(drawn) - 1)) as figure:
-        panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False, height_ratios=(2, 1, 1)[:len(drawn)])[:, 0]
-        for axes, name in zip(panels, drawn, strict=True):
-            axes.plot([point["epoch"] for point in points], [point.get(name, np.nan) for point in points],
-                      color=FIRST if name == "loss" else SECOND, marker="o", ms=4 if len(points) <= 30 else 0)
-            axes.set_ylabel(clean(name, 20))
-        panels[-1].set_xlabel("epoch")
-        panels[-1].xaxis.get_major_locator().set_params(integer=True)
-        svg = _svg(figure)
-    rows = [(f"{point['epoch']:g}", *(f"{point[name]:.5g}" if name in point else "–" for name in names))
-            for point in points]
-    slug = re.sub("[^a-z0-9]+", "-", stage.lower()).strip("-")
-    return Chart(f"learning-{number}-{slug}".strip("-"), stage,
-                 f"Line: {', '.join(clean(name, 20) for name in drawn)} by epoch", finding,
-                 ("Epoch", *(clean(name, 20).capitalize() for name in names)), rows, svg)
-
-
-def _learning_finding(loss: list[float], epochs: list[float]) -> str:
-    """Say how far the loss fell and whether it was still falling in the last quarter of the epochs."""
-    first, last, best = loss[0], loss[-1], int(np.argmin(loss))
-    if len(loss) == 1:
-        return f"One epoch, loss {last:.4g}."
-    moved = f"from {first:.4g} to {last:.4g} over {len(loss)} epochs"
-    if last >= first:
-        return f"The loss did not fall: {moved}; lowest, {loss[best]:.4g}, at epoch {epochs[best]:g}."
-    share = 100 * (loss[-1 - max(1, len(loss) // 4)] - last) / (first - last)
-    end = f"{max(share, 0):.0f}% of the fall came in the last quarter"
-    if loss[best] < last - 0.02 * (first - last):
-        end = f"it was lowest, {loss[best]:.4g}, at epoch {epochs[best]:g} and rose after"
-    elif len(loss) >= 4:
-        end = f"it {'had levelled off' if share < 5 else 'was still falling'}: {end}"
-    fell = f" {100 * (first - last) / first:.0f}%," if first > 0 else ""
-    return f"The loss fell{fell} {moved}; {end}."
-
-
-@contextmanager
-def _figure(height: float) -> "Iterator[Figure]":
-    """Give an empty figure of the report's style, whatever the user's own matplotlib settings are."""
-    import matplotlib
-    from matplotlib import style
-    from matplotlib.figure import Figure
-
-    with style.context("default"), matplotlib.rc_context(STYLE):
-        yield Figure(figsize=(4.7, height))
-
-
-def _svg(figure: "Figure") -> bytes:
-    """Return the figure as SVG that turns dark where its reader does; texts stay texts, in the reader's font."""
-    file = io.BytesIO()
-    figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    swap = "".join(f'[style*="{part}: {old}"],[{part}="{old}"]{{{part}:{new}!important}}'
-                   for old, new in DARK.items() for part in ("fill", "stroke"))
-    css = ("<style>text{font-family:system-ui,sans-serif!important}"
-           f"@media screen and (prefers-color-scheme:dark){{{swap}}}</style>")
-    return re.sub(rb"(<svg [^>]*>)", lambda found: found[1] + css.encode(), file.getvalue(), count=1)
 
 
 def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
@@ -336,7 +147,7 @@ def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
     for name in NUMBERS:
         value = found.measured[name]
         low, high = bounds.get(name, (value, value))
-        note = f"{_signed(value - before[name])} over the champion" if name in before else ""
+        note = f"{signed(value - before[name])} over the champion" if name in before else ""
         if note and low < before[name] < high:
             note += ", within the interval"
         out.append({"name": name.replace("/", "@"), "value": f"{value:.1f}", "champion": note,
@@ -412,27 +223,3 @@ def _label_texts(corpus: Corpus) -> Callable[[int], str]:
     """Return what gives a label's text, or its uid where the text is empty."""
     uids, titles = corpus.label_texts()
     return lambda label: titles[label] or uids[label]
-
-
-def _version(version: object) -> str:
-    text = clean(version, 40)
-    return f"v{text}" if text.isdigit() else text
-
-
-def _signed(value: float) -> str:
-    text = f"{value:+.1f}".replace("-", "−")
-    return "±0.0" if text in ("+0.0", "−0.0") else text
-
-
-def _count(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int | np.integer) else clean(value, 80)
-
-
-def _span(seconds: float) -> str:
-    """Return a duration as people write it: 0.4 s, 12 s, 3 min 20 s, 2 h 05 min."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60:02} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02} min"

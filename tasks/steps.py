@@ -55,19 +55,19 @@ class Step:
     """One step of a pipeline.
 
     settings: plain data that decides the result; needs: role -> the name of the step whose artifact it reads;
-    module: the module whose code (with all it imports) the result depends on.
+    modules: those whose code (with all it imports) the result depends on.
     """
 
     name: str
     kind: str
     action: Callable[[Job], None]
-    module: str
+    modules: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
 
     def about(self) -> dict[str, Any]:
         """Return what the key is made of, beside the inputs; it is kept in the manifest."""
-        return {"step": self.name, "settings": plain(self.settings), "code": code_digests(self.module)}
+        return {"step": self.name, "settings": plain(self.settings), "code": code_digests(*self.modules)}
 
     def inputs(self, done: Mapping[str, Artifact]) -> dict[str, str]:
         """Return the digests of the artifacts the step reads."""

@@ -16,6 +16,7 @@ from xcmodels.training import Interrupted, Watch, train_round
 def steps(method: Method) -> list[Step]:
     """Return the steps from a corpus to a retriever, in order; `pack` makes the corpus."""
     out: list[Step] = []
+    code = ("tasks.train", type(method).__module__)
     models: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
     vectors = ""                    # the step that embedded with the stage before
     for stage in method.stages():
@@ -33,11 +34,11 @@ def steps(method: Method) -> list[Step]:
                 source = {"vectors": vectors} if stage.frozen else {"start": models[stage.name]}
                 out.append(mine_step(method, round_, source))
                 needs["mined"] = out[-1].name
-            out.append(Step(round_.name, "checkpoint", partial(train, method, round_), "tasks.train",
+            out.append(Step(round_.name, "checkpoint", partial(train, method, round_), code,
                             {**method.settings(stage.name), "round": round_}, needs))
             models[stage.name] = round_.name
     settings = {key: value for stage in method.stages() for key, value in method.settings(stage.name).items()}
-    out.append(Step("build retriever", "retriever", partial(build_retriever, method, list(models)), "tasks.train",
+    out.append(Step("build retriever", "retriever", partial(build_retriever, method, list(models)), code,
                     {**settings, **method.settings("retriever")}, {"corpus": "pack", "vectors": vectors, **models}))
     return out
 

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import oracles
 import pytest
 
+from tests import oracles
 from xcmodels import ann
 from xcmodels.ann import build, choose, load, recall
 

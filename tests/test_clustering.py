@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 import numpy as np
-import oracles
 import pytest
 
+from tests import oracles
 from xcmodels import clustering
 from xcmodels.clustering import balanced_kmeans
 

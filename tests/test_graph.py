@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import oracles
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
@@ -11,6 +10,7 @@ from distributed import Client, LocalCluster
 
 from data_contracts.schemas import SCHEMAS
 from tasks.graphs import WalkSettings, walk
+from tests import oracles
 from xcmodels import graph as graph_module
 from xcmodels.graph import WalkGraph, hashed_uniform, label_correlation, prune, random_walks, walk_graph
 

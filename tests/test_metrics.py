@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import napkinxc.metrics as napkin
 import numpy as np
-import oracles
 import pytest
 import scipy.sparse as sp
 
+from tests import oracles
 from xcmodels.metrics import by_decile, drop_filtered, evaluate, judge, mean_interval, propensity
 
 

@@ -6,16 +6,19 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pandas as pd
 import pytest
-import tiny
 
 from data_contracts.errors import DamagedArtifact, ServerError, UsageError
-from tasks import register as registering
 from tasks.artifacts import Artifact
-from tasks.register import champion_of, model_card, register, registered_digests, resolve
+from tasks.model_card import model_card
+from tasks.register import register
+from tasks.registry import champion_of, registered_digests
+from tasks.resolve import resolve
 from tasks.tracking import Tracker
+from tests import tiny
 from xcmodels.retrieval import Retriever
 
 
@@ -85,7 +88,7 @@ ELSEWHERE = """
 
 def test_the_model_loads_where_the_project_is_not_installed(world, tmp_path):
     world.register(0, 60.0)
-    script = textwrap.dedent(ELSEWHERE).format(root=str(registering.Path(registering.__file__).parents[1]),
+    script = textwrap.dedent(ELSEWHERE).format(root=str(Path(__file__).parents[1]),
                                                uri=world.tracker.uri, queries=tiny.QUERIES)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
@@ -113,13 +116,13 @@ def test_the_retriever_is_linked_rather_than_copied(world):
     assert copy.samefile(original)
 
 
-@pytest.mark.parametrize("step", ["_link", "_verdict", "promote"])
+@pytest.mark.parametrize("step", ["tasks.logged_model._link", "tasks.register._verdict", "tasks.register.promote"])
 def test_a_registration_that_was_cut_off_is_completed(world, monkeypatch, step):
     def fail(*_):
         raise OSError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(registering, step, fail)
+        patched.setattr(step, fail)
         with pytest.raises((ServerError, shutil.Error)):
             world.register(0, 60.0)
     world.register(0, 60.0)

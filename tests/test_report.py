@@ -15,8 +15,9 @@ import matplotlib
 import numpy as np
 import pytest
 
-from tasks import report
-from tasks.report import ReportFacts, build, clean, intervals, plots, verdict
+from tasks import report, report_charts
+from tasks.report import ReportFacts, build, intervals, plots, verdict
+from tasks.report_text import clean
 from xcmodels import metrics
 from xcmodels.corpus import Corpus, Ragged, Texts
 
@@ -213,15 +214,15 @@ def test_the_decile_finding_is_computed(toy, page):
 ])
 def test_the_calibration_finding_is_computed(right, finding):
     scores = np.linspace(0, 1, 1001)
-    chart = report._draw_calibration(scores, right(scores))
-    assert finding in chart.finding and len(chart.rows) == report.BINS
+    chart = report_charts.draw_calibration(scores, right(scores))
+    assert finding in chart.finding and len(chart.rows) == report_charts.BINS
 
 
 def test_equal_scores_share_a_bin_and_scores_beyond_one_are_no_probabilities():
-    chart = report._draw_calibration(np.full(50, 3.0), np.arange(50) < 20)
+    chart = report_charts.draw_calibration(np.full(50, 3.0), np.arange(50) < 20)
     assert len(chart.rows) == 1 and chart.finding == "Every first prediction has about the same score; 40% are right."
-    assert "probabilities" not in report._draw_calibration(np.linspace(0, 3, 90), np.arange(90) < 20).finding
-    assert report._draw_calibration(np.zeros(0), np.zeros(0, bool)) is None
+    assert "probabilities" not in report_charts.draw_calibration(np.linspace(0, 3, 90), np.arange(90) < 20).finding
+    assert report_charts.draw_calibration(np.zeros(0), np.zeros(0, bool)) is None
 
 
 @pytest.mark.parametrize(("loss", "finding"), [
@@ -231,14 +232,14 @@ def test_equal_scores_share_a_bin_and_scores_beyond_one_are_no_probabilities():
     ([4, float("nan"), 5], "The loss did not fall: from 4 to 5 over 2 epochs; lowest, 4, at epoch 0."),
 ])
 def test_the_learning_finding_is_computed(loss, finding):
-    chart = report._draw_learning(1, "encoder", [{"epoch": float(i), "loss": of} for i, of in enumerate(loss)])
+    chart = report_charts.draw_learning(1, "encoder", [{"epoch": float(i), "loss": of} for i, of in enumerate(loss)])
     assert finding in chart.finding
 
 
 def test_a_stage_without_a_loss_has_no_chart_and_a_long_one_is_thinned():
-    assert report._draw_learning(1, "x", [{"epoch": 0.0, "loss": float("nan")}]) is None
-    chart = report._draw_learning(2, "a/b $x^2", [{"epoch": float(i), "loss": 1 / (i + 1)} for i in range(5000)])
-    assert chart.name == "learning-2-a-b-x-2" and len(chart.rows) == report.POINTS
+    assert report_charts.draw_learning(1, "x", [{"epoch": 0.0, "loss": float("nan")}]) is None
+    chart = report_charts.draw_learning(2, "a/b $x^2", [{"epoch": float(i), "loss": 1 / (i + 1)} for i in range(5000)])
+    assert chart.name == "learning-2-a-b-x-2" and len(chart.rows) == report_charts.POINTS
     assert [chart.rows[0][0], chart.rows[-1][0]] == ["0", "4999"] and "over 5000 epochs" in chart.finding
 
 

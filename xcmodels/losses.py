@@ -21,7 +21,8 @@ def triplet(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor
     # whenever those score below zero.
     low, positive = _hardest(-scores, positives & present, hard_positives)
     high, negative = _hardest(scores, ~positives & present, hard_negatives)
-    share = F.softmax(high.detach() / temperature, dim=1) if temperature > 0 else torch.ones_like(high)
+    ranked = torch.where(negative, high.detach(), -torch.inf)
+    share = F.softmax(ranked / temperature, dim=1) if temperature > 0 else torch.ones_like(high)
     share = torch.where(negative, share, 0.0)
     share = share / share.sum(1, keepdim=True).clamp_min(1e-12)
     hinge = F.relu(low[:, :, None] + high[:, None, :] + margin)
@@ -34,5 +35,5 @@ def triplet(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor
 def _hardest(scores: torch.Tensor, allowed: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the `count` highest allowed scores of each row, and which of them exist."""
     top = torch.where(allowed, scores, -torch.inf).topk(min(count, scores.shape[1]), dim=1).values
-    exists = top > -torch.inf
+    exists = top != -torch.inf    # a score that is not a number exists, and shows in the loss
     return torch.where(exists, top, 0.0), exists

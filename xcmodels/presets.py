@@ -35,10 +35,10 @@ class Preset:
 
 def _cpu() -> Settings:
     return Settings(PrepareConfig(), NgameConfig(
-        m1=ModuleConfig(epochs=12, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, cluster_from=3,
-                        refresh_every=3, cluster_size=8, cluster_max=32),
-        m2=ModuleConfig(epochs=8, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, cluster_from=8, refresh_every=8,
-                        cluster_size=8, cluster_max=32, positives=3, dropout=0.5)))
+        m1=ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, cluster_from=3,
+                        refresh_every=3, cluster_size=8, cluster_max=32, negatives=50),
+        m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, cluster_from=6, refresh_every=6,
+                        cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5)))
 
 
 def _cpu_learned() -> Settings:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.sources_files import text_lines
-from tasks.sources_write import json_lines, point, raw_folder, refuse_foreign, write_json_lines
+from tasks.sources.files import text_lines
+from tasks.sources.writing import json_lines, point, raw_folder, refuse_foreign, write_json_lines
 from xcmodels.text import clean
 
 SEPARATORS = (";", "|", ",")

@@ -8,8 +8,8 @@ import numpy as np
 
 from data_contracts.errors import ContractError, UsageError
 from data_contracts.schemas import SCHEMAS, kind_of
-from tasks.sources_files import lines
-from tasks.sources_shards import Ids, Shard, ShardBuffer, check_relevance, shard, short
+from tasks.sources.files import lines
+from tasks.sources.shards import Ids, Shard, ShardBuffer, check_relevance, shard, short
 
 
 def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids) -> Iterator[Shard]:

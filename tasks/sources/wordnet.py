@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.errors import ContractError
-from tasks.sources_files import text_lines
-from tasks.sources_wordnet import DATA_FILES, database
-from tasks.sources_write import (
+from tasks.sources.files import text_lines
+from tasks.sources.wordnet_database import DATA_FILES, database
+from tasks.sources.writing import (
     point,
     raw_folder,
     refuse_foreign,

@@ -11,8 +11,8 @@ from typing import Any
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import kind_of
-from tasks.sources_files import text_lines
-from tasks.sources_shards import Ids, Shard, ShardBuffer, check_relevance, short
+from tasks.sources.files import text_lines
+from tasks.sources.shards import Ids, Shard, ShardBuffer, check_relevance, short
 from xcmodels.text import clean
 
 

@@ -1,0 +1,46 @@
+"""What a rule finds, when that warns or fails, and the result that goes into the report."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from data_contracts.page import Row, RuleResult, Status
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a rule warns or fails, and how much of a table is held at once."""
+
+    leak_share: float = .01      # share of test rows whose text is in train, above which the leak fails
+    drift_warn: float = .1       # Population Stability Index of the label frequencies
+    drift_fail: float = .25
+    shown_rows: int = 10         # failing rows kept for each rule
+    piece_rows: int = 131_072    # rows handed to great-expectations at once
+    verified: int = 50_000       # repeated texts compared character by character; more are counted by their hash
+
+
+@dataclass
+class Finding:
+    """What a rule has found so far; `status` overrides the status that the count alone would give."""
+
+    count: int = 0
+    rows: list[Row] = field(default_factory=list)
+    note: str = ""
+    status: Status | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that needs whole tables; it can be run where all that it `needs` are sound."""
+
+    name: str
+    table: str
+    meaning: str
+    run: Callable[[], Finding]
+    needs: tuple[str, ...]
+    severity: Status = "fail"
+
+
+def result(name: str, table: str, meaning: str, finding: Finding, severity: Status = "fail") -> RuleResult:
+    """Return what goes into the report: `severity` where there is anything to find, else ok."""
+    status = finding.status or (severity if finding.count else "ok")
+    return RuleResult(name, table, status, meaning, int(finding.count), finding.note, tuple(finding.rows))

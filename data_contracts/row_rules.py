@@ -1,0 +1,95 @@
+"""Rules on single rows and single shards: great-expectations' suite on every piece, and what the footers say."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from data_contracts.findings import Finding, result
+from data_contracts.page import RuleResult, inert
+from data_contracts.schemas import SCHEMAS, kind_of
+from data_contracts.suites import MEANING, Outcome, outcomes, references, run_suite, suite_for
+from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_text, mend, shown_row
+
+_NEVER_EMPTY = ("queries", "labels", "positives", "tokens")
+
+
+def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any] | None) -> list[RuleResult]:
+    """Run great-expectations' suite on every piece of every shard and gather the answers by rule.
+
+    One asset a piece, since a checkpoint over several files of one asset reports the last one only.
+    `kept` collects great-expectations' own results where its pages are wanted.
+    """
+    pointed = references(table)
+    unmet = {column: tables.unmet(needs) for column, needs in pointed.items()}
+    suite = suite_for(table, {column: sum(map(tables.rows, needs)) for column, needs in pointed.items()
+                              if not unmet[column]})
+    found = {expectation.meta["rule"]: Finding() for expectation in suite.expectations if expectation.meta}
+    if any(is_text(f.type) for f in SCHEMAS[kind_of(table)]):
+        found["utf8"] = Finding()
+    position = 0
+    for shard in tables.shards(table):
+        try:
+            judged = 0
+            for piece in tables.read(shard, position, mended=False):
+                broken = _not_utf8(piece, found["utf8"], tables.limits.shown_rows) if "utf8" in found else False
+                answer = run_suite(suite, mend(piece.data) if broken else piece.data, detailed=kept is not None,
+                                   shown=tables.limits.shown_rows)
+                for outcome in outcomes(suite, answer):
+                    _gather(found[outcome.rule], outcome, piece, tables.limits.shown_rows)
+                if kept is not None:
+                    kept.append((piece.shard.name, answer))
+                judged += len(piece.data)
+            if judged != shard.rows:
+                raise RuntimeError(f"{shard.name}: {judged} rows were judged, the footer says {shard.rows}")
+        except Unreadable as error:
+            tables.mark_unreadable(table, shard.name, error)
+        position += shard.rows
+    for column, reason in unmet.items():
+        finding = found["id_range" if pointed[column] == (table,) else "reference"]
+        if reason and not finding.count:
+            status = tables.unmet_status(pointed[column], names)
+            finding.note = f"{finding.note}; {reason}" if finding.note else reason
+            finding.status = "fail" if "fail" in (status, finding.status) else status
+    return [result(name, table, MEANING[name], finding) for name, finding in found.items()]
+
+
+def _gather(finding: Finding, outcome: Outcome, piece: Piece, most: int) -> None:
+    """Add what one expectation said of one piece to its rule."""
+    if outcome.ok:
+        return
+    finding.count += outcome.count
+    finding.note = finding.note or inert(outcome.error, 300)
+    rows = [{"column": outcome.column, **shown_row(piece, i, piece.start + i)} for i in outcome.rows]
+    finding.rows += (rows or [{"shard": piece.shard.name, "column": outcome.column}])[:most - len(finding.rows)]
+
+
+def _not_utf8(piece: Piece, finding: Finding, most: int) -> bool:
+    """Add the texts of a piece that are not UTF-8 to a finding and say whether there are any.
+
+    Parquet readers take such texts as they come; a lone surrogate is one of them.
+    """
+    before, mended = finding.count, None
+    for name in piece.data.column_names:
+        if not is_text(piece.data.schema.field(name).type) or (raw := invalid_bytes(piece.data[name])) is None:
+            continue
+        mended = mended or replace(piece, data=mend(piece.data))
+        bad = [i for i, value in enumerate(raw) if value and value != value.decode("utf-8", "replace").encode()]
+        finding.count += len(bad)
+        room = bad[:most - len(finding.rows)]
+        finding.rows += [{"column": name, **shown_row(mended, i, piece.start + i)} for i in room]
+    return finding.count > before
+
+
+def shard_results(tables: Tables, table: str) -> list[RuleResult]:
+    """Tell what the footers said of a table: there, readable, of the right schema, not empty."""
+    there = tables.exists(table)
+    found = [result("present", table, "the table has at least one shard", Finding(count=not there))]
+    if not there:
+        return found
+    rows, damage, most = tables.rows(table), tables.damage[table], tables.limits.shown_rows
+    for name, meaning in (("readable", "every shard is a whole Parquet file"),
+                          ("schema", "every shard has the columns and types of the schema")):
+        found.append(result(name, table, meaning, Finding(len(damage[name]), damage[name][:most])))
+    if kind_of(table) in _NEVER_EMPTY and not any(damage.values()):
+        found.append(result("not_empty", table, "the table has at least one row", Finding(count=rows == 0)))
+    return found

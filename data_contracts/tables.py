@@ -1,0 +1,275 @@
+"""The shards of a folder of tables, read piece by piece; a row is known by its position in its table."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from data_contracts.findings import Thresholds
+from data_contracts.page import Row, Status, inert, where
+from data_contracts.schemas import SCHEMAS, kind_of
+
+_READ_ERRORS = (OSError, pa.ArrowException, EOFError)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of a table that is sound, with its name in reports."""
+
+    path: Path
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of rows of one shard: `start` is its first row in the shard, `position` that in the table."""
+
+    shard: Shard
+    start: int
+    position: int
+    data: pa.Table
+
+
+class Unreadable(Exception):
+    """A shard whose footer was sound cannot be read."""
+
+    def __init__(self, shard: Shard, error: Exception) -> None:
+        super().__init__(str(error))
+        self.shard = shard
+
+
+class Tables:
+    """The shards under a folder, read piece by piece; a row is known by its position in its table."""
+
+    def __init__(self, root: Path, limits: Thresholds) -> None:
+        self.root, self.limits = root, limits
+        self.damage: dict[str, dict[str, list[Row]]] = {}  # table -> "readable" or "schema" -> shards
+        self._shards: dict[str, list[Shard]] = {}
+        self._hashes: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
+
+    def names(self) -> list[str]:
+        """Return the tables there are: every folder that is not hidden."""
+        return sorted(p.name for p in self.root.iterdir() if p.is_dir() and p.name[0] not in "._")
+
+    def exists(self, table: str) -> bool:
+        """Say whether a table has any shard, sound or not."""
+        return self.count(table) > 0
+
+    def shards(self, table: str) -> list[Shard]:
+        """Return the sound shards in order; what is wrong with the others goes into `damage`."""
+        if table not in self._shards:
+            self.damage[table] = {"readable": [], "schema": []}
+            self._shards[table] = [shard for path in sorted((self.root / table).glob("part-*.parquet"))
+                                   if (shard := self._open(table, path))]
+        return self._shards[table]
+
+    def _open(self, table: str, path: Path) -> Shard | None:
+        name = inert(f"{table}/{path.name}")
+        try:
+            if not path.is_file():  # opening a pipe would wait for ever
+                raise OSError("not a regular file")
+            with pq.ParquetFile(path) as file:
+                found, rows = file.schema_arrow, file.metadata.num_rows
+        except _READ_ERRORS as error:
+            self.mark_unreadable(table, name, error)
+            return None
+        wrong = _difference(found, SCHEMAS[kind_of(table)])
+        if wrong:
+            self.damage[table]["schema"].append({"shard": name, "error": inert(wrong, 400)})
+            return None
+        return Shard(path, name, rows)
+
+    def mark_unreadable(self, table: str, shard: str, error: Exception) -> None:
+        """Note that a shard cannot be read, without the folder's own place in the message."""
+        message = str(error).replace(f"{self.root}/", "")
+        self.damage[table]["readable"].append({"shard": shard, "error": inert(message, 300)})
+
+    def count(self, table: str) -> int:
+        """Return the number of shards, sound or not."""
+        return len(list((self.root / table).glob("part-*.parquet")))
+
+    def rows(self, table: str) -> int:
+        """Return the number of rows in the sound shards."""
+        return sum(shard.rows for shard in self.shards(table))
+
+    def unmet(self, needs: Sequence[str]) -> str:
+        """Say why tables cannot be relied on, or nothing if they can."""
+        for table in needs:
+            if not self.exists(table):
+                return f"not checked: table {table} is missing"
+            self.shards(table)
+            if any(self.damage[table].values()):
+                return f"not checked: table {table} has a damaged shard"
+        return ""
+
+    def unmet_status(self, needs: Sequence[str], names: Sequence[str]) -> Status:
+        """Warn where the damaged table fails under its own name in the same report, and fail where it does not."""
+        return "warn" if all(table in names for table in needs if self.unmet([table])) else "fail"
+
+    def read(self, shard: Shard, position: int, columns: Sequence[str] | None = None, *,
+             mended: bool = True) -> Iterator[Piece]:
+        """Yield one shard in pieces; `mended` replaces bytes that are not UTF-8, which other libraries choke on."""
+        start = 0
+        try:
+            with pq.ParquetFile(shard.path) as file:
+                for batch in file.iter_batches(self.limits.piece_rows, columns=columns):
+                    data = pa.Table.from_batches([batch])
+                    yield Piece(shard, start, position + start, mend(data) if mended else data)
+                    start += len(data)
+        except _READ_ERRORS as error:
+            raise Unreadable(shard, error) from error
+
+    def pieces(self, table: str, columns: Sequence[str] | None = None) -> Iterator[Piece]:
+        """Yield a table in pieces, of some columns or of all."""
+        position = 0
+        for shard in self.shards(table):
+            yield from self.read(shard, position, columns)
+            position += shard.rows
+
+    def ids(self, table: str, *columns: str) -> Iterator[tuple[int, list[np.ndarray]]]:
+        """Yield the position of each piece and its columns as int64, with -1 for what is missing."""
+        for piece in self.pieces(table, columns):
+            yield piece.position, [pc.fill_null(piece.data[name].cast(pa.int64()), -1).to_numpy() for name in columns]
+
+    def hashes(self, table: str, columns: tuple[str, ...]) -> np.ndarray:
+        """Return a 64-bit hash of each row's texts, kept for the next rule that asks: uint64 of shape (rows,)."""
+        from pandas.util import hash_array
+
+        if (table, columns) not in self._hashes:
+            out = np.zeros(self.rows(table), np.uint64)
+            for piece in self.pieces(table, columns):
+                part = out[piece.position:piece.position + len(piece.data)]
+                for name in columns:
+                    texts = pc.fill_null(piece.data[name], "").to_numpy()
+                    part[:] = mix(part) + hash_array(texts.astype(object), categorize=False)
+            self._hashes[table, columns] = out
+        return self._hashes[table, columns]
+
+    def at(self, table: str, positions: np.ndarray,
+           columns: Sequence[str] | None = None) -> dict[int, tuple[Piece, int]]:
+        """Return for each position the piece that holds it, cut to the rows asked for, and its row in that piece."""
+        wanted, found, position = np.unique(positions), {}, 0
+        for shard in self.shards(table):
+            low, high = np.searchsorted(wanted, [position, position + shard.rows])
+            if low < high:
+                for piece in self.read(shard, position, columns):
+                    first, last = np.searchsorted(wanted, [piece.position, piece.position + len(piece.data)])
+                    cut = replace(piece, data=piece.data.take(pa.array(wanted[first:last] - piece.position)))
+                    found.update({int(p): (cut, i) for i, p in enumerate(wanted[first:last])})
+                    if last == high:
+                        break
+            position += shard.rows
+        return found
+
+    def texts(self, table: str, positions: np.ndarray, columns: Sequence[str]) -> dict[int, tuple[str, ...]]:
+        """Return the texts at some positions."""
+        return {position: tuple(piece.data[name][row].as_py() for name in columns)
+                for position, (piece, row) in self.at(table, positions, columns).items()}
+
+    def show(self, table: str, positions: np.ndarray, same_as: tuple[str, np.ndarray] | None = None) -> list[Row]:
+        """Return the first few rows at some positions to be shown, with the row of `same_as` each is equal to."""
+        positions = positions[:self.limits.shown_rows]
+        held = self.at(table, positions)
+        rows = [shown_row(piece, offset, p - piece.position + piece.start)
+                for p in positions.tolist() for piece, offset in [held[p]]]
+        if same_as:
+            others = self.show(same_as[0], same_as[1])
+            rows = [{**row, "same_as": where(other)} for row, other in zip(rows, others, strict=True)]
+        return rows
+
+    def repeats(self, table: str, columns: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows whose texts an earlier row has, and those earlier rows: two arrays of positions.
+
+        Equal hashes only propose a repeat, the texts themselves decide. Beyond `Thresholds.verified`
+        proposals the hash decides, which errs once in 10^7 sets of a million rows.
+        """
+        later, first = repeated(self.hashes(table, columns))
+        near = np.unique(np.concatenate([later[:self.limits.verified], first[:self.limits.verified]]))
+        texts = self.texts(table, near, columns)
+        seen: dict[tuple[str, ...], int] = {}
+        exact = []
+        for position in near.tolist():
+            earlier = seen.setdefault(texts[position], position)
+            if earlier != position:
+                exact.append((position, earlier))
+        sure = np.array(exact, np.int64).reshape(-1, 2)
+        rest = slice(self.limits.verified, None)
+        return np.concatenate([sure[:, 0], later[rest]]), np.concatenate([sure[:, 1], first[rest]])
+
+
+def _difference(found: pa.Schema, wanted: pa.Schema) -> str:
+    """Say how a schema differs; whether nulls are allowed and how a dictionary is indexed do not matter."""
+    def kind(type_: pa.DataType) -> pa.DataType:
+        return type_.value_type if pa.types.is_dictionary(type_) else type_
+
+    def text(type_: pa.DataType) -> str:
+        return re.sub(r"list<\w+: (\w+)[^>]*>", r"list<\1>", str(kind(type_)))
+
+    extra = [f"column {name} is not in the schema" for name in found.names if name not in wanted.names]
+    twice = [f"column {name} is there twice" for name in wanted.names if found.names.count(name) > 1]
+    gone = [f"column {name} is missing" for name in wanted.names if name not in found.names]
+    other = [f"column {f.name} is {text(found.field(f.name).type)}, not {text(f.type)}" for f in wanted
+             if found.names.count(f.name) == 1 and text(found.field(f.name).type) != text(f.type)]
+    return "; ".join(gone + twice + other + extra)
+
+
+def invalid_bytes(column: pa.ChunkedArray) -> list[bytes | None] | None:
+    """Return the bytes of a text column where any of them are not UTF-8, or None where all are."""
+    try:
+        column.validate(full=True)
+        return None
+    except pa.ArrowInvalid:
+        chunks = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in column.chunks]
+        return pa.concat_arrays(chunks).cast(pa.binary()).to_pylist()
+
+
+def mend(data: pa.Table) -> pa.Table:
+    """Replace bytes that are not UTF-8 in every text column."""
+    for i, name in enumerate(data.column_names):
+        if is_text(data.schema.field(i).type) and (raw := invalid_bytes(data.column(i))) is not None:
+            texts = [None if value is None else value.decode("utf-8", "replace") for value in raw]
+            data = data.set_column(i, name, pa.array(texts, pa.string()))
+    return data
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Say whether a column holds texts, plain or as a dictionary."""
+    return pa.types.is_string(kind) or pa.types.is_dictionary(kind)
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """Scatter uint64 values over all 64 bits (the finaliser of splitmix64)."""
+    values = (values + np.uint64(0x9E3779B97F4A7C15))
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def repeated(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions whose key occurs earlier, in order, and the position of each key's first occurrence."""
+    order = np.argsort(keys, kind="stable")
+    ranked = keys[order]
+    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), bool), ranked[1:] != ranked[:-1]]))
+    first = order[np.repeat(starts, np.diff(np.append(starts, len(keys))))]
+    later = np.flatnonzero(order != first)
+    later = later[np.argsort(order[later])]
+    return order[later], first[later]
+
+
+def shown_row(piece: Piece, offset: int, row: int) -> Row:
+    """Return one row to be shown: texts inert and short, with its shard where the table knows no file."""
+    shown: Row = {}
+    for name in piece.data.column_names:
+        value = piece.data[name][offset].as_py()
+        if isinstance(value, bool) or value is None:
+            value = "null" if value is None else str(value).lower()
+        elif isinstance(value, float):  # JSON has no word for NaN
+            value = float(f"{value:.7g}") if np.isfinite(value) else str(value)
+        shown[name] = value if isinstance(value, int | float) else inert(value)
+    return shown if "file" in shown else {**shown, "shard": piece.shard.name, "row": row}

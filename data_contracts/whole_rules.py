@@ -1,0 +1,126 @@
+"""Rules that need a whole table or two: what repeats, what is in both splits, what has no label.
+
+No rule holds more of a table than one piece (`Thresholds.piece_rows` rows) and a few arrays of 8 bytes a row.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from data_contracts.drift import drift
+from data_contracts.findings import Finding, Rule
+from data_contracts.schemas import kind_of
+from data_contracts.tables import Tables, mix, repeated
+
+_TEXT = ("title", "content")
+# The columns that no two rows of a table may share. A repeated filter pair changes nothing, so it only warns.
+_KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": ("query",),
+         "tokens": ("id", "augmented"), "positives": ("query", "label"), "filters": ("query", "label"),
+         "edges": ("node", "anchor"), "walks": ("node", "anchor")}
+
+
+def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[Rule]:
+    """Yield the rules that no single piece can answer for a table of this name."""
+    kind, _, side = table.partition(".")
+    key = " and ".join(_KEYS[kind])
+    yield Rule("pair_unique" if "label" in key or "anchor" in key else "id_unique", table,
+               f"no two rows have the same {key}", partial(_same_key, tables, table), (table,),
+               "warn" if kind == "filters" else "fail")
+    if kind in ("walks", "tokens", "clusters"):
+        if kind == "tokens":
+            yield Rule("token_range", table, "token numbers are 0 or more",
+                       partial(_negative_token, tables, table), (table,))
+        return
+    if kind in ("queries", "labels"):
+        yield Rule("uid_unique", table, "no two rows have the same uid",
+                   partial(_same_text, tables, table, ("uid",)), (table,))
+    if table in ("queries.train", "labels"):
+        yield Rule("duplicate_text", table, "no two rows have the same title and content",
+                   partial(_same_text, tables, table, _TEXT), (table,), "warn")
+    if kind == "positives" and tables.exists(f"queries.{side}"):
+        yield Rule("queries_without_label", table, "every query has a label",
+                   partial(_without_label, tables, table, f"queries.{side}"), (table, f"queries.{side}"), "warn")
+    if table == "queries.train" and tables.exists("positives.train"):
+        yield Rule("conflicting_labels", table, "the same title and content always has the same labels",
+                   partial(_conflicts, tables), (table, "positives.train"), "warn")
+    if table == "queries.test" and tables.exists("queries.train"):
+        yield Rule("split_disjointness", table, "no text of the test set is in the training set",
+                   partial(_leak, tables), (table, "queries.train"))
+    if table == "positives.train" and tables.exists("labels"):
+        yield Rule("label_drift", table, "labels are as frequent as in the run before",
+                   partial(drift, tables, previous), (table, "labels"))
+
+
+def _same_key(tables: Tables, table: str) -> Finding:
+    """Find rows with the key of an earlier row; an int64 a row is held, `first << 31 | second` for a pair.
+
+    Ids out of range break `id_range` or `reference` already; here each counts as different from all.
+    """
+    keys = np.empty(tables.rows(table), np.int64)
+    for position, columns in tables.ids(table, *_KEYS[kind_of(table)]):
+        one, two = columns[0], columns[1] if len(columns) > 1 else np.zeros_like(columns[0])
+        sound = (one >= 0) & (one < 2**32) & (two >= 0) & (two < 2**31)
+        place = np.arange(position, position + len(one))
+        keys[position:position + len(one)] = np.where(sound, (one << 31) | two, -1 - place)
+    later, first = repeated(keys)
+    return Finding(len(later), tables.show(table, later, (table, first)))
+
+
+def _same_text(tables: Tables, table: str, columns: tuple[str, ...]) -> Finding:
+    """Find rows with the texts of an earlier row."""
+    later, first = tables.repeats(table, columns)
+    return Finding(len(later), tables.show(table, later, (table, first)))
+
+
+def _negative_token(tables: Tables, table: str) -> Finding:
+    """Find rows with a token below 0, which would read the last row of an embedding table."""
+    finding = Finding()
+    for piece in tables.pieces(table, _TEXT):
+        for name in _TEXT:
+            column = piece.data[name].combine_chunks()
+            below = pc.less(pc.list_flatten(column), 0).to_numpy(False)
+            bad = np.unique(pc.list_parent_indices(column).to_numpy()[below])
+            finding.count += len(bad)
+            room = bad[:tables.limits.shown_rows - len(finding.rows)]
+            finding.rows += [{"column": name, **row} for row in tables.show(table, piece.position + room)]
+    return finding
+
+
+def _without_label(tables: Tables, table: str, queries: str) -> Finding:
+    """Count queries that no positive names: allowed, but they teach and measure nothing."""
+    seen = np.zeros(tables.rows(queries), bool)
+    for _, (query,) in tables.ids(table, "query"):
+        seen[query[(query >= 0) & (query < len(seen))]] = True
+    bare = np.flatnonzero(~seen)
+    return Finding(len(bare), tables.show(queries, bare))
+
+
+def _conflicts(tables: Tables) -> Finding:
+    """Find repeated texts whose label sets differ, by a sum of mixed label ids: 8 bytes a query."""
+    sums = np.zeros(tables.rows("queries.train"), np.uint64)
+    for _, (query, label) in tables.ids("positives.train", "query", "label"):
+        sound = (query >= 0) & (query < len(sums)) & (label >= 0)
+        np.add.at(sums, query[sound], mix(label[sound].astype(np.uint64)))
+    later, first = tables.repeats("queries.train", _TEXT)
+    differ = sums[later] != sums[first]
+    return Finding(int(differ.sum()), tables.show("queries.train", later[differ], ("queries.train", first[differ])))
+
+
+def _leak(tables: Tables) -> Finding:
+    """Find test rows whose text is in train; hashes propose, the texts decide, as in `Tables.repeats`."""
+    test, train = tables.hashes("queries.test", _TEXT), tables.hashes("queries.train", _TEXT)
+    both, first, _ = np.intersect1d(train, test, return_indices=True)
+    shared = np.flatnonzero(np.isin(test, both))
+    twin = first[np.searchsorted(both, test[shared])]
+    few = slice(tables.limits.verified)
+    here, there = tables.texts("queries.test", shared[few], _TEXT), tables.texts("queries.train", twin[few], _TEXT)
+    same = np.ones(len(shared), bool)
+    same[few] = [here[a] == there[b] for a, b in zip(shared[few].tolist(), twin[few].tolist(), strict=True)]
+    shared, twin = shared[same], twin[same]
+    share, most = len(shared) / max(len(test), 1), tables.limits.leak_share
+    return Finding(len(shared), tables.show("queries.test", shared, ("queries.train", twin)),
+                   f"{share:.2%} of the test rows; more than {most:.2%} fails" if len(shared) else "",
+                   "fail" if share > most else "warn" if len(shared) else "ok")

@@ -1,0 +1,112 @@
+"""Files as a store needs them: whole and flushed to the disk, hashed, and locks that a kill frees."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from math import inf
+from pathlib import Path
+
+from data_contracts.errors import ProjectError
+
+_REMEDIES = {
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "remove files, or have the quota raised",
+    errno.EIO: "check that disk",
+    errno.EROFS: "choose a HOME on a disk that is not read-only",
+    errno.EACCES: "give this user the right to write there",
+    errno.ENOTDIR: "choose a HOME below a folder",
+}
+_held: set[int] = set()
+
+
+def file_digest(path: Path) -> str:
+    """The sha256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def explained(doing: str, place: Path) -> Iterator[None]:
+    """Turns what a disk refuses into one line with a remedy; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REMEDIES:
+            raise
+        what = f"cannot {doing}: {error.filename or place}: {error.strerror}"
+        raise ProjectError(what, hint=f"{_REMEDIES[error.errno]}, then run the same command again") from error
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Makes a file that must not be there yet, and flushes it to the disk."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def fsync(path: Path) -> None:
+    """Flushes a file or a folder to the disk."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a private folder, unless it is there."""
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+        fsync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Deletes a file or a folder, best effort: what stays in tmp/ is collected later."""
+    try:
+        os.unlink(path)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
+    """Holds a flock on a file or folder; yields False where it could not be had in that time.
+
+    The kernel frees it when the last process that holds the open file ends. Programs started meanwhile do not
+    inherit it (close-on-exec), nor do forks (`_forget_locks`), so that a killed holder's children keep nothing.
+    """
+    deadline, mine = time.monotonic() + seconds, False
+    lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    _held.add(lock)
+    try:
+        while not mine:
+            try:
+                fcntl.flock(lock, how | fcntl.LOCK_NB)
+                mine = True
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(0.01)
+        yield mine
+    finally:
+        if lock in _held:
+            _held.remove(lock)
+            os.close(lock)
+
+
+def _forget_locks() -> None:
+    for lock in _held:
+        os.close(lock)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_locks)

@@ -1,0 +1,83 @@
+"""The model in MLflow that holds a retriever: a pyfunc model that loads wherever its requirements are installed."""
+
+import os
+import shutil
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from tasks.code import modules
+from tasks.mlflow_client import Client
+from tasks.registry import DIGEST, INSIDE, local_folder
+
+PACKAGES = ("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "faiss-cpu", "scipy", "transformers")
+
+
+def logged_model(home: Path, client: Client, run_id: str, retriever: Path, digest: str) -> Any:
+    """Return the model of the run that holds the retriever; one that a kill left half written is written again."""
+    experiment = client.get_run(run_id).info.experiment_id
+    found = client.search_logged_models([experiment], filter_string=f"tags.`{DIGEST}` = '{digest}'")
+    model = found[0] if found else client.create_logged_model(
+        experiment, "retriever", run_id, tags={DIGEST: digest}, model_type="retriever")
+    if str(model.status) == "READY":
+        return model
+    if (place := local_folder(model.artifact_location)) is not None:
+        _write_model(place, model, retriever, digest)
+    else:
+        staging = home / "scratch" / f"register-{digest}"
+        _write_model(staging, model, retriever, digest)
+        client.log_model_artifacts(model.model_id, str(staging))
+        shutil.rmtree(staging)
+    return client.finalize_logged_model(model.model_id, "READY")
+
+
+def _write_model(out: Path, model: Any, retriever: Path, digest: str) -> None:
+    """Write a pyfunc model; the retriever is linked, not copied: MLflow's own way copies its 300 MB twice."""
+    import mlflow
+    import pandas as pd
+    from mlflow.models.model import Model
+
+    shutil.rmtree(out, ignore_errors=True)
+    about = Model(artifact_path=model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id,
+                  model_id=model.model_id)
+    packages = sorted({each.partition(".")[0] for each in modules("xcmodels.retrieval")})
+    mlflow.pyfunc.save_model(
+        str(out), python_model=str(Path(__file__).with_name("pyfunc_model.py")), mlflow_model=about,
+        code_paths=[str(Path(__file__).parents[1] / each) for each in packages],
+        signature=_signature(), input_example=(pd.DataFrame({"text": ["a member of the genus Canis"]}), {"k": 5}),
+        pip_requirements=_requirements())
+    shutil.copytree(retriever, out / INSIDE, copy_function=_link)
+    about.flavors["python_function"]["artifacts"] = {"retriever": {"path": INSIDE, "uri": f"objects/{digest}"}}
+    about.model_size_bytes = sum(each.stat().st_size for each in out.rglob("*") if each.is_file())
+    about.save(str(out / "MLmodel"))
+
+
+def _signature() -> Any:
+    """Return the types of params and outputs; with columns for the input, MLflow would refuse a list of texts."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+    from mlflow.types.schema import Array
+
+    text, number, whole = DataType.string, DataType.double, DataType.long
+    outputs: list[Any] = [ColSpec(Array(kind), name) for name, kind in
+                          (("labels", text), ("scores", number), ("ids", whole), ("uids", text))]
+    return ModelSignature(outputs=Schema(outputs), params=ParamSchema([ParamSpec("k", whole, 10)]))
+
+
+def _requirements() -> list[str]:
+    """Return what is installed of the packages that a retriever needs, pinned, without a local part like +cpu."""
+    out = []
+    for each in PACKAGES:
+        with suppress(PackageNotFoundError):
+            out.append(f"{each}=={installed(each).partition('+')[0]}")
+    return out
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file a second name: objects never change, so it is as good as a copy; on another disk, copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

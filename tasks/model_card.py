@@ -1,0 +1,42 @@
+"""A version's description: what the retriever is for, what it was trained on, and what it was measured to get wrong."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def model_card(title: str, *, use: str, data: Mapping[str, Any], metrics: Mapping[str, float],
+               deciles: Sequence[Mapping[str, float]], command: str) -> str:
+    """Return a version's description in Markdown; its limits are what the evaluation measured.
+
+    data: facts by name, shown as they are. metrics and deciles: those of the evaluation step.
+    """
+    facts = [f"- {name}: {value:,}" if isinstance(value, int) else f"- {name}: {value}" for name, value in data.items()]
+    shown = [key for key in ("P/1", "P/3", "P/5", "nDCG/5", "PSP/1", "PSP/3", "PSP/5", "recall/10", "recall/100")
+             if key in metrics]
+    table = ["| " + " | ".join(key.replace("/", "@") for key in shown) + " |", "|" + " --- |" * len(shown),
+             "| " + " | ".join(f"{metrics[key]:.2f}" for key in shown) + " |"]
+    return "\n".join([
+        f"# {title}", "", "## Intended use", "", use, "", "## Data", "", *facts, "", "## Metrics", "",
+        "In percent, on the test queries, filter pairs left out.", "", *table, "", "Measured by:", "",
+        f"    {command}", "", "## Limits", "", *_limits(metrics, deciles), ""])
+
+
+def _limits(metrics: Mapping[str, float], deciles: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return what the measurement says about where the retriever fails, one line each."""
+    out = ["- It answers every text with labels from its own list, also one that none of them fits."]
+    if "P/1" in metrics:
+        out.append(f"- The best label is wrong for {100 - metrics['P/1']:.1f}% of the test queries.")
+    if {"P/1/low", "P/1/high"} <= metrics.keys():
+        out.append(f"- P@1 lies between {metrics['P/1/low']:.2f} and {metrics['P/1/high']:.2f} (95% interval).")
+    judged = [each for each in deciles if each["positives"]]
+    if judged:
+        low, high = judged[0], judged[-1]
+        key = next(key for key in low if key.startswith("recall/"))
+        out.append(f"- Rare labels: of the true labels seen at most {low['max_frequency']:,.0f} times in training, "
+                   f"{low[key]:.1f}% are among the best {key.partition('/')[2]}; "
+                   f"of the most frequent ones {high[key]:.1f}%.")
+    if metrics.get("left_out"):
+        out.append(f"- {metrics['left_out']:,.0f} test queries without a true label were not judged.")
+    out += [f"- The index {key.split('/')[1]!r} finds {value:.1f}% of what exact search finds."
+            for key, value in metrics.items() if key.startswith("index/") and value < 99.95]
+    return out

@@ -1,0 +1,43 @@
+"""How a report writes texts and numbers: inert, short, signed."""
+
+import re
+
+import numpy as np
+
+from data_contracts.page import inert
+
+JOINERS = re.compile("([\u200c\u200d])")     # zero-width, but Persian, Hindi and emoji are wrong without them
+
+
+def clean(value: object, limit: int = 240) -> str:
+    """Return a text on one line, of at most `limit` characters, whose unprintable characters are spelt out."""
+    text = " ".join(str(value)[:4 * limit].split())
+    text = text if len(text) <= limit else text[:limit - 1] + "…"
+    return "".join(part if JOINERS.fullmatch(part) else inert(part, limit) for part in JOINERS.split(text))
+
+
+def version_name(version: object) -> str:
+    """Return a version as it is called: v3, or the name that it has."""
+    text = clean(version, 40)
+    return f"v{text}" if text.isdigit() else text
+
+
+def signed(value: float) -> str:
+    """Return a difference with its sign, ±0.0 where there is none."""
+    text = f"{value:+.1f}".replace("-", "−")
+    return "±0.0" if text in ("+0.0", "−0.0") else text
+
+
+def counted(value: object) -> str:
+    """Return a number with thousands apart, anything else as text."""
+    return f"{value:,}" if isinstance(value, int | np.integer) else clean(value, 80)
+
+
+def span(seconds: float) -> str:
+    """Return a duration as people write it: 0.4 s, 12 s, 3 min 20 s, 2 h 05 min."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60:02} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -1,0 +1,133 @@
+"""A name becomes a folder: the version that "NAME", "NAME@alias" or "NAME/3" means, with its files verified."""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from data_contracts.errors import DamagedArtifact, UsageError
+from tasks.artifacts import MANIFEST, Artifact, Store
+from tasks.files import file_digest
+from tasks.mlflow_client import Client
+from tasks.registry import CHAMPION, DIGEST, INSIDE, Version, did_you_mean, local_folder
+from tasks.tracking import Tracker
+
+_log = logging.getLogger(__name__)
+
+
+class Resolved(NamedTuple):
+    """A version of a registered model, and the verified folder of its retriever."""
+
+    name: str
+    version: str
+    folder: Path
+    digest: str
+
+
+def resolve(tracker: Tracker, spec: str | None = None) -> Resolved:
+    """Return the version that "NAME", "NAME@alias" or "NAME/3" names, and the folder of its retriever, verified.
+
+    NAME alone is its champion, or its newest version without one; None is the only model there is. Raises UsageError
+    with the nearest name, DamagedArtifact where the files are not those that were registered.
+    """
+    nothing = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
+    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
+        raise nothing    # making a database takes seconds
+    with tracker.required() as client:
+        models = [model.name for model in client.search_registered_models()]
+        if not models:
+            raise nothing
+        if spec is None and len(models) > 1:
+            raise UsageError(f"there are {len(models)} models: {', '.join(models)}", hint="name one of them")
+        name, mark, which = _parsed(models[0] if spec is None else spec)
+        if name not in models:
+            raise UsageError(f"no model {name!r}{did_you_mean(name, models)}")
+        versions = {str(each.version): each for each in client.search_model_versions(f"name = '{name}'")}
+        number = _number(name, mark, which, client.get_registered_model(name).aliases, versions)
+        digest = versions[number].tags.get(DIGEST, "")
+        if not digest:
+            raise UsageError(f"{name}/{number} was not registered by xc", hint=f"name another version of {name}")
+        return Resolved(name, number, _stored(tracker.home, digest)
+                        or _fetched(tracker, client, versions[number], digest), digest)
+
+
+def _parsed(spec: str) -> tuple[str, str, str]:
+    """Return (name, "@" or "/" or "", alias or version)."""
+    spec = spec.removeprefix("models:/")
+    mark = "@" if "@" in spec else "/"
+    name, found, which = spec.partition(mark)
+    return name, found, which
+
+
+def _number(name: str, mark: str, which: str, aliases: Mapping[str, Any], versions: Mapping[str, Version]) -> str:
+    """Return the version that is meant."""
+    if not versions:
+        raise UsageError(f"model {name!r} has no version", hint="xc run --data DIR")
+    if mark == "/":
+        if which not in versions:
+            raise UsageError(f"{name} has no version {which!r}{did_you_mean(which, list(versions))}")
+        return which
+    if not mark and CHAMPION not in aliases:
+        return max(versions, key=int)
+    alias = which if mark else CHAMPION
+    if alias not in aliases:
+        raise UsageError(f"{name} has no alias {alias!r}{did_you_mean(alias, list(aliases))}")
+    if str(aliases[alias]) not in versions:
+        raise UsageError(f"{name}@{alias} is version {aliases[alias]}, which was deleted",
+                         hint=f"name another: {', '.join(f'{name}/{each}' for each in versions)}")
+    return str(aliases[alias])
+
+
+def _stored(home: Path, digest: str) -> Path | None:
+    """Return the verified object in HOME, None where there is none or it is damaged."""
+    artifact = Artifact.of(digest)
+    if not (home / artifact.path).is_dir():
+        return None
+    try:
+        return Store(home, create=False).open(artifact)
+    except (DamagedArtifact, UsageError) as error:
+        _log.warning("%s; MLflow's copy is used", error.what)
+        return None
+
+
+def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) -> Path:
+    """Return MLflow's copy, verified: in place where it is on this machine, else downloaded once to HOME/downloads."""
+    from mlflow.artifacts import download_artifacts
+
+    if (place := local_folder(version.source)) is not None:
+        return _verified(place / INSIDE, digest)
+    folder = tracker.home / "downloads" / digest
+    if folder.exists():
+        return _verified(folder, digest)
+    part = folder.with_suffix(f".{os.getpid()}.part")
+    part.mkdir(parents=True, exist_ok=True)
+    try:
+        source = client.get_model_version_download_uri(version.name, version.version)
+        download_artifacts(f"{source}/{INSIDE}", dst_path=str(part), tracking_uri=tracker.uri)
+        with suppress(OSError):    # another process was faster
+            os.rename(_verified(next(each.parent for each in part.rglob(MANIFEST)), digest), folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return _verified(folder, digest)
+
+
+def _verified(folder: Path, digest: str) -> Path:
+    """Return a copy of the object `digest` once every byte of it is known to be right; else DamagedArtifact."""
+    try:
+        wrong = None if file_digest(folder / MANIFEST) == digest else MANIFEST
+        if wrong is None:
+            listed = {each["path"]: each["sha256"] for each in json.loads((folder / MANIFEST).read_bytes())["files"]}
+            found = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if not each.is_dir()}
+            strange = listed.keys() ^ (found - {MANIFEST})
+            wrong = next((path for path in sorted(listed.keys() | strange) if path in strange
+                          or file_digest(folder / path) != listed[path]), None)
+    except OSError as error:
+        wrong = f"{error.filename}: {error.strerror}"
+    if wrong is not None:
+        raise DamagedArtifact(f"{folder} is not the retriever {digest[:12]} as it was registered: {wrong}",
+                              hint="run the pipeline again, which rebuilds it, or name another version")
+    return folder

@@ -1,0 +1,75 @@
+"""What the tests share: quiet libraries, one Prefect server for all of them, a planted data set."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import artifact, quick, store  # noqa: F401
+from tests.planted import write_planted
+from tests.raw_folders import xc_json, xc_sparse  # noqa: F401
+
+os.environ.update({
+    "DO_NOT_TRACK": "true", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GX_ANALYTICS_ENABLED": "false", "HF_HUB_OFFLINE": "1", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false", "NO_COLOR": "1"})
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Prefect server on loopback; its address is in the environment while the session lasts."""
+    home = tmp_path_factory.mktemp("prefect")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "PREFECT_HOME": str(home)}
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen([sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port",
+                                   str(port)], env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait(f"http://127.0.0.1:{port}/api/health", server, home / "log")
+            os.environ.update({"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_HOME": str(home)})
+            yield os.environ["PREFECT_API_URL"]
+        finally:
+            os.environ.pop("PREFECT_API_URL", None)
+            server.terminate()
+            server.wait(30)
+
+
+def _wait(address: str, server: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(address, timeout=2)
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    raise RuntimeError(f"the Prefect server did not start:\n{log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The raw folder of a planted data set."""
+    return write_planted(tmp_path_factory.mktemp("data") / "planted")
+
+
+@pytest.fixture
+def xc(prefect_server: str):
+    """Run `xc` as a process: returns (exit code, stdout, stderr)."""
+
+    def run(*words: str, **given) -> tuple[int, str, str]:
+        done = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, timeout=240,
+                              cwd=given.pop("cwd", None), env={**os.environ, "PYTHONPATH": str(ROOT)}, **given)
+        return done.returncode, done.stdout, done.stderr
+
+    return run

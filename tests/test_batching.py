@@ -1,0 +1,163 @@
+"""Orders of rows and blocks of pairs against loops over the label matrix."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from tests.toy import toy_corpus
+from xcmodels.batching import (
+    Batch,
+    Block,
+    Entries,
+    clustered_order,
+    membership,
+    pooled_block,
+    random_order,
+    sample_positive,
+)
+from xcmodels.corpus import Ragged
+from xcmodels.tokens import Tokens
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return toy_corpus(tmp_path_factory.mktemp("corpus"), queries=120, labels=20, tests=20, validation=15, augment=True)
+
+
+def ragged(rows):
+    return Ragged(np.cumsum([0] + [len(row) for row in rows]), np.array([x for row in rows for x in row], np.int32))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_membership_equals_a_loop(seed):
+    rng = np.random.default_rng(seed)
+    rows = [np.sort(rng.permutation(30)[: rng.integers(0, 7)]).tolist() for _ in range(25)]
+    asked, pool = rng.integers(0, 25, 12), np.sort(rng.permutation(30)[: rng.integers(1, 20)])
+    wanted = [[int(label) in rows[row] for label in pool] for row in asked]
+    assert membership(ragged(rows), asked, pool).tolist() == wanted
+
+
+def test_membership_of_nothing():
+    some = ragged([[3], [], [29]])
+    assert membership(some, np.array([0, 1]), np.array([], np.int64)).shape == (2, 0)
+    assert not membership(some, np.array([1]), np.array([3, 29])).any()
+    assert membership(some, np.array([], np.int64), np.array([3])).shape == (0, 1)
+    assert not membership(some, np.array([2]), np.array([1, 2])).any()     # past the pool's last label
+
+
+def expected_block(corpus, rows, chosen, pool):
+    positives = [[label in corpus.positives["train"][row].tolist() for label in pool] for row in rows]
+    weights = []
+    for row, picked in zip(rows, chosen, strict=True):
+        banned = corpus.filters["train"][row].tolist() if row < corpus.n_queries else []
+        true = corpus.positives["train"][row].tolist()
+        weights.append([1.0 if label in picked else 0.0 if label in true or label in banned else 1.0
+                        for label in pool])
+    return positives, weights
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_pooled_block_equals_a_loop_over_pairs(corpus, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(corpus.positives["train"]))[:50]
+    assert (rows >= corpus.n_queries).any()            # label texts added as queries: no filter speaks of them
+    for chosen in (sample_positive(corpus.positives["train"], rows, rng)[:, None], two_of_each(corpus, rows)):
+        pool = np.unique(chosen[chosen >= 0])
+        block = pooled_block(corpus, rows, chosen, pool)
+        positives, weights = expected_block(corpus, rows, chosen.tolist(), pool.tolist())
+        assert block.positives.tolist() == positives
+        assert block.weights.tolist() == weights
+        assert (block.rows, block.cols, block.columns) == ("queries", "labels", None)
+
+
+def two_of_each(corpus, rows):
+    chosen = np.full((len(rows), 2), -1)
+    for i, row in enumerate(rows):
+        first = corpus.positives["train"][row][:2]
+        chosen[i, :len(first)] = first
+    return chosen
+
+
+def test_what_is_neither_pulled_nor_pushed(corpus):
+    """Filter pairs and positives that were not drawn have weight 0; every drawn positive and true negative has 1."""
+    rows = np.arange(len(corpus.positives["train"]))
+    chosen = sample_positive(corpus.positives["train"], rows, np.random.default_rng(0))[:, None]
+    pool = np.arange(corpus.n_labels)
+    block = pooled_block(corpus, rows, chosen, pool)
+    filtered = [(row, label) for row in range(corpus.n_queries) for label in corpus.filters["train"][row].tolist()]
+    assert len(filtered) > 10
+    assert all(block.weights[pair] == 0 for pair in filtered)
+    unsampled = [(row, label) for row in rows for label in corpus.positives["train"][row] if label != chosen[row, 0]]
+    assert len(unsampled) > 50
+    assert all(block.weights[pair] == 0 and block.positives[pair] for pair in unsampled)
+    zero = int((block.weights == 0).sum())
+    assert zero == len(filtered) + len(unsampled)
+    assert ((block.weights > 0) & block.positives).sum(1).tolist() == [1] * len(rows)
+
+
+def test_only_augmented_rows(corpus):
+    rows = corpus.n_queries + np.array([0, 7, 19])
+    block = pooled_block(corpus, rows, np.array([[0], [7], [19]]), np.array([0, 7, 19]))
+    assert torch.equal(block.positives, torch.eye(3) > 0)
+    assert (block.weights == 1).all()
+
+
+@pytest.mark.parametrize(("n", "clusters"), [(100, 10), (37, 9), (1, 1), (50, 50), (40, 1)])
+def test_clustered_order_keeps_clusters_together(n, clusters):
+    rng = np.random.default_rng(n)
+    rows = rng.permutation(1000)[:n]
+    of = rng.permutation(np.arange(n) % clusters).astype(np.int32)
+    order = clustered_order(rows, of, np.random.default_rng(1))
+    assert sorted(order) == sorted(rows)
+    cluster = dict(zip(rows.tolist(), of.tolist(), strict=True))
+    seen = [cluster[row] for row in order.tolist()]
+    assert sum(a != b for a, b in pairwise(seen)) == clusters - 1
+
+
+def test_clustered_order_shuffles_clusters_and_members():
+    rows, of = np.arange(60), np.repeat(np.arange(12), 5)
+    orders = [clustered_order(rows, of, np.random.default_rng(seed)) for seed in range(40)]
+    assert np.array_equal(orders[0], clustered_order(rows, of, np.random.default_rng(0)))
+    assert len({tuple(order // 5) for order in orders}) == 40
+    assert {int(order[0] // 5) for order in orders} > set(range(8))
+    inside = {tuple(order[order // 5 == 3]) for order in orders}
+    assert len(inside) > 25
+
+
+def test_orders_of_nothing():
+    none = np.array([], np.int64)
+    assert len(clustered_order(none, none, np.random.default_rng(0))) == 0
+    assert len(random_order(none, np.random.default_rng(0))) == 0
+
+
+def test_random_order_is_a_permutation():
+    rows = np.array([5, 9, 2, 30])
+    assert sorted(random_order(rows, np.random.default_rng(0))) == [2, 5, 9, 30]
+
+
+def test_sampled_positives_are_positives_uniformly_drawn(corpus):
+    positives = corpus.positives["train"]
+    rows = np.arange(40)
+    rng = np.random.default_rng(0)
+    drawn = np.stack([sample_positive(positives, rows, rng) for _ in range(3000)], axis=1)
+    for row, labels in zip(rows, drawn, strict=True):
+        values, counts = np.unique(labels, return_counts=True)
+        assert values.tolist() == positives[row].tolist()
+        assert abs(counts / 3000 - 1 / len(values)).max() < 0.05
+
+
+def test_a_batch_moves_whole():
+    tokens = Tokens(torch.tensor([1]), torch.tensor([0, 1]), torch.tensor([1]))
+    batch = Batch({"queries": Entries(torch.tensor([3]), tokens=tokens),
+                   "labels": Entries(torch.tensor([0]), vectors=torch.ones(1, 2))},
+                  {"triplet": Block("queries", "labels", torch.ones(1, 1) > 0, torch.ones(1, 1)),
+                   "own": Block("queries", "labels", torch.ones(1, 1) > 0, None, torch.tensor([[0]]))})
+    moved = batch.to(torch.device("meta"))
+    assert moved.sides["queries"].tokens.ids.is_meta
+    assert moved.sides["labels"].vectors.is_meta
+    assert moved.sides["labels"].tokens is None
+    assert moved.blocks["triplet"].weights.is_meta
+    assert moved.blocks["own"].columns.is_meta
+    assert moved.blocks["own"].weights is None

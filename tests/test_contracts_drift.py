@@ -1,0 +1,53 @@
+"""Drift of the label frequencies: measured against the formula, and when it warns or fails."""
+
+import numpy as np
+import pytest
+
+from data_contracts.drift import stability_index
+from tests.contracts import Rows, check, good
+
+
+def frequencies(counts: list[int]) -> Rows:
+    """A corpus in which label i has `counts[i]` positives."""
+    labels = [{"id": i, "uid": f"L{i}", "title": f"label {i}", "content": ""} for i in range(len(counts))]
+    pairs = [{"query": q, "label": i, "relevance": 1.0} for i, count in enumerate(counts) for q in range(count)]
+    queries = [{"id": i, "uid": f"q{i}", "title": f"query {i}", "content": ""} for i in range(max(counts))]
+    return {"labels": labels, "positives.train": pairs, "queries.train": queries}
+
+
+@pytest.mark.parametrize(("now", "status"), [([900, 500, 300, 100], "ok"), ([910, 495, 290, 110], "ok"),
+                                             ([700, 400, 350, 250], "warn"), ([100, 300, 500, 900], "fail")])
+def test_label_drift(tmp_path, now, status):
+    before = check(tmp_path / "before", frequencies([900, 500, 300, 100]), only=["positives.train"], split=())
+    assert before.ok
+    previous = before.page.parent / ("frequencies.parquet" if status == "ok" else "")
+    report = check(tmp_path / "now", frequencies(now), previous=previous, only=["positives.train"], split=())
+    (drift,) = [rule for rule in report.rules if rule.rule == "label_drift"]
+    assert drift.status == status and "Population Stability Index" in drift.note
+    if status == "fail":
+        assert drift.rows[0]["uid"] == "L0" and drift.rows[0]["share_before"] == "50.000%"
+
+
+def test_new_labels_are_drift_and_few_positives_are_not(tmp_path):
+    only = ["positives.train"]
+    before = check(tmp_path / "before", frequencies([40, 30, 20]), only=only).page.parent
+    grown = check(tmp_path / "a", frequencies([40, 30, 20, 35]), previous=before, only=only)
+    assert "1 labels new, 0 gone" in next(r.note for r in grown.rules if r.rule == "label_drift")
+    assert [r.rule for r in grown.failures] == ["label_drift"]
+    small = check(tmp_path / "b", frequencies([4, 3, 2]), only=only).page.parent
+    assert check(tmp_path / "c", frequencies([2, 3, 4]), previous=small, only=only).ok
+
+
+def test_stability_index_is_the_sum_it_says():
+    known, uids = np.array([5, 1, 9], np.uint64), np.array([9, 5, 1], np.uint64)
+    before, now = np.array([50, 30, 20]), np.array([30, 40, 30])
+    expected, actual = [.5, .3, .2], [.4, .3, .3]
+    value, _ = stability_index(known, before, uids, now)
+    assert value == pytest.approx(sum((a - e) * np.log(a / e) for a, e in zip(actual, expected, strict=True)))
+
+
+@pytest.mark.parametrize("content", [b"", b"not parquet"])
+def test_an_unreadable_earlier_run_fails_its_rule_only(tmp_path, content):
+    (tmp_path / "old.parquet").write_bytes(content)
+    report = check(tmp_path, good(), previous=tmp_path / "old.parquet", only=["positives.train"])
+    assert [r.rule for r in report.failures] == ["label_drift"]

@@ -1,0 +1,58 @@
+"""The report's page and files: inert, small, the same for the same tables."""
+
+import json
+import re
+
+import pytest
+
+from data_contracts import page
+from data_contracts.errors import ContractError
+from tests.contracts import check, good
+
+HOSTILE = "<script>alert(1)</script> \u202eevil \x1b[2J {{ 7*7 }} &amp; שלום\r\nX: y"
+
+
+def test_hostile_text_is_inert_everywhere(tmp_path):
+    tables = good()
+    tables["labels"][3].update(title=HOSTILE, uid=HOSTILE, file="<b>\x1b]0;x\x07\n.json")
+    report = check(tmp_path, tables, only=["labels"])
+    html = report.page.read_text()
+    assert "<script" not in html and "&lt;script&gt;" in html and "<b>" not in html and "{{ 7*7 }}" in html
+    assert not re.search(r"(src|href|url)\s*[=(]\s*[\"']?(https?:)?//", html)
+    with pytest.raises(ContractError) as caught:
+        report.raise_for_failure()
+    for text in (html, str(caught.value), report.page.with_name("report.json").read_text()):
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+    assert "שלום" in html and len(str(caught.value).splitlines()) <= 6
+
+
+def test_report_files_are_the_same_for_the_same_tables(tmp_path):
+    tables = good()
+    tables["labels"][3]["title"] = ""
+    tables["positives.train"][0]["relevance"] = float("nan")
+    first, second = (check(tmp_path / name, tables, only=["labels", "positives.train"]) for name in "ab")
+    for name in ("index.html", "report.json", "frequencies.parquet"):
+        assert first.page.with_name(name).read_bytes() == second.page.with_name(name).read_bytes()
+    told = json.loads(first.page.with_name("report.json").read_text(), parse_constant=pytest.fail)
+    assert told["ok"] is False and told["verdict"] == first.verdict
+    assert {rule["rule"] for rule in told["rules"] if rule["status"] == "fail"} == {"relevance_range"}
+
+
+def test_a_page_of_many_long_failures_stays_small(tmp_path):
+    row: page.Row = {name: "<" * 200 for name in ("title", "content", "uid", "file", "same_as")}
+    rules = tuple(page.RuleResult(f"rule{i % 20}", f"table{i // 20}", "fail", "x" * 80, 10, "<" * 300, (row,) * 10)
+                  for i in range(1200))
+    tables = tuple(page.TableSummary(f"table{i}", 1, 1) for i in range(60))
+    report = page.Report(tables, rules, tmp_path / "index.html")
+    page.write(report)
+    assert report.page.stat().st_size < page.PAGE_LIMIT and "report.json" in report.page.read_text()
+
+
+def test_data_docs_hold_no_value(tmp_path):
+    tables = good()
+    tables["labels"][3]["title"] = HOSTILE
+    report = check(tmp_path, tables, only=["labels", "queries.test"], data_docs=True)
+    pages = list((report.page.parent / "gx").rglob("*.html"))
+    assert len([path for path in pages if "validations" in path.parts]) == 6  # two tables of three shards
+    assert not any("alert(1)" in path.read_text() for path in pages)
+    assert 'href="gx/index.html"' in report.page.read_text()

@@ -1,0 +1,118 @@
+"""The triplet loss against equation 1 written as loops."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xcmodels.losses import triplet
+
+
+def oracle(scores, positives, weights, *, margin, hard_positives, hard_negatives, temperature):
+    """Mean over rows of sum_k p_k [s_k - s_l + margin]+, averaged over the hard positives l; absent pairs are gone."""
+    rows, plain = [], scores.detach().tolist()
+    for r in range(scores.shape[0]):
+        present = [c for c in range(scores.shape[1]) if weights is None or weights[r, c] > 0]
+        pull = sorted((c for c in present if positives[r, c]), key=lambda c: plain[r][c])[:hard_positives]
+        push = sorted((c for c in present if not positives[r, c]), key=lambda c: -plain[r][c])[:hard_negatives]
+        if not pull or not push:
+            continue
+        top = max(plain[r][c] for c in push)
+        raw = [math.exp((plain[r][c] - top) / temperature) if temperature > 0 else 1.0 for c in push]
+        row = 0.0
+        for positive in pull:
+            for share, negative in zip(raw, push, strict=True):
+                gap = scores[r, negative] - scores[r, positive] + margin
+                if gap > 0:
+                    row = row + share / sum(raw) * gap / len(pull)
+        rows.append(row + 0 * scores.sum())
+    return sum(rows) / len(rows) if rows else 0 * scores.sum()
+
+
+def case(seed, rows=9, cols=11, absent=0.3, shift=0.0):
+    torch.manual_seed(seed)
+    scores = torch.randn(rows, cols, dtype=torch.float64) + shift
+    positives = torch.rand(rows, cols) < 0.25
+    positives[0], positives[1], positives[2] = False, True, False     # no positive; no negative; just one positive
+    positives[2, 3] = True
+    positives[3, :5] = True                                           # several
+    weights = (torch.rand(rows, cols) >= absent).double()
+    weights[4] = 0.0                                                  # nothing at all
+    weights[5] = positives[5].double()                                # every negative is masked
+    weights[2, 3] = 1.0
+    return scores.requires_grad_(), positives, weights
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 14), st.sampled_from([0.0, 0.05, 0.5, 2.0]),
+       st.sampled_from([0.0, 0.3, 1.5]), st.booleans(), st.sampled_from([0.0, -9.0, 7.0]))
+def test_equals_equation_1_and_its_gradient(  # noqa: PLR0917
+        seed, pull, push, temperature, margin, masked, shift):
+    scores, positives, weights = case(seed, shift=shift)
+    kept = weights if masked else None
+    how = {"margin": margin, "hard_positives": pull, "hard_negatives": push, "temperature": temperature}
+    mine, wanted = triplet(scores, positives, kept, **how), oracle(scores, positives, kept, **how)
+    torch.testing.assert_close(mine, wanted)
+    torch.testing.assert_close(torch.autograd.grad(mine, scores)[0], torch.autograd.grad(wanted, scores)[0])
+
+
+HARD = {"margin": 0.3, "hard_positives": 1, "hard_negatives": 3}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.1])
+def test_a_masked_violator_never_counts(temperature):
+    """The published bug: a violator multiplied by 0 ranks above true negatives that score below zero."""
+    scores = torch.tensor([[-0.2, -0.3, -0.9, 5.0, 0.4]])
+    positives = torch.tensor([[True, False, False, False, True]])
+    weights = torch.tensor([[1.0, 1.0, 1.0, 0.0, 0.0]])
+    shares = torch.softmax(torch.tensor([-0.3, -0.9]) / temperature, 0) if temperature else torch.tensor([0.5, 0.5])
+    loss = triplet(scores, positives, weights, temperature=temperature, **HARD)
+    assert float(loss) == pytest.approx(float(shares[0]) * 0.2, rel=1e-5)
+    for value in (-50.0, 50.0):
+        moved = scores.clone()
+        moved[0, 3], moved[0, 4] = value, -value
+        assert torch.equal(triplet(moved, positives, weights, temperature=temperature, **HARD), loss)
+
+
+def test_masked_entries_get_no_gradient():
+    scores, positives, weights = case(3)
+    triplet(scores, positives, weights, margin=0.3, hard_positives=2, hard_negatives=20, temperature=0.1).backward()
+    assert (scores.grad[weights == 0] == 0).all()
+    assert (scores.grad != 0).any()
+
+
+@pytest.mark.parametrize("level", [-6.0, -40.0])
+def test_shares_do_not_vanish_where_negatives_are_few_and_score_far_below_zero(level):
+    scores = torch.tensor([[level, level + 0.1, 0.0]])
+    positives = torch.tensor([[True, False, False]])
+    weights = torch.tensor([[1.0, 1.0, 0.0]])
+    assert float(triplet(scores, positives, weights, temperature=0.1, **HARD)) == pytest.approx(0.4, rel=1e-4)
+
+
+def test_a_score_that_is_not_a_number_is_not_hidden():
+    scores = torch.randn(4, 5)
+    scores[2, 1] = torch.nan
+    assert torch.isnan(triplet(scores, torch.eye(4, 5) > 0, None, temperature=0.1, **HARD))
+    assert torch.isnan(triplet(torch.full((4, 5), torch.nan), torch.eye(4, 5) > 0, None, temperature=0.0, **HARD))
+    masked = torch.ones(4, 5)
+    masked[2, 1] = 0.0
+    assert torch.isfinite(triplet(scores, torch.eye(4, 5) > 0, masked, temperature=0.1, **HARD))
+
+
+def test_symmetric_use_is_the_transpose():
+    scores, positives, weights = case(5)
+    how = {"margin": 0.3, "hard_positives": 2, "hard_negatives": 4, "temperature": 0.1}
+    one = triplet(scores.T, positives.T, weights.T, **how)
+    torch.testing.assert_close(one, oracle(scores.T, positives.T, weights.T, **how))
+    square = torch.randn(6, 6, dtype=torch.float64)
+    alike, pairs = square + square.T, torch.eye(6) > 0
+    torch.testing.assert_close(triplet(alike, pairs, None, **how), triplet(alike.T, pairs.T, None, **how))
+
+
+def test_worked_by_hand():
+    scores = torch.tensor([[0.5, 0.4, 0.1], [0.9, 0.0, 0.8]])
+    positives = torch.tensor([[True, False, False], [False, False, True]])
+    loss = triplet(scores, positives, None, margin=0.3, hard_positives=1, hard_negatives=2, temperature=0.0)
+    assert float(loss) == pytest.approx(((0.2 + 0.0) / 2 + (0.4 + 0.0) / 2) / 2)

@@ -1,0 +1,122 @@
+"""Preparation on Dask: the same corpus however it is cut, and in spite of a worker that dies."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_contracts.errors import ProjectError
+from tasks.artifacts import Store
+from tasks.cluster import Workers
+from tasks.plan import pipeline
+from tasks.steps import run
+from tests.planted import QUICK, write_planted
+from xcmodels.corpus import Corpus
+
+
+def prepare(data: Path, home: Path, workers: Workers, **settings: str) -> tuple[Corpus, dict[str, str]]:
+    laid_out = pipeline(data, "ngame", "cpu-learned", {**QUICK, **settings})
+    done = {}
+    for step in laid_out.prepare:
+        done[step.name] = run(step, done, Store(home), workers).artifact
+    return Corpus(Store(home).open(done["pack"])), {name: artifact.digest for name, artifact in done.items()}
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with Workers(count=2) as made:
+        yield made
+
+
+def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
+    corpus, _ = prepare(planted, tmp_path / "home", workers)
+    assert (corpus.n_queries, corpus.n_labels, len(corpus.sides["test"])) == (1200, 80, 300)
+    from tasks.sources import describe, read_table
+
+    pairs = [(row["query"], row["label"]) for part in read_table(describe(planted), "positives.train")
+             for row in part.to_pylist()]
+    truth = corpus.positives["train"]
+    assert sorted(pairs) == [(row, label) for row in range(len(truth)) for label in truth[row].tolist()]
+    tokens = corpus.sides["label"].tokens(np.array([3]))
+    from tests.planted import words
+
+    assert corpus.tokenizer().backend.decode(tokens.ids.tolist()).strip() == " ".join(words(3))
+    assert corpus.label_texts()[0][3] == "L3"
+    df = np.zeros(len(corpus.idf), dtype=int)
+    for side in ("train", "label"):
+        of = corpus.sides[side]
+        for row in range(len(of)):
+            found = of.tokens(np.array([row]))
+            df[np.unique((found.ids + len(df) // 2 * ~found.in_title()).numpy())] += 1
+    np.testing.assert_allclose(corpus.idf, np.log((1280 + 1) / (df + 1)), rtol=1e-6)
+
+
+def test_validation_is_held_out(planted, tmp_path, workers):
+    corpus, _ = prepare(planted, tmp_path / "home", workers)
+    assert len(corpus.validation) == 60
+    assert not set(corpus.validation) & set(corpus.training_rows())
+
+
+def test_the_number_of_workers_changes_nothing(planted, tmp_path, workers):
+    _, two = prepare(planted, tmp_path / "two", workers)
+    with Workers(count=1) as one_worker:
+        _, one = prepare(planted, tmp_path / "one", one_worker)
+    assert one == two
+
+
+def test_label_texts_become_flagged_queries(planted, tmp_path, workers):
+    corpus, _ = prepare(planted, tmp_path / "home", workers, **{"prepare.augment": "true"})
+    plain, _ = prepare(planted, tmp_path / "plain", workers)
+    assert len(corpus.sides["train"]) == 1280 and corpus.n_queries == 1200
+    assert corpus.positives["train"][1203].tolist() == [3]
+    assert (corpus.sides["train"].tokens(np.array([1203])).ids == corpus.sides["label"].tokens(np.array([3])).ids).all()
+    np.testing.assert_array_equal(corpus.frequencies(), plain.frequencies())
+    assert corpus.validation.max() < 1200
+
+
+def die_once(marker: Path, value: int) -> int:
+    if not marker.exists():
+        marker.write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def die_always(value: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def test_a_lost_worker_does_not_lose_the_run(tmp_path):
+    with Workers(count=2) as workers:
+        jobs = [(tmp_path / "marker" if job == 3 else tmp_path, job) for job in range(8)]
+        assert sorted(workers.map(die_once, jobs)) == list(range(8))
+    assert (tmp_path / "marker").exists()
+
+
+def test_a_job_that_kills_its_workers_is_named():
+    with Workers(count=2) as workers, pytest.raises(ProjectError, match="shard 7 killed the worker"):
+        list(workers.map(die_always, [(7,)], name=lambda job: f"shard {job[0]}"))
+
+
+@pytest.mark.parametrize(("change", "value"), [("labels", 1), ("train", 4)])
+def test_tiny_data_sets_are_defined(tmp_path, workers, change, value):
+    data = write_planted(tmp_path / "data", **{"train": 40, "test": 10, "labels": 12, change: value}) \
+        if change == "train" else one_label(tmp_path / "data")
+    corpus, _ = prepare(data, tmp_path / "home", workers)
+    assert len(corpus.training_rows()) >= 1
+    assert len(corpus.validation) >= 1
+
+
+def one_label(folder: Path) -> Path:
+    import gzip
+
+    folder.mkdir()
+    for name, rows in (("lbl", 1), ("trn", 6), ("tst", 3)):
+        with gzip.open(folder / f"{name}.json.gz", "wt") as stream:
+            for row in range(rows):
+                stream.write(json.dumps({"uid": f"{name}{row}", "title": f"text {name} {row}", "content": ""} | (
+                    {} if name == "lbl" else {"target_ind": [0], "target_rel": [1.0]})) + "\n")
+    return folder

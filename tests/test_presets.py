@@ -1,0 +1,111 @@
+"""Presets and overrides: every setting has one key, and a wrong key or value says what is right."""
+
+import math
+
+import pytest
+
+from xcmodels.methods.ngame import Ngame
+from xcmodels.presets import PRESETS, flat, nearest, resolve
+
+
+def test_overrides_take_the_type_of_their_setting():
+    made = resolve("ngame", "cpu", {"m1.epochs": "5", "prepare.augment": "TRUE", "m2.dropout": "0.25", "index": "hnsw",
+                                    "seed": "7", "encoder.source": "random", "m1.lr": "1e-4", "encoder.tied": "false"})
+    assert (made.method.m1.epochs, made.prepare.augment, made.method.m2.dropout) == (5, True, 0.25)
+    assert (made.method.index, made.method.seed, made.seed) == ("hnsw", 7, 7)
+    assert (made.method.encoder.source, made.method.m1.lr, made.method.encoder.tied) == ("random", 1e-4, False)
+    assert isinstance(made.method.m1.epochs, int)
+
+
+def test_an_override_changes_nothing_else():
+    before, after = flat(resolve("ngame", "cpu", {})), flat(resolve("ngame", "cpu", {"m2.margin": "0.125"}))
+    assert {key for key in before if before[key] != after[key]} == {"m2.margin"}
+    assert flat(resolve("ngame", "cpu", {})) == before
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_every_flat_key_is_an_override_and_goes_round(preset):
+    settings = resolve("ngame", preset, {})
+    keys = flat(settings)
+    assert {"m1.epochs", "m2.table_lr", "encoder.kind", "fusion.depth", "prepare.max_title", "seed"} <= set(keys)
+    assert not any(key.startswith("method.") for key in keys)
+    for base in PRESETS:
+        assert resolve("ngame", base, {key: str(value) for key, value in keys.items()}) == settings
+
+
+@pytest.mark.parametrize("kind", [bool, int, float, str])
+def test_every_setting_can_be_moved_alone(kind):
+    keys = {key: value for key, value in flat(resolve("ngame", "cpu", {})).items() if type(value) is kind}
+    assert keys
+    for key, value in keys.items():
+        text = {bool: str(not value), int: "17", float: "0.625", str: "other"}[kind]
+        assert flat(resolve("ngame", "cpu", {key: text}))[key] == {bool: not value, int: 17, float: 0.625,
+                                                                   str: "other"}[kind]
+
+
+@pytest.mark.parametrize(("key", "meant"), [("m1.epohcs", "m1.epochs"), ("prepare.augmnt", "prepare.augment"),
+                                            ("encoder.knd", "encoder.kind"), ("sed", "seed"), ("indx", "index"),
+                                            ("fusion.shortlst", "fusion.shortlist"), ("encodr", "encoder")])
+def test_a_misspelt_key_gives_the_nearest(key, meant):
+    with pytest.raises(ValueError) as caught:
+        resolve("ngame", "cpu", {key: "1"})
+    assert str(caught.value) == f"no setting {key!r}, did you mean {meant!r}?; see them with: xc presets --json"
+
+
+@pytest.mark.parametrize("key", ["", "m1", "prepare", "prepare.", "m1.", ".epochs", "m1.epochs.x", "method.seed",
+                                 "__class__", "m1.__doc__", "zzz"])
+def test_what_is_no_setting(key):
+    with pytest.raises(ValueError, match="no setting"):
+        resolve("ngame", "cpu", {key: "1"})
+
+
+@pytest.mark.parametrize(("key", "value", "message"), [
+    ("m1.epochs", "many", "m1.epochs must be a number (int), got 'many'"),
+    ("m1.epochs", "1.5", "m1.epochs must be a number (int), got '1.5'"),
+    ("m2.dropout", "", "m2.dropout must be a number (float), got ''"),
+    ("prepare.augment", "yes", "prepare.augment must be true or false, got 'yes'")])
+def test_a_value_that_does_not_fit(key, value, message):
+    with pytest.raises(ValueError) as caught:
+        resolve("ngame", "cpu", {key: value})
+    assert str(caught.value) == message
+
+
+def test_a_misspelt_method_or_preset():
+    with pytest.raises(ValueError, match="no method 'ngmae', did you mean 'ngame'"):
+        resolve("ngmae", "cpu", {})
+    with pytest.raises(ValueError, match="no preset 'papr', did you mean 'paper'"):
+        resolve("ngame", "papr", {})
+
+
+def test_nearest():
+    assert nearest("qqq", ["one", "two"]) == "; known: one, two"
+    assert nearest("onne", ["one", "two"]) == ", did you mean 'one'?"
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_the_rounds_of_a_preset_cover_every_epoch_once(preset):
+    method = Ngame(resolve("ngame", preset, {}).method)
+    for stage in method.stages():
+        rounds = [each for each in method.rounds() if each.stage == stage.name]
+        assert [epoch for each in rounds for epoch in range(each.first, each.last)] == list(range(stage.epochs))
+        assert [each.index for each in rounds] == list(range(len(rounds)))
+        sizes = [each.cluster_size for each in rounds if each.mine]
+        assert sizes == sorted(sizes)
+        assert max(sizes, default=0) <= min(stage.batch_size, 512)
+
+
+def test_paper_numbers():
+    """What Table 9 and Appendix C state for short texts, LF-AmazonTitles-131K."""
+    made = resolve("ngame", "paper", {}).method
+    assert (made.m1.batch_size, made.m1.refresh_every, made.m1.margin, made.m1.epochs) == (1600, 5, 0.3, 300)
+    assert made.m2.table_lr == 0.001
+    assert made.m1.positives == 1           # "only one positive label was randomly sampled for each data point"
+    assert made.fusion.depth == 7           # "a standard regression tree with depth 7"
+    assert made.encoder.tied                # one encoder for data points and labels
+    assert math.isclose(resolve("ngame", "paper", {}).prepare.validation_max, 10_000)   # "around 10K data points"
+    assert resolve("ngame", "paper", {}).prepare.max_title == 32
+
+
+def test_presets_name_a_known_method_and_say_what_they_are_for():
+    assert {"cpu", "cpu-learned", "minilm", "paper"} == set(PRESETS)
+    assert all(each.method == "ngame" and len(each.about) > 20 for each in PRESETS.values())

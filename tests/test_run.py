@@ -1,0 +1,203 @@
+"""The whole job on a planted data set, with a real Prefect server: result, reuse, kills, interruption, bad data."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.artifacts import Store
+from tests.conftest import ROOT
+from tests.planted import QUICK
+
+
+def settings(**more: str) -> list[str]:
+    return [word for key, value in {**QUICK, **more}.items() for word in ("--set", f"{key}={value}")]
+
+
+def command(planted: Path, home: Path, **more: str) -> list[str]:
+    return ["run", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--json", *settings(**more)]
+
+
+def objects(home: Path) -> dict[str, str]:
+    """Return the digest of each step's result, by the step's name."""
+    return {manifest["about"]["step"]: json.loads((home / "refs" / "steps" / key).read_text())["digest"]
+            for key, manifest in Store(home).steps()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, planted, prefect_server) -> tuple[Path, dict, str]:
+    """An unbroken run: its home, its line of JSON, what it said."""
+    home = tmp_path_factory.mktemp("whole") / "home"
+    done = subprocess.run([sys.executable, "-m", "flows.cli", *command(planted, home)], capture_output=True, text=True,
+                          timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    return home, json.loads(done.stdout), done.stderr
+
+
+def test_learns_the_planted_labels(whole):
+    _, result, said = whole
+    assert result["metrics"]["P/1"] > 90
+    assert result["version"] == "1" and result["model"] == "planted"
+    assert "first model: now champion" in said
+    assert result["metrics"]["index/classifier/recall/100"] > 95
+
+
+def test_second_run_redoes_nothing(whole, planted, xc):
+    home, first, _ = whole
+    before = objects(home)
+    code, out, said = xc(*command(planted, home))
+    assert code == 0, said
+    assert json.loads(out) == first
+    assert "all reused: nothing they depend on has changed" in said
+    assert objects(home) == before
+
+
+def test_plan_names_the_setting_that_changed(whole, planted, xc, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(whole[0], home, copy_function=os.link)
+    code, _, said = xc("train", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
+                       *settings(**{"m2.margin": "0.2"}))
+    assert code == 0, said
+    assert "setting m2.margin changed from 0.3 to 0.2" in said
+    assert "reused  encoder round 2" in said
+    assert "reused  classifier round 0" not in said
+
+
+def test_mlflow_holds_the_run(whole):
+    import mlflow
+
+    home, result, _ = whole
+    client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
+    run = client.get_run(result["run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["test/P/1"] == pytest.approx(result["metrics"]["P/1"])
+    assert run.data.params["preset"] == "cpu-learned" and run.data.params["m1.batch_size"] == "64"
+    stages = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
+    losses = {stage.info.run_name: client.get_metric_history(stage.info.run_id, "train/loss") for stage in stages}
+    assert sorted(len(history) for history in losses.values()) == [4, 12]
+    assert str(client.get_model_version_by_alias("planted", "champion").version) == "1"
+
+
+def test_predict_answers_each_line_in_order(whole, xc, planted, tmp_path):
+    home = whole[0]
+    with gzip.open(planted / "tst.json.gz", "rt") as stream:
+        rows = [json.loads(line) for line in stream][:40]
+    wanted = tmp_path / "queries.jsonl"
+    wanted.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, out, said = xc("predict", "--input", str(wanted), "--k", "3", "--home", str(home),
+                         "--model", "planted@champion")
+    assert code == 0, said
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [answer["uid"] for answer in answers] == [row["uid"] for row in rows]
+    assert all(len(answer["labels"]) == 3 for answer in answers)
+    hits = sum(answer["labels"][0]["id"] in row["target_ind"] for answer, row in zip(answers, rows, strict=True))
+    assert hits > 36
+    first = answers[0]["labels"][0]
+    assert first["uid"] == f"L{first['id']}" and set(first) == {"id", "uid", "text", "score"}
+
+
+def test_predict_refuses_what_cannot_be_meant(whole, xc, tmp_path):
+    home = str(whole[0])
+    assert xc("predict", "x", "--home", home, "--k", "0")[0] == 2
+    assert xc("predict", "--home", home)[0] == 2
+    code, _, said = xc("predict", "x", "--home", home, "--model", "plantde")
+    assert code == 2 and "did you mean 'planted'" in said
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"title": "fine"}\n{"title": \n')
+    code, _, said = xc("predict", "--input", str(broken), "--home", home)
+    assert code == 3 and "broken.jsonl:2" in said
+
+
+def kill_when(planted: Path, home: Path, ready, number: int, **more: str) -> int:
+    """Start a run, send it a signal as soon as `ready(home)`; return its exit code."""
+    process = subprocess.Popen([sys.executable, "-m", "flows.cli", *command(planted, home, **more)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not ready(home):
+        assert time.monotonic() < deadline, "the run never got there"
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def published(kind: str):
+    """True once a step of this name prefix has been published."""
+    return lambda home: (home / "refs" / "steps").exists() and any(name.startswith(kind) for name in objects(home))
+
+
+@pytest.mark.parametrize("moment", ["read", "encoder round 0", "mine encoder", "classifier round 0", "build"])
+def test_killed_run_ends_as_an_unbroken_one(whole, planted, xc, tmp_path, moment):
+    home = tmp_path / "home"
+    assert kill_when(planted, home, published(moment), signal.SIGKILL) == -signal.SIGKILL
+    code, out, said = xc(*command(planted, home))
+    assert code == 0, said
+    assert json.loads(out)["metrics"] == whole[1]["metrics"]
+    assert objects(home)["evaluate"] == objects(whole[0])["evaluate"]
+    assert objects(home)["build retriever"] == objects(whole[0])["build retriever"]
+    assert not list((home / "tmp").iterdir()) or moment != "build"
+
+
+def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
+    home, long = tmp_path / "home", {"m1.epochs": "60", "m1.cluster_from": "60"}
+    began = []
+
+    def training(home: Path) -> bool:
+        if not published("walk graphs")(home):
+            return False
+        began.append(time.monotonic())
+        return began[-1] - began[0] > 1.0      # inside the first round
+
+    stopped = time.monotonic()
+    assert kill_when(planted, home, training, signal.SIGINT, **long) == 130
+    assert list((home / "scratch").glob("*/steps/*.safetensors"))
+    assert time.monotonic() - stopped < 120
+    code, _, said = xc("train", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
+                       *settings(**long))
+    assert code == 0, said
+
+
+def test_broken_data_stops_before_anything_downstream(planted, xc, tmp_path):
+    data, home = tmp_path / "broken", tmp_path / "home"
+    shutil.copytree(planted, data)
+    with gzip.open(data / "trn.json.gz", "rt") as stream:
+        rows = [json.loads(line) for line in stream]
+    rows[6]["title"] = rows[6]["content"] = " "
+    rows[8]["target_ind"] = [3, 3]
+    rows[8]["target_rel"] = [1.0, 1.0]
+    with gzip.open(data / "trn.json.gz", "wt") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+    code, out, said = xc("run", "--data", str(data), "--preset", "cpu-learned", "--home", str(home), *settings())
+    assert code == 3 and not out
+    assert "trn.json.gz:7" in said or "trn.json.gz:9" in said
+    assert set(objects(home)) == {"read"}
+    page = (home / "contracts" / "broken" / "index.html").read_text()
+    assert "text_present" in page and "pair_unique" in page and "trn.json.gz" in page
+
+
+def test_a_damaged_result_is_refused_and_made_again(whole, planted, xc, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(whole[0], home)
+    victim = home / "objects" / objects(home)["pack"] / "positives.train.values.npy"
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    code, out, said = xc(*command(planted, home))
+    assert code == 0, said
+    assert json.loads(out)["metrics"] == whole[1]["metrics"]
+    assert list((home / "quarantine").iterdir())
+
+
+def test_two_runs_in_one_home(planted, xc, tmp_path):
+    home = tmp_path / "home"
+    with Store(home).run_lock():
+        code, _, said = xc(*command(planted, home))
+    assert code == 2 and f"process {os.getpid()}" in said

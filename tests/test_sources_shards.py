@@ -1,0 +1,78 @@
+"""Shards of a raw data set: none too large, none lost, each written once."""
+
+import pickle
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import ContractError
+from data_contracts.schemas import SCHEMAS, kind_of
+from tasks.sources import describe, groups, read_table, read_tables, shards, tables
+from tests.raw_folders import LABELS, add_anchors, rows, write_json
+
+
+@pytest.mark.parametrize("form", ["xc_json", "xc_sparse"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_shard_is_larger_and_none_is_lost(form: str, size: int, request: pytest.FixtureRequest):
+    folder = request.getfixturevalue(form)
+    add_anchors(folder)
+    data = describe(folder)
+    for table in tables(data):
+        whole = rows(data, table)
+        parts = list(read_table(data, table, rows_per_shard=size))
+        assert [part.num_rows for part in parts[:-1]] == [size] * (len(parts) - 1)
+        assert len(parts) == max(1, -(-len(whole) // size))
+        assert rows(data, table, rows_per_shard=size) == whole
+
+
+def test_long_texts_make_shorter_shards(xc_json: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shards, "SHARD_CHARACTERS", 20)
+    write_json(xc_json, "lbl.json.gz", [{"uid": "x", "title": "t" * 4, "content": "c" * 6}] * 5)
+    parts = list(read_table(describe(xc_json), "labels"))
+    assert [part.num_rows for part in parts] == [2, 2, 1]
+
+
+def test_a_file_is_read_a_shard_at_a_time(xc_json: Path):
+    write_json(xc_json, "lbl.json.gz", [*LABELS, "not JSON"])
+    parts = read_table(describe(xc_json), "labels", rows_per_shard=2)
+    assert next(parts).num_rows == 2  # the line that is broken has not been reached
+    with pytest.raises(ContractError, match=r"lbl.json.gz:4"):
+        next(parts)
+
+
+@pytest.mark.parametrize("form", ["xc_json", "xc_sparse"])
+def test_groups_write_every_table_once(form: str, request: pytest.FixtureRequest, tmp_path: Path):
+    folder = request.getfixturevalue(form)
+    add_anchors(folder)
+    data = pickle.loads(pickle.dumps(describe(folder)))  # as it travels to a worker
+    out = tmp_path / "out"
+    stale = out / "labels" / "part-00007.parquet"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"of a longer run")
+    written: dict[str, list[Path]] = {}
+    for group in groups(data):
+        done = pickle.loads(pickle.dumps(read_tables))(data, group, out, rows_per_shard=2)
+        assert group in done and not written.keys() & done.keys()
+        written |= done
+    assert list(written) and sorted(written) == sorted(tables(data))
+    assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted(
+        path for paths in written.values() for path in paths)
+    for table, paths in written.items():
+        assert [path.relative_to(out) for path in paths] == [
+            Path(table, f"part-{number:05d}.parquet") for number in range(len(paths))]
+        found = [pq.read_table(path) for path in paths]
+        assert all(part.schema.equals(SCHEMAS[kind_of(table)]) for part in found)
+        assert [row for part in found for row in part.to_pylist()] == [
+            row for part in read_table(data, table) for row in part.to_pylist()]
+    assert len(written["filters.test"]) == 1
+
+
+def test_tables_and_groups_that_are_not_there(xc_json: Path, tmp_path: Path):
+    data = describe(xc_json)
+    with pytest.raises(ValueError, match=r"no table 'anchors.category'; it has queries.train, positives.train"):
+        next(read_table(data, "anchors.category"))
+    with pytest.raises(ValueError, match=r"no group 'positives.train'"):
+        read_tables(data, "positives.train", tmp_path / "out")
+    with pytest.raises(ValueError, match=r"rows_per_shard must be positive, got 0"):
+        next(read_table(data, "labels", rows_per_shard=0))

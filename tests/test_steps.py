@@ -1,0 +1,103 @@
+"""Steps: run once for the same inputs, forecast with the reason, and keyed by the code they import."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks import train
+from tasks.artifacts import Store
+from tasks.cluster import Workers
+from tasks.code import code_digests, modules
+from tasks.steps import Job, Step, forecast, plain, run, slug
+from xcmodels.methods import Ngame
+from xcmodels.presets import resolve
+
+
+def counting(calls: list[str]):
+    def action(job: Job) -> None:
+        calls.append(job.out.name)
+        before = (job.inputs["before"] / "value").read_text() if "before" in job.inputs else ""
+        (job.out / "value").write_text(before + "x")
+    return action
+
+
+def chain(calls: list[str], **settings) -> list[Step]:
+    action = counting(calls)
+    return [Step("first", "kind", action, ("tasks.steps",), settings),
+            Step("second", "kind", action, ("tasks.steps",), {}, {"before": "first"})]
+
+
+def run_all(steps: list[Step], store: Store):
+    done, results = {}, []
+    for step in steps:
+        results.append(run(step, done, store, Workers()))
+        done[step.name] = results[-1].artifact
+    return results
+
+
+def test_a_step_runs_once_for_the_same_inputs(tmp_path):
+    store, calls = Store(tmp_path), []
+    first = run_all(chain(calls, size=1), store)
+    again = run_all(chain(calls, size=1), store)
+    assert len(calls) == 2
+    assert [done.reused for done in again] == [True, True]
+    assert [done.artifact for done in again] == [done.artifact for done in first]
+
+
+def test_a_changed_setting_redoes_what_follows_and_says_why(tmp_path):
+    store, calls = Store(tmp_path), []
+    run_all(chain(calls, size=1), store)
+    told = forecast(chain(calls, size=2), store)
+    assert [(each.reuse, each.reason) for each in told] == [
+        (False, "setting size changed from 1 to 2"), (False, "after first")]
+    assert told[0].seconds is not None
+    run_all(chain(calls, size=2), store)
+    assert len(calls) == 4
+    assert [each.reuse for each in forecast(chain(calls, size=1), store)] == [True, True]
+
+
+def test_a_failed_step_publishes_nothing(tmp_path):
+    store = Store(tmp_path)
+
+    def fail(job: Job) -> None:
+        (job.out / "half").write_text("x")
+        raise RuntimeError("no")
+
+    step = Step("failing", "kind", fail, ("tasks.steps",))
+    with pytest.raises(RuntimeError):
+        run(step, {}, store, Workers())
+    assert not list((tmp_path / "objects").iterdir()) and not list((tmp_path / "tmp").iterdir())
+    assert forecast([step], store)[0].reason == "never run here"
+
+
+def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch):
+    step = train.steps(Ngame(resolve("ngame", "cpu", {}).method))[0]
+    assert {"xcmodels.losses", "xcmodels.methods.ngame", "tasks.refresh"} <= step.about()["code"].keys()
+    assert "tasks.artifacts" not in modules("tasks.train"), "how a step is run is not what it makes"
+    package = tmp_path / "xcmodels"
+    package.mkdir()
+    source = package / "probe.py"
+
+    def digest(text: str) -> dict[str, str]:
+        from tasks import code
+
+        source.write_text(text)
+        for cached in (code.modules, code.code_digests, code._digest):
+            cached.cache_clear()
+        return code_digests("xcmodels.probe")
+
+    import xcmodels
+
+    monkeypatch.setattr(xcmodels, "__path__", [*xcmodels.__path__, str(package)])
+    plain_code = digest("def f():\n    return 1\n")
+    assert digest('# why\ndef f():\n    """Says."""\n    return 1\n') == plain_code
+    assert digest("def f():\n    return 2\n") != plain_code
+
+
+def test_plain_and_slug():
+    from xcmodels.method import Round
+
+    assert plain({"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}) == {
+        "round": {"stage": "encoder", "index": 1, "first": 2, "last": 3, "mine": "", "cluster_size": 1},
+        "path": "a/b", "pair": [1, 2]}
+    assert slug("a b/../c") == "a-b-..-c" and slug("///") == "unnamed"

@@ -1,0 +1,142 @@
+"""Training by rows against torch's SparseAdam and against a loop over rows."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from xcmodels.tables import RowAdam, RowTable
+
+N, D = 40, 6
+
+
+def draws(seed, steps=12):
+    """Ids of two gathers a step (repeated, overlapping, in no order) and a direction for each id."""
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        a, b = torch.randint(0, 25, (9,)), torch.randint(15, 30, (7,))
+        yield a, b, torch.randn(9, D), torch.randn(7, D)
+
+
+def loss_of(first, second, a_target, b_target):
+    return (first * a_target).sum().tanh() + ((second - b_target) ** 2).sum() + first.square().sum() * second.sum()
+
+
+def by_rows(start, rate, seed=0, dtype=torch.float64, restart_at=None):
+    table = RowTable(start.clone().to(dtype)).train()
+    adam = RowAdam(table)
+    for step, (a, b, ta, tb) in enumerate(draws(seed)):
+        if step == restart_at:
+            state = {name: value.clone() for name, value in adam.state().items()}
+            table = RowTable(table.weight.clone()).train()
+            adam = RowAdam(table)
+            adam.restore(state)
+        rows_a, at_a = table.gather(a)
+        rows_b, at_b = table.gather(b)
+        loss_of(rows_a[at_a], rows_b[at_b], ta.to(dtype), tb.to(dtype)).backward()
+        adam.step(rate(step))
+    return table, adam
+
+
+def rate(step):
+    return 0.05 * (1 - step / 20)
+
+
+def test_equals_sparse_adam():
+    start = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    weight = torch.nn.Parameter(start.clone())
+    adam = torch.optim.SparseAdam([weight], lr=1.0)
+    for step, (a, b, ta, tb) in enumerate(draws(0)):
+        adam.param_groups[0]["lr"] = rate(step)
+        adam.zero_grad()
+        loss_of(F.embedding(a, weight, sparse=True), F.embedding(b, weight, sparse=True),
+                ta.double(), tb.double()).backward()
+        adam.step()
+    torch.testing.assert_close(by_rows(start, rate)[0].weight, weight.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_equals_a_loop_over_rows():
+    start = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    weight, mean, square = start.clone(), torch.zeros(N, D).double(), torch.zeros(N, D).double()
+    for step, (a, b, ta, tb) in enumerate(draws(0)):
+        leaf = weight.clone().requires_grad_()
+        loss_of(leaf[a], leaf[b], ta.double(), tb.double()).backward()
+        for row in sorted({*a.tolist(), *b.tolist()}):
+            g = leaf.grad[row]
+            mean[row] = 0.9 * mean[row] + 0.1 * g
+            square[row] = 0.999 * square[row] + 0.001 * g * g
+            scale = rate(step) * (1 - 0.999 ** (step + 1)) ** 0.5 / (1 - 0.9 ** (step + 1))
+            weight[row] -= scale * mean[row] / (square[row].sqrt() + 1e-8)
+    table, adam = by_rows(start, rate)
+    torch.testing.assert_close(table.weight, weight, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(adam.mean, mean)
+    torch.testing.assert_close(adam.square, square)
+
+
+def test_untouched_rows_stay_bit_for_bit():
+    start = torch.randn(N, D)
+    table, adam = by_rows(start, rate, dtype=torch.float32)
+    touched = torch.unique(torch.cat([torch.cat([a, b]) for a, b, *_ in draws(0)]))
+    rest = torch.ones(N, dtype=torch.bool)
+    rest[touched] = False
+    assert rest.sum() >= 10
+    assert torch.equal(table.weight[rest], start[rest])
+    assert (table.weight[touched] != start[touched]).any(1).all()
+    assert (adam.mean[rest] == 0).all()
+
+
+def test_a_row_that_waits_keeps_its_moments():
+    table = RowTable(torch.zeros(3, 2)).train()
+    adam = RowAdam(table)
+    for ids in ([0], [1], [1]):
+        rows, place = table.gather(torch.tensor(ids))
+        rows[place].sum().backward()
+        adam.step(0.1)
+    assert torch.allclose(adam.mean[0], torch.tensor(0.1))
+    assert adam.steps == 3
+
+
+@pytest.mark.parametrize("at", [1, 7])
+def test_restored_state_goes_on_bit_for_bit(at):
+    start = torch.randn(N, D)
+    whole, parts = (by_rows(start, rate, dtype=torch.float32, restart_at=where) for where in (None, at))
+    assert torch.equal(whole[0].weight, parts[0].weight)
+    assert all(torch.equal(whole[1].state()[name], parts[1].state()[name]) for name in ("mean", "square", "steps"))
+
+
+def test_gathering_gives_the_rows_asked_for():
+    table = RowTable(torch.randn(N, D)).train()
+    ids = torch.tensor([5, 3, 5, 39, 0])
+    rows, place = table.gather(ids)
+    assert torch.equal(rows[place], table.weight[ids])
+    assert rows.requires_grad
+    assert len(rows) == 4
+
+
+def test_nothing_is_kept_outside_training():
+    table = RowTable(torch.randn(N, D)).eval()
+    rows, place = table.gather(torch.tensor([4, 4]))
+    assert not rows.requires_grad
+    assert torch.equal(rows[place], table.weight[[4, 4]])
+    table.train()
+    with torch.no_grad():
+        rows, _ = table.gather(torch.tensor([4]))
+    assert not rows.requires_grad
+    assert table.take_gradients() is None
+
+
+def test_gradients_are_taken_once():
+    table = RowTable(torch.zeros(4, 2)).train()
+    for ids in ([2, 1], [1, 1]):
+        rows, place = table.gather(torch.tensor(ids))
+        rows[place].sum().backward()
+    ids, gradients = table.take_gradients()
+    assert ids.tolist() == [1, 2]
+    assert gradients.tolist() == [[3, 3], [1, 1]]
+    assert table.take_gradients() is None
+
+
+def test_a_step_without_a_gradient_moves_nothing():
+    table = RowTable(torch.ones(4, 2)).train()
+    table.gather(torch.tensor([1]))       # asked for and not used
+    RowAdam(table).step(1.0)
+    assert torch.equal(table.weight, torch.ones(4, 2))

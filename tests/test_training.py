@@ -1,0 +1,329 @@
+"""One round of training, unbroken and broken in every way, ends in the same bits."""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from tests.toy import UNWATCHED, run_round, toy_config, toy_corpus, trained
+from xcmodels.corpus import Texts
+from xcmodels.encoders import LABEL, QUERY, encode_all
+from xcmodels.method import Mined
+from xcmodels.methods.ngame import ENCODER, Ngame
+from xcmodels.retrieval import Retriever
+from xcmodels.training import Interrupted, Watch
+
+MINED, CLASSIFIERS = "encoder round 1", "classifier round 0"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return trained()
+
+
+def again(toy, name, folder, watch=UNWATCHED, method=None):
+    return run_round(toy.corpus, method or toy.method, toy.rounds[name], toy.mined[name], folder,
+                     start=toy.starts[name], watch=watch)
+
+
+def stop_after(steps):
+    """A watch that asks to stop after `steps` steps."""
+    done = []
+    return Watch(report=done.append, stop=lambda: len(done) >= steps)
+
+
+def interrupted(toy, name, folder, steps, method=None):
+    with pytest.raises(Interrupted, match="saved at step"):
+        again(toy, name, folder, stop_after(steps), method)
+
+
+def assert_same(one: Path, other: Path):
+    assert sorted(file.name for file in one.iterdir()) == ["model.safetensors", "optimiser.safetensors"]
+    for file in ("model.safetensors", "optimiser.safetensors"):
+        a, b = load_file(one / file), load_file(other / file)
+        assert a.keys() == b.keys()
+        assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+def checkpoints(folder):
+    return sorted((folder / "scratch").glob("*.safetensors"))
+
+
+def test_a_round_can_be_repeated(toy, tmp_path):
+    for name in toy.rounds:
+        out, metrics = again(toy, name, tmp_path / name)
+        assert_same(out, toy.outs[name])
+        assert metrics == toy.metrics[name]
+
+
+def test_another_seed_is_another_result(toy, tmp_path):
+    out, _ = again(toy, MINED, tmp_path, method=Ngame(toy_config(seed=1)))
+    a, b = (load_file(folder / "model.safetensors") for folder in (out, toy.outs[MINED]))
+    assert not torch.equal(a["table.weight"], b["table.weight"])
+
+
+@pytest.mark.parametrize(("name", "every"), [("encoder round 0", 1), ("encoder round 0", 9), (MINED, 4), (MINED, 7),
+                                             (CLASSIFIERS, 5)])
+def test_stopped_again_and_again(toy, tmp_path, name, every):
+    """9 steps are an epoch of this corpus, so that some stops fall on its end."""
+    stops = 0
+    while True:
+        try:
+            out, metrics = again(toy, name, tmp_path, stop_after(every))
+            break
+        except Interrupted:
+            assert len(checkpoints(tmp_path)) == 1
+            stops += 1
+    round_ = toy.rounds[name]
+    steps = (round_.last - round_.first) * -(-len(toy.corpus.training_rows()) // 64)
+    assert stops == steps // every
+    assert_same(out, toy.outs[name])
+    assert metrics == toy.metrics[name]
+
+
+def test_watching_changes_nothing(toy, tmp_path):
+    seen = []
+    out, _ = again(toy, MINED, tmp_path, Watch(report=seen.append, save_every=0.0))
+    assert_same(out, toy.outs[MINED])
+    steps = -(-len(toy.corpus.training_rows()) // 64)
+    assert [each.done for each in seen] == list(range(4 * steps + 1, 8 * steps + 1))
+    assert {each.steps for each in seen} == {12 * steps}
+    assert [each.epoch for each in seen] == np.repeat([4, 5, 6, 7], steps).tolist()
+    mean = np.mean([each.loss for each in seen if each.epoch == 5])
+    assert toy.metrics[MINED][1] == {"epoch": 5.0, "loss": pytest.approx(mean)}
+    assert len(checkpoints(tmp_path)) == 1
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np, torch
+from tests.toy import UNWATCHED, run_round, toy_config
+from xcmodels import checkpoint
+from xcmodels.corpus import Corpus
+from xcmodels.corpus import Texts
+from xcmodels.encoders import LABEL, QUERY, encode_all
+from xcmodels.method import Mined
+from xcmodels.methods.ngame import Ngame
+from xcmodels.training import Watch
+
+corpus, clusters, start, folder, how = sys.argv[1:]
+torch.set_num_threads(1)
+method = Ngame(toy_config())
+done, save = [], checkpoint.save_file
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def report(progress):
+    done.append(progress)
+    if how == "between" and len(done) == 13:
+        die()
+
+def half(tensors, path, **rest):
+    save(tensors, path, **rest)
+    if len(done) == 11:
+        with open(path, "rb+") as handle:
+            handle.truncate(path.stat().st_size // 2)
+        die()
+
+if how == "saving":
+    checkpoint.save_file = half
+run_round(Corpus(Path(corpus)), method, method.rounds()[1], Mined(np.load(clusters)), Path(folder), start=Path(start),
+          watch=Watch(report=report, save_every=0.0))
+"""
+
+
+def test_killed_in_the_middle(toy, tmp_path):
+    """Once between a step and its checkpoint, once while a checkpoint is half written."""
+    np.save(tmp_path / "clusters.npy", toy.mined[MINED].clusters)
+    given = [str(toy.corpus.folder), str(tmp_path / "clusters.npy"), str(toy.starts[MINED])]
+    children = {how: subprocess.Popen([sys.executable, "-c", KILLED, *given, str(tmp_path / how), how],
+                                      env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()})
+                for how in ("between", "saving")}
+    assert [child.wait(120) for child in children.values()] == [-signal.SIGKILL] * 2
+    for how, steps in (("between", 12), ("saving", 10)):
+        assert not list((tmp_path / how / "out").iterdir())
+        assert [int(file.name.split("-")[0]) * 9 + int(file.name.split("-")[1]) - 36
+                for file in checkpoints(tmp_path / how)] == [steps]
+        seen = []
+        out, metrics = again(toy, MINED, tmp_path / how, Watch(report=seen.append))
+        assert len(seen) == 36 - steps
+        assert_same(out, toy.outs[MINED])
+        assert metrics == toy.metrics[MINED]
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[-7] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [flip, lambda file: os.truncate(file, file.stat().st_size // 2),
+                                    lambda file: file.write_bytes(b"")])
+def test_a_damaged_checkpoint_is_passed_over(toy, tmp_path, damage, caplog):
+    interrupted(toy, MINED, tmp_path, 12)
+    damage(checkpoints(tmp_path)[0])
+    seen = []
+    out, metrics = again(toy, MINED, tmp_path, Watch(report=seen.append))
+    assert len(seen) == 36
+    assert "damaged and passed over" in caplog.text
+    assert_same(out, toy.outs[MINED])
+    assert metrics == toy.metrics[MINED]
+
+
+def test_an_older_sound_checkpoint_is_taken_where_the_newest_is_damaged(toy, tmp_path):
+    interrupted(toy, MINED, tmp_path, 5)
+    older = checkpoints(tmp_path)[0]
+    shutil.copy(older, tmp_path / "kept")
+    interrupted(toy, MINED, tmp_path, 6)
+    shutil.copy(tmp_path / "kept", older)
+    assert len(checkpoints(tmp_path)) == 2
+    flip(checkpoints(tmp_path)[1])
+    seen = []
+    out, _ = again(toy, MINED, tmp_path, Watch(report=seen.append))
+    assert len(seen) == 31
+    assert_same(out, toy.outs[MINED])
+
+
+def test_stopping_where_a_damaged_checkpoint_lies_saves_a_sound_one(toy, tmp_path):
+    interrupted(toy, MINED, tmp_path, 12)
+    flip(checkpoints(tmp_path)[0])
+    interrupted(toy, MINED, tmp_path, 12)
+    seen = []
+    out, _ = again(toy, MINED, tmp_path, Watch(report=seen.append))
+    assert len(seen) == 24
+    assert_same(out, toy.outs[MINED])
+
+
+@pytest.mark.xfail(strict=True, reason="checkpoint.py _load: the model is changed before it is known to fit")
+@pytest.mark.parametrize("left_out", ["optimiser.rows.tokens.mean", "model.heads.label.outer.weight"])
+def test_a_checkpoint_that_does_not_fit_leaves_no_trace(toy, tmp_path, left_out, caplog):
+    """Whole by its sha256, but of another model: nothing of it may reach the one being trained."""
+    interrupted(toy, MINED, tmp_path, 12)
+    file = checkpoints(tmp_path)[0]
+    with safe_open(file, "pt") as handle:
+        about = handle.metadata()
+    tensors = load_file(file)
+    del tensors[left_out]
+    save_file(tensors, file, metadata=about)
+    file.rename(file.with_name(f"000005-000000003-{hashlib.sha256(file.read_bytes()).hexdigest()}.safetensors"))
+    out, _ = again(toy, MINED, tmp_path)
+    assert "does not fit" in caplog.text
+    assert_same(out, toy.outs[MINED])
+
+
+class Poisoned(Ngame):
+    """Its loss is not a number at one step."""
+
+    def batch(self, corpus, round_, mined, rows, rng):
+        self.rows = rows
+        return super().batch(corpus, round_, mined, rows, rng)
+
+    def loss(self, model, batch, stage):
+        terms = super().loss(model, batch, stage)
+        self.calls = getattr(self, "calls", 0) + 1
+        return {name: term * (torch.nan if self.calls == 8 else 1.0) for name, term in terms.items()}
+
+
+def test_a_loss_that_is_not_a_number_says_where(toy, tmp_path):
+    interrupted(toy, MINED, tmp_path, 6)
+    kept = checkpoints(tmp_path)
+    method = Poisoned(toy_config())
+    with pytest.raises(FloatingPointError) as caught:
+        again(toy, MINED, tmp_path, method=method)
+    # 6 steps, then 8: step 13 of the stage's epochs of 9, counted from 0 in epochs 4 and 5
+    assert "loss is nan at encoder epoch 5 step 4" in str(caught.value)
+    assert str(method.rows[:5].tolist()) in str(caught.value)
+    assert checkpoints(tmp_path) == kept
+    assert not list((tmp_path / "out").iterdir())
+    out, _ = again(toy, MINED, tmp_path)
+    assert_same(out, toy.outs[MINED])
+
+
+@pytest.mark.parametrize("rate", [1e38, float("nan")])
+def test_a_model_that_diverges_is_noticed(toy, tmp_path, rate):
+    """Scores that are not numbers must not vanish in the loss's masks."""
+    config = toy_config()
+    method = Ngame(replace(config, m1=replace(config.m1, table_lr=rate)))
+    with pytest.raises(FloatingPointError, match="encoder epoch 0 step"):
+        run_round(toy.corpus, method, method.rounds()[0], Mined(), tmp_path)
+
+
+def test_the_rounds_follow_the_schedule(toy):
+    shape = [(r.stage, r.index, r.first, r.last, r.mine, r.cluster_size) for r in toy.rounds.values()]
+    assert shape == [("encoder", 0, 0, 4, "", 1), ("encoder", 1, 4, 8, "clusters", 4),
+                     ("encoder", 2, 8, 12, "clusters", 8), ("classifier", 0, 0, 6, "clusters", 4)]
+    for name, round_ in toy.rounds.items():
+        assert [each["epoch"] for each in toy.metrics[name]] == list(range(round_.first, round_.last))
+
+
+def test_the_learning_rate_rises_and_falls():
+    stage = Ngame(toy_config()).stages()[0]
+    n = 540
+    assert stage.steps(n) == 12 * 9
+    rates = [stage.rate(step, n) for step in range(stage.steps(n))]
+    assert rates[0] == pytest.approx(1 / 5)
+    assert max(rates) == rates[4] == pytest.approx(1 - 4 / 108)
+    assert rates[-1] == pytest.approx(1 / 108)
+    assert all(rate > 0 for rate in rates)
+
+
+def test_training_rows_leave_out_validation_and_queries_without_labels(toy, tmp_path):
+    rows = toy.corpus.training_rows()
+    assert len(np.intersect1d(rows, toy.corpus.validation)) == 0
+    assert len(rows) == 600 - 60
+    other = toy_corpus(tmp_path, queries=60, labels=10, tests=5, validation=6, augment=True)
+    assert set(range(60, 70)) < set(other.training_rows().tolist())
+    own = [label for row in range(60) for label in other.positives["train"][row].tolist()]
+    assert other.frequencies().tolist() == [own.count(label) for label in range(10)]
+
+
+def test_the_second_module_leaves_the_encoder_alone(toy):
+    before = load_file(toy.outs["encoder round 2"] / "model.safetensors")
+    served = load_file(toy.retriever / "encoder" / "model.safetensors")
+    assert all(torch.equal(before[name], served[name]) for name in before)
+    start, end = toy.vectors["labels"], load_file(toy.outs[CLASSIFIERS] / "model.safetensors")["table.weight"].numpy()
+    assert start.shape == end.shape
+    assert np.abs(start - end).max() > 0.01
+
+
+def precision(corpus, predict):
+    """P@1 in percent over test queries that keep a positive after their filter pairs are taken away."""
+    hits = []
+    for row in range(len(corpus.sides["test"])):
+        banned = set(corpus.filters["test"][row].tolist())
+        true = set(corpus.positives["test"][row].tolist()) - banned
+        if true:
+            hits.append(next(label for label in predict(row) if label not in banned) in true)
+    assert len(hits) > 100
+    return 100 * np.mean(hits)
+
+
+def test_it_learns_what_is_planted(toy):
+    titles, contents = (list(Texts.load(toy.corpus.folder, f"test.{part}")) for part in ("title", "content"))
+    found = Retriever.load(toy.retriever).predict(titles, k=5, contents=contents)
+    fused = precision(toy.corpus, lambda row: [label.id for label in found[row]])
+    model = toy.method.build(toy.corpus, ENCODER, {})
+    before = encode_all(model, toy.corpus.sides["test"], QUERY) @ encode_all(model, toy.corpus.sides["label"], LABEL).T
+    untrained = precision(toy.corpus, lambda row: np.argsort(-before[row])[:5].tolist())
+    assert fused > 90
+    assert untrained < fused - 5
+    losses = [each["loss"] for name in ("encoder round 0", "encoder round 1") for each in toy.metrics[name]]
+    assert losses[3] < 0.5 * losses[0]
+    assert toy.measured["relevant"] > 60

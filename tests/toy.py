@@ -1,0 +1,197 @@
+"""A planted corpus that trains in seconds: each label has words of its own, queries mention words of their labels."""
+
+import atexit
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers
+
+from xcmodels.checkpoint import load_model
+from xcmodels.corpus import Corpus, Ragged, Texts
+from xcmodels.encoders import QUERY, EncoderConfig, encode_all
+from xcmodels.method import Mined, Round
+from xcmodels.methods.ngame import CLASSIFIER, ENCODER, FusionConfig, ModuleConfig, Ngame, NgameConfig
+from xcmodels.tokens import Tokenizer
+from xcmodels.training import Watch, train_round
+
+WORDS = 5        # of a label; its title shows the first two, so the others must be learned
+FILLERS = 12     # words that say nothing
+MOST = 3         # labels of a query
+
+
+def backend(labels: int) -> Backend:
+    """Whole words, numbered by hand."""
+    words = ["[PAD]", "[UNK]", *(f"filler{i}" for i in range(FILLERS)),
+             *(word(label, i) for label in range(labels) for i in range(WORDS))]
+    made = Backend(models.WordLevel({text: i for i, text in enumerate(words)}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    return made
+
+
+def word(label: int, i: int) -> str:
+    return f"l{label}w{i}"
+
+
+def toy_corpus(folder: Path, *, queries: int = 600, labels: int = 60, tests: int = 150, seed: int = 0,
+               validation: int = 60, augment: bool = False) -> Corpus:
+    """Write the corpus in the layout of `xcmodels.corpus` and open it; the same arguments give the same files.
+
+    A filter pair of a training query is a label whose words the query mentions though it is none of its positives;
+    a filter pair of a test query is one of its positives.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    Tokenizer(backend(labels), max_title=12, max_content=12).save(folder / "tokenizer")
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    counts = {"train": queries, "test": tests, "label": labels}
+    texts = {"label": ([f"{word(i, 0)} {word(i, 1)}" for i in range(labels)],
+                       [f"filler{i % FILLERS} {word(i, 0)}" for i in range(labels)])}
+    for split in ("train", "test"):
+        positives, filters, texts[split] = _queries(rng, counts[split], labels, split)
+        if split == "train" and augment:
+            positives += [[label] for label in range(labels)]
+            texts[split] = tuple(mine + labels_ for mine, labels_ in zip(texts[split], texts["label"], strict=True))
+        _ragged(positives).save(folder, f"positives.{split}")
+        _ragged(filters).save(folder, f"filters.{split}")
+    for side, (titles, contents) in texts.items():
+        tokens = tokenizer(titles, contents)
+        Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)).save(folder, f"{side}.tokens")
+        np.save(folder / f"{side}.titles.npy", tokens.titles.numpy().astype(np.int32))
+        Texts.save(folder, f"{side}.title", list(titles))
+        Texts.save(folder, f"{side}.content", list(contents))
+        Texts.save(folder, f"{side}.uid", [f"{side}:{i}" for i in range(len(titles))])
+    np.save(folder / "idf.npy", _idf(tokenizer, [texts["train"], texts["label"]]))
+    np.save(folder / "validation.npy", np.sort(rng.permutation(queries)[:validation]))
+    facts = counts | {"name": "toy", "augmented": labels if augment else 0, "vocabulary": tokenizer.size}
+    (folder / "corpus.json").write_text(json.dumps(facts))
+    return Corpus(folder)
+
+
+def _queries(rng: np.random.Generator, n: int, labels: int, split: str):
+    """Positives, filters, and (titles, contents) of n queries; frequent labels are drawn more often."""
+    share = 1 / np.arange(1, labels + 1) ** 0.3
+    positives, filters, titles, contents = [], [], [], []
+    for _ in range(n):
+        drawn = rng.choice(labels, rng.integers(1, MOST + 1), replace=False, p=share / share.sum()).tolist()
+        title = [word(label, i) for label in drawn for i in rng.permutation(WORDS)[:3]]
+        content = [word(drawn[0], int(rng.integers(WORDS))), f"filler{rng.integers(FILLERS)}"]
+        filtered = []
+        if rng.random() < 0.2:
+            if split == "train":
+                filtered = [int(rng.choice(np.setdiff1d(np.arange(labels), drawn)))]
+                content += [word(filtered[0], i) for i in range(WORDS)]
+            elif len(drawn) > 1:
+                filtered = drawn[:1]
+        title.append(f"filler{rng.integers(FILLERS)}")
+        positives.append(sorted(drawn))
+        filters.append(filtered)
+        titles.append(" ".join(title))
+        contents.append(" ".join(content))
+    return positives, filters, (titles, contents)
+
+
+def _ragged(rows: list[list[int]]) -> Ragged:
+    return Ragged(np.cumsum([0] + [len(row) for row in rows]), np.array([x for row in rows for x in row], np.int32))
+
+
+def _idf(tokenizer: Tokenizer, sides: list) -> np.ndarray:
+    """log((n + 1) / (df + 1)) of each token in titles, then of each token in contents."""
+    df, n = np.zeros((2, tokenizer.size)), 0
+    for titles, contents in sides:
+        n += len(titles)
+        for field, part in enumerate(tokenizer.fields(titles, contents)):
+            for ids in part:
+                for token in set(ids):
+                    df[field, token] += 1
+    return np.log((n + 1) / (df + 1)).astype(np.float32).ravel()
+
+
+def toy_config(**overrides: Any) -> NgameConfig:
+    """Settings that learn the planted corpus in a few seconds."""
+    m1 = ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, cluster_from=4, refresh_every=4,
+                      cluster_size=4, cluster_max=8)
+    m2 = ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, cluster_from=0, refresh_every=6,
+                      cluster_size=4, cluster_max=8, positives=3, dropout=0.3)
+    return NgameConfig(**{"m1": m1, "m2": m2, "fusion": FusionConfig(shortlist=20, min_leaf=20),
+                          "encoder": EncoderConfig(source="random", dim=32, token_dropout=0.1, batch=256)} | overrides)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """NGAME trained round by round: what each round was given and left, and the retriever made of it."""
+
+    corpus: Corpus
+    method: Ngame
+    rounds: dict[str, Round]
+    mined: dict[str, Mined]
+    starts: dict[str, Path | None]
+    outs: dict[str, Path]
+    metrics: dict[str, list[dict[str, float]]]
+    vectors: dict[str, np.ndarray]
+    retriever: Path
+    measured: dict[str, float]
+
+
+@cache
+def trained() -> Trained:
+    """Train on the toy corpus, once a session, with one thread."""
+    folder = Path(tempfile.mkdtemp(prefix="xc-toy-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    torch.set_num_threads(1)
+    return train_all(toy_corpus(folder / "corpus"), Ngame(toy_config()), folder)
+
+
+UNWATCHED = Watch()
+
+
+def run_round(corpus: Corpus, method: Ngame, round_: Round, mined: Mined, folder: Path, *,
+              start: Path | None = None, watch: Watch = UNWATCHED) -> tuple[Path, list[dict[str, float]]]:
+    """Train a round from its beginning or from `folder`'s step checkpoint; return its folder and metrics."""
+    out = folder / "out"
+    out.mkdir(parents=True, exist_ok=True)
+    model = method.build(corpus, round_.stage, mined.vectors)
+    return out, train_round(method, model, corpus, round_, mined, start=start, scratch=folder / "scratch", out=out,
+                            watch=watch)
+
+
+def train_all(corpus: Corpus, method: Ngame, folder: Path) -> Trained:
+    """Mine, train and embed in the order of NGAME's Algorithm 1, without any of the tasks."""
+    rounds = {round_.name: round_ for round_ in method.rounds()}
+    newest: dict[str, Path] = {}
+    mined: dict[str, Mined] = {}
+    starts: dict[str, Path | None] = {}
+    outs: dict[str, Path] = {}
+    metrics: dict[str, list[dict[str, float]]] = {}
+    vectors: dict[str, np.ndarray] = {}
+    for name, round_ in rounds.items():
+        if round_.stage == CLASSIFIER and not vectors:
+            vectors = dict(method.vectors(read_encoder(corpus, method, newest[ENCODER]), corpus))
+        clusters = None
+        if round_.mine:
+            rows = corpus.training_rows()
+            known = vectors["queries"][rows] if vectors else encode_all(
+                read_encoder(corpus, method, newest[ENCODER]), corpus.sides["train"], QUERY, rows=rows)
+            clusters = method.mine(known, round_)
+        mined[name] = Mined(clusters, vectors)
+        starts[name] = newest.get(round_.stage)
+        newest[round_.stage], metrics[name] = run_round(corpus, method, round_, mined[name],
+                                                        folder / name.replace(" ", "-"), start=starts[name])
+        outs[name] = newest[round_.stage]
+    (folder / "retriever").mkdir()
+    measured = method.retriever(newest, corpus, vectors, folder / "retriever")
+    return Trained(corpus, method, rounds, mined, starts, outs, metrics, vectors, folder / "retriever", measured)
+
+
+def read_encoder(corpus: Corpus, method: Ngame, folder: Path):
+    """Return the encoder of a round's folder."""
+    model = method.build(corpus, ENCODER, {})
+    load_model(model, folder)
+    return model
