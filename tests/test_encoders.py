@@ -220,7 +220,6 @@ def test_padding_does_not_change_a_vector(bert, idf, texts):
     assert torch.equal(labels, encoder(tokens([([5, 6], [])]), LABEL))
 
 
-@pytest.mark.xfail(strict=True, reason="load_encoder: buffers that are not saved are left on the meta device")
 def test_a_transformer_through_a_folder(bert, idf, texts, tmp_path):
     encoder = trained(build_encoder(bert, idf, 0)).eval()
     save_encoder(encoder, bert, tmp_path / "encoder")
@@ -253,7 +252,6 @@ def test_no_texts_at_all(bert, idf):
     assert build_encoder(BAG, idf, 0).eval()(tokens([]), QUERY).shape == (0, 12)
 
 
-@pytest.mark.xfail(strict=True, reason="Transformer.forward: the longest of no texts")
 def test_no_texts_at_all_for_a_transformer(bert, idf):
     assert build_encoder(bert, idf, 0).eval()(tokens([]), QUERY).shape == (0, 16)
 
@@ -263,7 +261,6 @@ def test_another_vocabulary_than_the_tokenizers(bert):
         build_encoder(replace(bert, kind="bag"), np.ones(82, np.float32), 0)
 
 
-@pytest.mark.xfail(strict=True, reason="_build_transformer: the vocabulary is not checked")
 def test_another_vocabulary_than_the_tokenizers_for_a_transformer(bert):
     with pytest.raises(ValueError, match=r"prepare\.tokenizer"):
         build_encoder(bert, np.ones(82, np.float32), 0)

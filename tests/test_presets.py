@@ -109,3 +109,15 @@ def test_paper_numbers():
 def test_presets_name_a_known_method_and_say_what_they_are_for():
     assert {"cpu", "cpu-learned", "minilm", "paper"} == set(PRESETS)
     assert all(each.method == "ngame" and len(each.about) > 20 for each in PRESETS.values())
+
+
+@pytest.mark.parametrize(("key", "value", "said"), [
+    ("m1.epochs", "-1", "m1.epochs: epochs must be at least 1, got -1"),
+    ("m1.batch_size", "0", "m1.batch_size: batch_size must be at least 1, got 0"),
+    ("m1.lr", "nan", "m1.lr: lr must be 0 or more, got nan"),
+    ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),
+    ("m1.cluster_from", "0", "m1.cluster_from must be at least 1"),
+])
+def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
+    with pytest.raises(ValueError, match=said):
+        resolve("ngame", "cpu", {key: value})

@@ -117,9 +117,9 @@ def _idf(tokenizer: Tokenizer, sides: list) -> np.ndarray:
 def toy_config(**overrides: Any) -> NgameConfig:
     """Settings that learn the planted corpus in a few seconds."""
     m1 = ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, cluster_from=4, refresh_every=4,
-                      cluster_size=4, cluster_max=8)
+                      double_every=4, cluster_size=4, cluster_max=8)
     m2 = ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, cluster_from=0, refresh_every=6,
-                      cluster_size=4, cluster_max=8, positives=3, dropout=0.3)
+                      double_every=6, cluster_size=4, cluster_max=8, positives=3, dropout=0.3)
     return NgameConfig(**{"m1": m1, "m2": m2, "fusion": FusionConfig(shortlist=20, min_leaf=20),
                           "encoder": EncoderConfig(source="random", dim=32, token_dropout=0.1, batch=256)} | overrides)
 

@@ -107,9 +107,9 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, chosen: np.ndarray, pool: np.
     positives = membership(corpus.positives["train"], rows, pool)
     weights = np.ones(positives.shape, dtype=np.float32)
     weights[positives] = 0.0
+    row, slot = np.nonzero(chosen >= 0)
+    weights[row, np.searchsorted(pool, chosen[row, slot])] = 1.0
     # Label texts added as queries come after the queries that filters speak of.
     known = rows < len(corpus.filters["train"])
     weights[known] *= ~membership(corpus.filters["train"], rows[known], pool)
-    row, slot = np.nonzero(chosen >= 0)
-    weights[row, np.searchsorted(pool, chosen[row, slot])] = 1.0
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))

@@ -44,9 +44,13 @@ class Optimisers:
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return every moment as one flat dict."""
-        flat = {f"rows.{name}.{key}": value for name, rows in self.rows.items() for key, value in rows.state().items()}
+        flat = self.rows_state()
         dense = self.dense.state_dict()["state"] if self.dense else {}
         return flat | {f"dense.{index}.{key}": value for index, state in dense.items() for key, value in state.items()}
+
+    def rows_state(self) -> dict[str, torch.Tensor]:
+        """Return the moments of the row tables, which are there from the first step on."""
+        return {f"rows.{name}.{key}": value for name, rows in self.rows.items() for key, value in rows.state().items()}
 
     def restore(self, flat: dict[str, torch.Tensor]) -> None:
         """Take up the moments that `state` returned."""
@@ -92,6 +96,8 @@ class StepCheckpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob("part.*"):
+            unfinished.unlink()
 
     def save(self, position: Position, model: nn.Module, optimisers: Optimisers) -> None:
         """Replace the newest checkpoint by this state."""
@@ -118,7 +124,7 @@ class StepCheckpoints:
                     continue
             try:
                 return self._load(file, model, optimisers)
-            except (SafetensorError, KeyError, RuntimeError) as error:
+            except (SafetensorError, KeyError, RuntimeError, TypeError, ValueError) as error:
                 log.warning("checkpoint %s does not fit and is passed over: %s", file, error)
         return None
 
@@ -130,9 +136,17 @@ class StepCheckpoints:
         for name, value in flat.items():
             kind, _, rest = name.partition(".")
             parts[kind][rest] = value
+        # Compared before anything is loaded, so that a file that is passed over leaves the model as it was.
+        for kind, held in (("model", model.state_dict()), ("optimiser", optimisers.rows_state())):
+            if wrong := [name for name, value in held.items() if _shape(parts[kind].get(name)) != value.shape]:
+                raise ValueError(f"{kind} tensor {wrong[0]} is missing or of another shape")
         model.load_state_dict(parts["model"])
         optimisers.restore(parts["optimiser"])
         return position
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("*-*-*.safetensors"))
+
+
+def _shape(tensor: torch.Tensor | None) -> torch.Size | None:
+    return None if tensor is None else tensor.shape

@@ -126,8 +126,13 @@ class Transformer(Encoder):
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, dim) unit vectors; padded to the longest text of the batch and no further."""
+        if len(tokens) == 0:
+            return torch.empty(0, self.dim, device=tokens.offsets.device)
         lengths = tokens.offsets.diff()
         width = int(lengths.max()) + 2
+        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
+            raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
+                             "lower prepare.max_title or prepare.max_content")
         place = torch.arange(width, device=lengths.device).expand(len(tokens), width)
         ids = torch.full((len(tokens), width), self.last, device=lengths.device)
         ids[:, 0] = self.first
@@ -175,6 +180,9 @@ def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
         raise ValueError("encoder.source=random is for encoder.kind=bag; name a folder or a hub id")
     model = _load(config.source)
     kept = model.config
+    if len(idf) // 2 > kept.vocab_size:
+        raise ValueError(f"encoder.source {config.source!r} embeds {kept.vocab_size} tokens but prepare.tokenizer has "
+                         f"{len(idf) // 2}; use the same for both")
     return Transformer(model, (_special(kept, ("cls_token_id", "bos_token_id"), 101),
                                _special(kept, ("sep_token_id", "eos_token_id"), 102)), config.batch)
 
@@ -212,15 +220,16 @@ def load_encoder(folder: Path) -> Encoder:
     """Read what `save_encoder` wrote, needing nothing but the folder; the tensors are mapped, not copied."""
     facts = json.loads((folder / "encoder.json").read_text())
     config = EncoderConfig(**facts["config"])
-    with torch.device("meta"):
-        if config.kind == "bag":
+    if config.kind == "bag":
+        with torch.device("meta"):
             empty: Encoder = BagOfTokens(torch.empty(facts["vocabulary"], facts["dim"]),
                                          torch.empty(2 * facts["vocabulary"]), config)
-        else:
-            from transformers import AutoConfig, AutoModel
+    else:
+        from transformers import AutoConfig, AutoModel
 
-            model = AutoModel.from_config(AutoConfig.from_pretrained(folder))
-            empty = Transformer(model, tuple(facts["special"]), config.batch)
+        # Not on the meta device: a transformer's position ids are computed when it is made, not saved.
+        empty = Transformer(AutoModel.from_config(AutoConfig.from_pretrained(folder)), tuple(facts["special"]),
+                            config.batch)
     empty.load_state_dict(load_file(folder / "model.safetensors"), assign=True)
     return empty
 

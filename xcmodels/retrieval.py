@@ -127,7 +127,7 @@ class Retriever:
             raise ValueError("texts must be a list of texts, got one text; write predict([text])")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        ids, scores = self.search(self.embed(texts, contents), k)
+        ids, scores = self.search(self.embed(texts, contents), min(k, len(self.uids)))
         return [[Label(int(i), self.uids[i], self.titles[i], round(float(s), 6)) for i, s in zip(row, of, strict=True)
                  if i >= 0] for row, of in zip(ids, scores, strict=True)]
 

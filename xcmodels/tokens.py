@@ -1,5 +1,6 @@
 """Texts as token ids: the tokenizer, and the ragged form in which batches of texts travel."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -101,12 +102,12 @@ class Tokenizer:
         """Write `tokenizer.json` in `folder`, the limits with it."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
-        (folder / "limits.txt").write_text(f"{self.max_title} {self.max_content}\n")
+        (folder / "limits.json").write_text(json.dumps([self.max_title, self.max_content]))
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
         """Read what `save` wrote."""
-        title, content = map(int, (folder / "limits.txt").read_text().split())
+        title, content = json.loads((folder / "limits.json").read_text())
         return cls(Backend.from_file(str(folder / "tokenizer.json")), max_title=title, max_content=content)
 
 

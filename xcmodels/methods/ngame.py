@@ -38,13 +38,25 @@ class ModuleConfig:
     warmup: int                # steps
     cluster_from: int          # epochs before it draw random batches: easy negatives first
     refresh_every: int         # tau: epochs between two clusterings
-    cluster_size: int          # C at the first clustering; doubles at every refresh
+    double_every: int          # epochs after which C doubles, at the next clustering
+    cluster_size: int          # C at the first clustering
     cluster_max: int           # where C stops doubling
     margin: float = 0.3
     positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
     negatives: int = 10        # hardest in-batch negatives of a row
     temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
     dropout: float = 0.0       # on the query vectors (M2)
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "refresh_every", "double_every", "cluster_size", "cluster_max",
+                     "positives", "negatives"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("lr", "table_lr", "warmup", "cluster_from", "margin", "temperature"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,10 @@ class NgameConfig:
     fusion: FusionConfig = field(default_factory=FusionConfig)
     index: str = "auto"        # auto | exact | hnsw
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.m1.cluster_from < 1:
+            raise ValueError("m1.cluster_from must be at least 1, got 0: clusters come from a trained encoder")
 
 
 class Classifiers(Model):
@@ -204,8 +220,10 @@ class Ngame:
 def _rounds(name: str, module: ModuleConfig) -> list[Round]:
     edges = [*range(module.cluster_from, module.epochs, module.refresh_every), module.epochs]
     rounds = [Round(name, 0, 0, min(module.cluster_from, module.epochs))] if module.cluster_from else []
-    for power, (first, last) in enumerate(pairwise(edges)):
-        size = min(module.cluster_size * 2**power, module.cluster_max)
+    for first, last in pairwise(edges):
+        # The power is cut as well: 2**1000 is no size.
+        doubled = min((first - module.cluster_from) // module.double_every, 32)
+        size = min(module.cluster_size * 2**doubled, module.cluster_max)
         rounds.append(Round(name, len(rounds), first, last, "clusters", size))
     return rounds
 
