@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 se
 
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -230,6 +231,8 @@ def _tell_counts(folder: Path, counts: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `xc`; ends the process with the exit code that the outcome has."""
+    # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or bool(os.environ.get("XC_DEBUG"))
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.states import Completed
@@ -107,4 +108,17 @@ def run(config: RunConfig, until: str = "register") -> Finished | None:
             if until == "train":
                 return None
             evaluate(name, config.method, runner)
-            return finish(session, runner.done, register_it=until == "register")
+            finished = finish(session, runner.done, register_it=until == "register")
+        show(finished)
+        return finished
+
+
+def show(finished: Finished) -> None:
+    """Leave the outcome in Prefect's UI: the metrics as a table, and where to look as text."""
+    rows = [{"metric": name.replace("/", "@"), "percent": round(value, 2)} for name, value in finished.metrics.items()
+            if name.partition("/")[0] in ("P", "PSP", "nDCG", "PSnDCG", "recall") and name.count("/") == 1]
+    create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")
+    create_markdown_artifact(
+        f"**{finished.model}**, version {finished.version or 'not registered'}: {finished.verdict}\n\n"
+        f"- report: `{finished.report}`\n- contracts: `{finished.contracts}`\n- MLflow: `{finished.mlflow}`\n",
+        key="outcome", description="What the run made and where it is")
