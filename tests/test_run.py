@@ -14,7 +14,7 @@ import pytest
 
 from tasks.artifacts import Store
 from tests.conftest import ROOT
-from tests.planted import QUICK
+from tests.planted import QUICK, words
 
 
 def settings(**more: str) -> list[str]:
@@ -115,6 +115,15 @@ def test_predict_answers_each_line_in_order(whole, xc, planted, tmp_path):
     assert hits > 36
     first = answers[0]["labels"][0]
     assert first["uid"] == f"L{first['id']}" and set(first) == {"id", "uid", "text", "score"}
+
+
+def test_the_three_lines_of_python(whole, planted):
+    from tasks.load import load
+
+    retriever = load("models:/planted@champion", home=whole[0])
+    answers = retriever.predict([" ".join(words(7)), " ".join(words(42))], k=5)
+    assert [labels[0].uid for labels in answers] == ["L7", "L42"]
+    assert repr(retriever) == "Retriever(ngame on planted, 80 labels)"
 
 
 def test_predict_refuses_what_cannot_be_meant(whole, xc, tmp_path):

@@ -1,0 +1,39 @@
+"""How fast is each kind of index, and what does it miss? Random unit vectors are the hard case for HNSW.
+
+    python benchmarks/bench_search.py [labels] [queries]
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from xcmodels import ann
+
+
+def timed(action: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what an action makes, and its seconds."""
+    began = time.perf_counter()
+    made = action()
+    return made, time.perf_counter() - began
+
+
+def main(labels: int = 65_536, queries: int = 2_048, dim: int = 384, k: int = 100) -> None:
+    """Print one row an index kind."""
+    rng = np.random.default_rng(0)
+    # Centres with noise around them, as trained label vectors have.
+    centres = rng.standard_normal((labels // 16, dim), dtype=np.float32)
+    vectors = centres[rng.integers(len(centres), size=labels)] + rng.standard_normal((labels, dim), dtype=np.float32)
+    asked = vectors[rng.integers(labels, size=queries)] + rng.standard_normal((queries, dim), dtype=np.float32)
+    print(f"{labels:,} labels, {queries:,} queries, d = {dim}, k = {k}")
+    print(f"{'index':<8}{'build s':>10}{'ms a query':>12}{'recall':>9}")
+    for kind in ann.KINDS:
+        index, built = timed(lambda kind=kind: ann.build(vectors, kind))
+        _, searched = timed(lambda index=index: index.search(asked, k))
+        print(f"{kind:<8}{built:>10.1f}{1000 * searched / queries:>12.2f}{ann.recall(index, vectors, asked, k):>9.3f}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
