@@ -17,10 +17,9 @@ $(VENV)/.ready: constraints.txt pyproject.toml
 $(DATA)/dataset.json: | $(VENV)/.ready
 	$(BIN)/xc data wordnet $(DATA)
 
-## run: the main job on real data: fetch, check, prepare, train, evaluate, register, predict
+## run: the main job on real data: fetch, check, prepare, train, evaluate, register; ends with predictions
 run: $(VENV)/.ready $(DATA)/dataset.json
 	$(BIN)/xc run --data $(DATA) --home $(HOME_DIR)
-	$(BIN)/xc predict --home $(HOME_DIR) --k 3 "a large wild cat with a mane" "the act of paying money" "to move quickly on foot"
 
 ## test: every test
 test: $(VENV)/.ready

@@ -116,7 +116,7 @@ def register(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> 
 @app.command
 def report(*, job: Job, tracked: Tracked = TRACKED) -> None:
     """Build the report of a run again; its path goes to stdout."""
-    print(_flow("evaluate", job, tracked).report)
+    print(_flow("report", job, tracked).report)
 
 
 @app.command

@@ -84,12 +84,12 @@ def evaluate(data: str, method: str, runner: Runner) -> None:
     runner([runner.pipeline.evaluate])
 
 
-UNTIL = ("prepare", "train", "evaluate", "register")
+UNTIL = ("prepare", "train", "evaluate", "register", "report")
 
 
 @flow(name="run", flow_run_name="{config.method} on {config.data.name}", log_prints=False)
 def run(config: RunConfig, until: str = "register") -> Finished | None:
-    """The whole job, or as much of it as `until` names: prepare, train, evaluate, register."""
+    """The whole job, or as much of it as `until` names; "report" is "evaluate", with the report written anew."""
     terminal = Terminal()
     store = Store(config.home)
     with store.run_lock(), Workers(config.dask or None, config.workers) as workers:
@@ -108,7 +108,8 @@ def run(config: RunConfig, until: str = "register") -> Finished | None:
             if until == "train":
                 return None
             evaluate(name, config.method, runner)
-            finished = finish(session, runner.done, register_it=until == "register")
+            made = any(not result.reused for result in runner.results.values())
+            finished = finish(session, runner.done, register_it=until == "register", rebuild=made or until == "report")
         show(finished)
         return finished
 

@@ -90,8 +90,11 @@ _GROUPS = {"checkpoint": "train", "mined": "refresh", "vectors": "refresh", "ret
            "evaluation": "evaluate"}
 
 
-def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool, date: str = "") -> Finished:
-    """Register the retriever if asked to, write the report, and end the run in MLflow."""
+def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool, rebuild: bool) -> Finished:
+    """Register the retriever if asked to, write the report, and end the run in MLflow.
+
+    rebuild: write the report although there is one; a newly registered version has it written anyway.
+    """
     store, pipeline, tracker = session.store, session.pipeline, session.tracker
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
     measured = _read(evaluation / "metrics.json")
@@ -100,9 +103,11 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
         kept = register(tracker, tracker.run_id or "", session.name, retriever_dir=store.open(done["build retriever"]),
                         retriever_digest=done["build retriever"].digest, evaluation=measured,
                         test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation))
-    facts = _facts(session, corpus, kept, done, date or datetime.now(UTC).date().isoformat())
+    facts = _facts(session, corpus, kept, done, datetime.now(UTC).date().isoformat())
     said = verdict(measured, facts) if kept else "evaluated, not registered"
-    report = _report(session, corpus, evaluation, facts)
+    report = store.home / "reports" / f"{pipeline.key[:16]}.html"
+    if rebuild or not report.exists() or (kept and not kept.reused):
+        _report(session, corpus, evaluation, facts, report)
     contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
     tracker.log_file(contracts, "contracts")
     tracker.finish("FINISHED", f"{said}\n\n    {session.config.command}")
@@ -134,11 +139,9 @@ def _facts(session: Session, corpus: Corpus, kept: Registration | None, done: Ma
         reason=kept.reason if kept else "not registered", seconds=seconds, date=date)
 
 
-def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts) -> Path:
-    """Write the report and its plots to HOME/reports and to MLflow; a report that fails does not fail the run."""
-    folder = session.store.home / "reports"
-    folder.mkdir(exist_ok=True)
-    page = folder / f"{session.pipeline.key[:16]}.html"
+def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts, page: Path) -> None:
+    """Write the report to `page` and, with its plots, to MLflow; a report that fails does not fail the run."""
+    page.parent.mkdir(exist_ok=True)
     try:
         page.write_text(build(corpus, evaluation, facts), encoding="utf-8")
         session.tracker.log_file(page, "report")
@@ -146,7 +149,6 @@ def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFac
             session.tracker.log_text(drawing.decode(), f"plots/{name}.svg")
     except Exception as error:
         session.say(f"the report could not be built ({error}); build it again with: xc report")
-    return page
 
 
 def _card(session: Session, corpus: Corpus, evaluation: Path) -> str:

@@ -76,12 +76,16 @@ def test_the_pyfunc_answers_as_the_retriever_does(world):
 
 ELSEWHERE = """
     import json, sys
-    assert not any(path.startswith({root!r}) for path in sys.path), sys.path
+    # The project may be installed in editable mode, by a finder of its own; here it is as if it were not.
+    sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+    sys.path = [path for path in sys.path if path.rstrip("/") != {root!r}]
+    import importlib.util
+    assert importlib.util.find_spec("xcmodels") is None
     import mlflow
     mlflow.set_tracking_uri({uri!r})
     model = mlflow.pyfunc.load_model("models:/xc@champion")
     import xcmodels
-    assert not xcmodels.__file__.startswith({root!r}), xcmodels.__file__
+    assert not xcmodels.__file__.startswith({root!r} + "/xcmodels"), xcmodels.__file__
     print(json.dumps(model.predict({queries!r}, params={{"k": 3}})["labels"].tolist()))
 """
 
