@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 se
 
 import json
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -156,11 +157,11 @@ def presets(*, as_json: Json = False) -> None:
 def _flow(until: str, job: Job, tracked: Tracked) -> Any:
     """Run the flow as far as `until`; -> its summary, None where nothing was evaluated."""
     from tasks.artifacts import Store
-    from tasks.plan import pipeline
+    from tasks.plan import settle
 
     # What cannot be meant is refused before Prefect's server is started, which takes seconds.
     settings = _settings(job.settings)
-    pipeline(job.data, job.method, job.preset, settings)
+    settle(job.data, job.method, job.preset, settings)
     Store(job.home)
     _environment(job.home)
     from flows.config import RunConfig
@@ -192,7 +193,8 @@ def _summary(finished: Any, home: Path) -> None:
         lines.append(f"MLflow has not got: {', '.join(finished.unsent)}; the same command sends it")
     if finished.version:
         home_flag = "" if home == HOME else f" --home {home}"
-        lines.append(f"next       xc predict{home_flag} --k 3 'a large wild cat'")
+        text = finished.examples[0]["text"][:60] if finished.examples else "a text"
+        lines.append(f"next       xc predict{home_flag} --k 3 {shlex.quote(text)}")
     print("\n".join(lines), file=sys.stderr)
 
 
@@ -212,8 +214,6 @@ def _settings(pairs: Sequence[str]) -> dict[str, str]:
 
 def _command() -> str:
     """Return the command as the user typed it, to paste."""
-    import shlex
-
     return " ".join(["xc", *map(shlex.quote, sys.argv[1:])])
 
 

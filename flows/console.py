@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from tasks.report_text import span
+
 LINE_EVERY = 30.0      # seconds between progress lines where there is no terminal
 REDRAW_EVERY = 0.5     # seconds between redraws of a terminal's line
 
@@ -35,7 +37,7 @@ class Terminal:
     def step(self, step: str, reused: bool, seconds: float) -> None:
         """Say that a step is done."""
         clear = "\r\x1b[2K" if self.live else ""
-        self.line(f"{clear}{'reused' if reused else duration(seconds):>12}  {step}")
+        self.line(f"{clear}{'reused' if reused else span(seconds):>12}  {step}")
 
     def plan(self, pipeline: Any, store: Any, config: Any, until: int) -> None:
         """Say, before any work, on what data and how, what will be run and why, and how long that took before."""
@@ -54,7 +56,7 @@ class Terminal:
             self.line(f"{len(told)} steps, all reused: nothing they depend on has changed")
             return
         known = [each.seconds for each in todo if each.seconds is not None]
-        estimate = f"about {duration(sum(known))}, by the last run here" if len(known) == len(todo) else \
+        estimate = f"about {span(sum(known))}, by the last run here" if len(known) == len(todo) else \
             "no estimate yet: some steps never ran here"
         self.line(f"{len(told)} steps: {len(told) - len(todo)} reused, {len(todo)} to run, {estimate}")
         for each in [each for each in todo if not each.reason.startswith("after ")]:
@@ -104,20 +106,8 @@ class _Bar:
         self.told = now
         rate = (progress.done - self.first) / (now - self.began)
         line = (f"{progress.stage} epoch {progress.epoch + 1}: step {progress.done:,} of {progress.steps:,}, "
-                f"loss {self.loss:.4f}, {rate:.1f} steps/s, {duration((progress.steps - progress.done) / rate)} left")
+                f"loss {self.loss:.4f}, {rate:.1f} steps/s, {span((progress.steps - progress.done) / rate)} left")
         if self.terminal.live:
             print(f"\r\x1b[2K  {line}", end="", file=sys.stderr, flush=True)
         else:
             self.terminal.line(f"    {line}")
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people say them: 0.4 s, 42 s, 3 min 10 s, 2 h 5 min."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.steps import Job, Step
 from xcmodels import ann, metrics, seeds
-from xcmodels.corpus import Corpus, Ragged
+from xcmodels.corpus import Corpus
 from xcmodels.encoders import QUERY, encode_all
 from xcmodels.retrieval import Retriever
 
@@ -29,8 +29,8 @@ def evaluate(seed: int, job: Job) -> None:
     """
     corpus, retriever = Corpus(job.inputs["corpus"]), Retriever.load(job.inputs["retriever"])
     queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY)
-    truth, filters = _pairs(corpus.positives["test"]), _pairs(corpus.filters["test"])
-    spare = int(corpus.filters["test"].lengths.max(initial=0))
+    truth, filters = corpus.positives["test"], corpus.filters["test"]
+    spare = int(filters.lengths.max(initial=0))
     ids, scores = retriever.search(queries, DEPTH + spare)
     ids, scores = metrics.drop_filtered(ids, scores, filters, DEPTH)
     frequencies = corpus.frequencies()
@@ -52,6 +52,3 @@ def _recalls(retriever: Retriever, queries: np.ndarray, seed: int) -> dict[str, 
     return {f"index/{name}/recall/{DEPTH}": 100 * ann.recall(index, index.vectors, queries[rows], DEPTH)
             for name, index in retriever.indexes.items()}
 
-
-def _pairs(ragged: Ragged) -> tuple[np.ndarray, np.ndarray]:
-    return ragged.offsets, ragged.values

@@ -48,13 +48,21 @@ class Pipeline:
         return {key: value for key, value in flat(self.settings).items() if value != preset[key]}
 
 
-def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
-    """Lay out a run. Raises UsageError for a setting or a folder that cannot be meant."""
+def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> tuple[RawDataSet, Settings]:
+    """Return what a run is to work on and how, from the names of its files alone.
+
+    Raises UsageError for a setting or a folder that cannot be meant.
+    """
     try:
         settings = resolve(method, preset, overrides)
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
-    raw = describe(data)
+    return describe(data), settings
+
+
+def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
+    """Lay out a run; this digests the raw files. Raises UsageError as `settle` does."""
+    raw, settings = settle(data, method, preset, overrides)
     made: Method = METHODS[method](settings.method)
     return Pipeline(raw, method, preset, settings, prepare.steps(raw, settings.prepare, settings.seed),
                     train.steps(made), evaluate_step(settings.seed))

@@ -1,4 +1,4 @@
-"""How a report writes texts and numbers: inert, short, signed."""
+"""How texts and numbers are written for people: inert, short, signed."""
 
 import re
 

@@ -1,6 +1,6 @@
 """What extreme classification reports: P, nDCG, PSP, PSnDCG and recall at k, filtered pairs, deciles of labels.
 
-A set of pairs is (indptr, indices), row by row; a scipy CSR matrix will do. Predictions are (n, K) int64 label ids,
+A set of pairs is a Ragged, or (indptr, indices), or a scipy CSR matrix. Predictions are (n, K) int64 label ids,
 best first; -1 is no prediction. Results are in percent. A row that has no true label (left, after filters) is in
 no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDCG are the same with and without it.
 """
@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-Pairs = Any  # (indptr, indices), or a scipy CSR matrix whose stored entries are the pairs
+from xcmodels.corpus import Ragged
+
+Pairs = Any  # a Ragged, (indptr, indices), or a scipy CSR matrix whose stored entries are the pairs
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,8 @@ def drop_filtered(
 
 
 def _parts(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(pairs, Ragged):
+        return pairs.offsets, pairs.values
     return (pairs.indptr, pairs.indices) if hasattr(pairs, "indptr") else pairs
 
 
