@@ -63,9 +63,21 @@ class Workers:
         if self.address is None:
             self._cluster = LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address="127.0.0.1:0")
             self._client = Client(self._cluster)
+            self._client.register_plugin(_quiet())
             return
         try:
             self._client = Client(self.address, timeout=10)
         except OSError as error:
             raise ServerError(f"no Dask scheduler answers at {self.address}",
                               hint="start one with: dask scheduler; or leave --dask out") from error
+
+
+def _quiet() -> Any:
+    """Return a plugin that silences the log of an embedded worker: what fails there is raised here, and said once."""
+    from distributed import WorkerPlugin
+
+    class Quiet(WorkerPlugin):
+        def setup(self, worker: Any) -> None:
+            logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
+
+    return Quiet()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -189,16 +190,34 @@ def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
     assert not list(home.glob("scratch/*/steps"))
 
 
-def test_broken_data_stops_before_anything_downstream(planted, xc, tmp_path):
-    data, home = tmp_path / "broken", tmp_path / "home"
+def break_rows(planted: Path, data: Path, change: Callable[[list[dict]], None]) -> None:
+    """Write a copy of the planted data set to `data` with its training rows changed."""
     shutil.copytree(planted, data)
     with gzip.open(data / "trn.json.gz", "rt") as stream:
         rows = [json.loads(line) for line in stream]
-    rows[6]["title"] = rows[6]["content"] = " "
-    rows[8]["target_ind"] = [3, 3]
-    rows[8]["target_rel"] = [1.0, 1.0]
+    change(rows)
     with gzip.open(data / "trn.json.gz", "wt") as stream:
         stream.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def test_what_fails_in_a_worker_is_said_once(planted, xc, tmp_path):
+    data, home = tmp_path / "broken", tmp_path / "home"
+    break_rows(planted, data, lambda rows: rows[6].update(target_ind=[10**6], target_rel=[1.0]))
+    code, out, said = xc("prepare", "--data", str(data), "--preset", "cpu-learned", "--home", str(home), *settings())
+    assert code == 3 and not out
+    last = said.strip().splitlines()[-2:]
+    assert last[0].startswith("error: trn.json.gz:7: label id 1000000 is not in lbl.json.gz")
+    assert last[1].startswith("hint: ")
+    assert "Traceback" not in said and said.count("1000000") == 1 and len(said.splitlines()) < 10
+
+
+def test_broken_data_stops_before_anything_downstream(planted, xc, tmp_path):
+    def change(rows: list[dict]) -> None:
+        rows[6]["title"] = rows[6]["content"] = " "
+        rows[8].update(target_ind=[3, 3], target_rel=[1.0, 1.0])
+
+    data, home = tmp_path / "broken", tmp_path / "home"
+    break_rows(planted, data, change)
     code, out, said = xc("run", "--data", str(data), "--preset", "cpu-learned", "--home", str(home), *settings())
     assert code == 3 and not out
     assert "trn.json.gz:7" in said or "trn.json.gz:9" in said
