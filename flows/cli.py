@@ -165,10 +165,12 @@ def _flow(until: str, job: Job, tracked: Tracked) -> Any:
     Store(job.home)
     _environment(job.home)
     from flows.config import RunConfig
+    from flows.environment import full_disk_explained
     from flows.run import run as flow_run
 
-    return flow_run(RunConfig.model_validate({**vars(job), **vars(tracked), "settings": settings,
-                                              "command": _command()}), until)
+    with full_disk_explained(job.home):
+        return flow_run(RunConfig.model_validate({**vars(job), **vars(tracked), "settings": settings,
+                                                  "command": _command()}), until)
 
 
 def _finish(finished: Any, home: Path, as_json: bool) -> None:

@@ -1,7 +1,14 @@
 """The surroundings of a run: quiet libraries and state in HOME, set before the libraries are imported."""
 
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from data_contracts.errors import ProjectError
+
+FULL = 8_000_000    # bytes free below which Prefect's server cannot be expected to work
 
 
 def set_up(home: Path) -> None:
@@ -21,3 +28,18 @@ def set_up(home: Path) -> None:
         "TOKENIZERS_PARALLELISM": "true",
     }.items():
         os.environ.setdefault(name, value)
+
+
+@contextmanager
+def full_disk_explained(home: Path) -> Iterator[None]:
+    """Name a full disk as the cause of what it makes fail: Prefect's server says `500`, or nothing."""
+    try:
+        yield
+    except ProjectError:
+        raise
+    except Exception as error:
+        free = shutil.disk_usage(home).free
+        if free >= FULL:
+            raise
+        raise ProjectError(f"the disk of {home} is full: {free / 1e6:.1f} MB free",
+                           hint="free space on that disk; the same command resumes") from error

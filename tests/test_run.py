@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,9 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from data_contracts.errors import ProjectError
+from flows.environment import full_disk_explained
 from tasks.artifacts import Store
 from tests.conftest import ROOT
 from tests.planted import QUICK, words
@@ -244,3 +248,31 @@ def test_two_runs_in_one_home(planted, xc, tmp_path):
     with Store(home).run_lock():
         code, _, said = xc(*command(planted, home))
     assert code == 2 and f"process {os.getpid()}" in said
+
+
+@pytest.mark.skipif(subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"],
+                                   capture_output=True).returncode != 0, reason="needs a mount namespace of its own")
+def test_a_full_disk_is_named_and_loses_nothing(whole, planted, xc, tmp_path):
+    """A home on a disk that is too small for the first step, then on one with room."""
+    home = tmp_path / "home"
+    home.mkdir()
+    words = [sys.executable, "-m", "flows.cli", "prepare", "--data", str(planted), "--preset", "cpu-learned",
+             "--home", str(home), *settings()]
+    script = f"""
+        mount -t tmpfs -o size=200k tmpfs {home} || exit 99
+        {shlex.join(words)}; test $? = 1 || exit 98
+        mount -o remount,size=100m {home} || exit 97
+        {shlex.join(words)}"""
+    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script], capture_output=True,
+                          text=True, timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    assert "No space left on device" in done.stderr and "free space on that disk" in done.stderr
+
+
+def test_a_full_disk_is_the_cause_of_what_prefect_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=3_000))
+    with pytest.raises(ProjectError, match=r"is full: 0\.0 MB free"), full_disk_explained(tmp_path):
+        raise RuntimeError("Server error '500 Internal Server Error'")
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="500"), full_disk_explained(tmp_path):
+        raise RuntimeError("Server error '500 Internal Server Error'")
