@@ -70,6 +70,16 @@ class Workers:
         except OSError as error:
             raise ServerError(f"no Dask scheduler answers at {self.address}",
                               hint="start one with: dask scheduler; or leave --dask out") from error
+        try:
+            self._client.run_on_scheduler(_here)
+        except Exception as error:
+            raise ServerError(f"the Dask scheduler at {self.address} cannot run xcflow: {type(error).__name__}",
+                              hint="install the same version where the scheduler and its workers run") from error
+
+
+def _here() -> bool:
+    """Return True where this package can be imported, which sending it there needs."""
+    return True
 
 
 def _quiet() -> Any:

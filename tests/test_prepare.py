@@ -3,17 +3,22 @@
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data_contracts.errors import ProjectError
+from data_contracts.errors import ProjectError, ServerError
 from tasks.artifacts import Store
 from tasks.cluster import Workers
 from tasks.plan import pipeline
 from tasks.steps import run
-from tests.planted import QUICK, write_planted
+from tests.conftest import ROOT
+from tests.planted import QUICK, words, write_planted
 from xcmodels.corpus import Corpus
 
 
@@ -41,8 +46,6 @@ def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
     truth = corpus.positives["train"]
     assert sorted(pairs) == [(row, label) for row in range(len(truth)) for label in truth[row].tolist()]
     tokens = corpus.sides["label"].tokens(np.array([3]))
-    from tests.planted import words
-
     assert corpus.tokenizer().backend.decode(tokens.ids.tolist()).strip() == " ".join(words(3))
     assert corpus.label_texts()[0][3] == "L3"
     df = np.zeros(len(corpus.idf), dtype=int)
@@ -99,6 +102,37 @@ def test_a_lost_worker_does_not_lose_the_run(tmp_path):
 def test_a_job_that_kills_its_workers_is_named():
     with Workers(count=2) as workers, pytest.raises(ProjectError, match="shard 7 killed the worker"):
         list(workers.map(die_always, [(7,)], name=lambda job: f"shard {job[0]}"))
+
+
+def test_an_existing_scheduler_makes_the_same_corpus(planted, tmp_path, workers):
+    with Workers(count=1) as others:
+        scheduler = others.client.scheduler.address
+        with Workers(address=scheduler) as theirs:
+            _, there = prepare(planted, tmp_path / "there", theirs)
+        assert others.client.scheduler_info()["workers"], "a scheduler that was there before is left running"
+    _, here = prepare(planted, tmp_path / "here", workers)
+    assert there == here
+
+
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["without the package", "with it"])
+def test_a_scheduler_without_the_package_is_told_apart(tmp_path, elsewhere):
+    """A scheduler of an environment where `tasks` cannot be imported, and one of ours."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    hide = "import sys; sys.modules['tasks'] = None; " if elsewhere else ""
+    command = [sys.executable, "-c", f"{hide}from distributed.cli.dask_scheduler import main; main()", "--port",
+               address.rpartition(":")[2], "--host", "127.0.0.1", "--no-dashboard"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}) as scheduler:
+        try:
+            assert scheduler.stderr is not None
+            next(line for line in scheduler.stderr if address in line)
+            refused = pytest.raises(ServerError, match="cannot run xcflow: ModuleNotFoundError")
+            with Workers(address=address) as workers, refused if elsewhere else nullcontext():
+                assert workers.client.scheduler.address == address
+        finally:
+            scheduler.terminate()
 
 
 @pytest.mark.parametrize(("change", "value"), [("labels", 1), ("train", 4)])
