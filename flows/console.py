@@ -26,8 +26,8 @@ class Terminal:
         self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def line(self, text: str) -> None:
-        """Print one line."""
-        print(text, file=sys.stderr, flush=True)
+        """Print one line, in the place of one that is being redrawn."""
+        print(f"\r\x1b[2K{text}" if self.live else text, file=sys.stderr, flush=True)
 
     def begin(self, step: str) -> None:
         """Say which step is under way; it is said once, at its end, where nobody watches."""
@@ -36,8 +36,7 @@ class Terminal:
 
     def step(self, step: str, reused: bool, seconds: float) -> None:
         """Say that a step is done."""
-        clear = "\r\x1b[2K" if self.live else ""
-        self.line(f"{clear}{'reused' if reused else span(seconds):>12}  {step}")
+        self.line(f"{'reused' if reused else span(seconds):>12}  {step}")
 
     def plan(self, pipeline: Any, store: Any, config: Any, until: int) -> None:
         """Say, before any work, on what data and how, what will be run and why, and how long that took before."""
