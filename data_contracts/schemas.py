@@ -33,6 +33,7 @@ SCHEMAS: dict[str, pa.Schema] = {
                      ("augmented", pa.bool_()), origin=False),
     "walks": _table(("node", pa.int64()), ("anchor", pa.int64()), ("weight", pa.float32()), origin=False),
     "clusters": _table(("query", pa.int64()), ("cluster", pa.int32()), origin=False),
+    "negatives": _table(("query", pa.int64()), ("labels", pa.list_(pa.int32())), origin=False),
 }
 
 SPLITS = ("train", "test")

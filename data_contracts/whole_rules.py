@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 
 from data_contracts.drift import drift
 from data_contracts.findings import Finding, Rule
+from data_contracts.list_rules import list_rules
 from data_contracts.schemas import kind_of
 from data_contracts.tables import Tables, mix, repeated
 
 _TEXT = ("title", "content")
 # The columns that no two rows of a table may share. A repeated filter pair changes nothing, so it only warns.
-_KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": ("query",),
+_KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": ("query",), "negatives": ("query",),
          "tokens": ("id", "augmented"), "positives": ("query", "label"), "filters": ("query", "label"),
          "edges": ("node", "anchor"), "walks": ("node", "anchor")}
 
@@ -29,10 +29,8 @@ def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[R
     yield Rule("pair_unique" if "label" in key or "anchor" in key else "id_unique", table,
                f"no two rows have the same {key}", partial(_same_key, tables, table), (table,),
                "warn" if kind == "filters" else "fail")
-    if kind in ("walks", "tokens", "clusters"):
-        if kind == "tokens":
-            yield Rule("token_range", table, "token numbers are 0 or more",
-                       partial(_negative_token, tables, table), (table,))
+    if kind in ("walks", "tokens", "clusters", "negatives"):
+        yield from list_rules(tables, table)
         return
     if kind in ("queries", "labels"):
         yield Rule("uid_unique", table, "no two rows have the same uid",
@@ -73,20 +71,6 @@ def _same_text(tables: Tables, table: str, columns: tuple[str, ...]) -> Finding:
     """Find rows with the texts of an earlier row."""
     later, first = tables.repeats(table, columns)
     return Finding(len(later), tables.show(table, later, (table, first)))
-
-
-def _negative_token(tables: Tables, table: str) -> Finding:
-    """Find rows with a token below 0, which would read the last row of an embedding table."""
-    finding = Finding()
-    for piece in tables.pieces(table, _TEXT):
-        for name in _TEXT:
-            column = piece.data[name].combine_chunks()
-            below = pc.less(pc.list_flatten(column), 0).to_numpy(False)
-            bad = np.unique(pc.list_parent_indices(column).to_numpy()[below])
-            finding.count += len(bad)
-            room = bad[:tables.limits.shown_rows - len(finding.rows)]
-            finding.rows += [{"column": name, **row} for row in tables.show(table, piece.position + room)]
-    return finding
 
 
 def _without_label(tables: Tables, table: str, queries: str) -> Finding:

@@ -143,15 +143,16 @@ def predict(*texts: str,
 
 @app.command
 def presets(*, as_json: Json = False) -> None:
-    """List the presets; with --json, every setting of each."""
+    """List the presets of each method; with --json, every setting of each."""
     from xcmodels.presets import PRESETS, flat
 
     if as_json:
-        print(json.dumps({name: {"method": each.method, "about": each.about, "settings": flat(each.settings())}
-                          for name, each in PRESETS.items()}, indent=1))
+        print(json.dumps({method: {name: {"about": each.about, "settings": flat(each.settings())}
+                                   for name, each in named.items()} for method, named in PRESETS.items()}, indent=1))
         return
-    for name, each in PRESETS.items():
-        print(f"{name:<12} {each.method:<8} {each.about}")
+    for method, named in PRESETS.items():
+        for name, each in named.items():
+            print(f"{method:<10} {name:<12} {each.about}")
 
 
 def _flow(until: str, job: Job, tracked: Tracked) -> Any:

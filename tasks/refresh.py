@@ -13,11 +13,12 @@ from tasks.graphs import contract_view
 from tasks.steps import Job, Step
 from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Corpus
-from xcmodels.encoders import QUERY, encode_all
-from xcmodels.method import Method, Mined, Round
+from xcmodels.method import Method, Mined, Round, Vectors
 from xcmodels.training import device
 
-SHARD = 1 << 20   # rows of a mined file's shard
+SHARD = 1 << 20   # rows of a shard that a contract is held against
+SIDES = ("queries", "labels")
+CLUSTERS, NEGATIVES = "clusters.npy", "negatives.npy"
 
 
 def mine_step(method: Method, round_: Round, source: dict[str, str]) -> Step:
@@ -38,47 +39,68 @@ def _code(method: Method) -> tuple[str, ...]:
 
 
 def mine(method: Method, round_: Round, job: Job) -> None:
-    """Cluster the training queries and hold the table of clusters against its contract."""
+    """Mine what a round trains on, and hold it against its contract."""
     corpus = Corpus(job.inputs["corpus"])
-    rows = corpus.training_rows()
     if "vectors" in job.inputs:
-        vectors = np.load(job.inputs["vectors"] / "queries.npy", mmap_mode="r")[rows]
+        vectors: Vectors = {name: partial(np.load, job.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}
     else:
-        model = method.build(corpus, round_.stage, {})
-        load_model(model, job.inputs["start"])
-        vectors = encode_all(model.to(device()), corpus.sides["train"], QUERY, rows=rows)  # type: ignore[arg-type]
-    clusters = method.mine(vectors, round_)
-    table = job.out / "clusters"
-    table.mkdir()
-    for number, start in enumerate(range(0, max(len(rows), 1), SHARD)):
-        part = slice(start, start + SHARD)
-        pq.write_table(pa.table([rows[part], clusters[part]], schema=SCHEMAS["clusters"]),
-                       table / f"part-{number:05d}.parquet")
-    view = contract_view(job.scratch / "view", {"clusters": job.out, "queries.train": job.inputs["tables"],
-                                                "labels": job.inputs["tables"]})
-    validate(view, only=["clusters"], report_dir=job.scratch / "report").raise_for_failure()
-    job.say(f"{len(rows):,} queries in {int(clusters.max(initial=-1)) + 1:,} clusters of {round_.cluster_size}")
+        vectors = _vectors(method, round_.stage, corpus, job.inputs["start"])
+    mined = method.mine(vectors, corpus, round_)
+    rows = corpus.training_rows()
+    made = {}
+    if mined.clusters is not None:
+        np.save(job.out / CLUSTERS, mined.clusters)
+        made["clusters"] = pa.table([rows, mined.clusters], schema=SCHEMAS["clusters"])
+        job.say(f"{len(rows):,} queries in {int(mined.clusters.max(initial=-1)) + 1:,} clusters of "
+                f"{round_.cluster_size}")
+    if mined.negatives is not None:
+        np.save(job.out / NEGATIVES, mined.negatives)
+        made["negatives"] = pa.table([rows, _lists(mined.negatives[rows])], schema=SCHEMAS["negatives"])
+        job.say(f"{len(rows):,} queries with {mined.negatives.shape[1]} hard negatives each")
+    _check(job, made)
+
+
+def _check(job: Job, made: dict[str, pa.Table]) -> None:
+    """Hold what was mined against its contract, beside the tables that it refers to."""
+    shards = job.scratch / "mined"
+    for name, table in made.items():
+        (shards / name).mkdir(parents=True, exist_ok=True)
+        for number, start in enumerate(range(0, max(len(table), 1), SHARD)):
+            pq.write_table(table.slice(start, SHARD), shards / name / f"part-{number:05d}.parquet")
+    beside = {name: job.inputs["tables"] for name in ("queries.train", "labels", "positives.train")}
+    view = contract_view(job.scratch / "view", {**dict.fromkeys(made, shards), **beside})
+    validate(view, only=list(made), report_dir=job.scratch / "report").raise_for_failure()
+
+
+def _lists(ids: np.ndarray) -> pa.Array:
+    """Return (n, k) ids as n lists without the -1 that stand for none."""
+    there = ids >= 0
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(there.sum(1))]), pa.int32()),
+                                    pa.array(ids[there], pa.int32()))
+
+
+def _vectors(method: Method, stage: str, corpus: Corpus, checkpoint: Path) -> Vectors:
+    model = method.build(corpus, stage, {})
+    load_model(model, checkpoint)
+    return method.vectors(model.to(device()), corpus)
 
 
 def embed(method: Method, stage: str, job: Job) -> None:
     """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever stand on."""
-    corpus = Corpus(job.inputs["corpus"])
-    model = method.build(corpus, stage, {})
-    load_model(model, job.inputs["model"])
-    for name, vectors in method.vectors(model.to(device()), corpus):
+    for name, make in _vectors(method, stage, Corpus(job.inputs["corpus"]), job.inputs["model"]).items():
+        vectors = make()
         np.save(job.out / f"{name}.npy", vectors)
         job.say(f"{len(vectors):,} {name}")
 
 
 def read_mined(mined: Path | None, vectors: Path | None) -> Mined:
-    """Return what a round is given, from the folders of its mined files and of its fixed vectors."""
-    clusters = None
-    if mined is not None:
-        shards = sorted((mined / "clusters").glob("part-*.parquet"))
-        clusters = np.concatenate([pq.read_table(shard)["cluster"].to_numpy() for shard in shards])
-    return Mined(clusters, read_vectors(vectors) if vectors else {})
+    """Map into memory what a round is given, from the folders of its mined files and of its fixed vectors."""
+    files = {name: mined / name if mined is not None else None for name in (CLUSTERS, NEGATIVES)}
+    clusters, negatives = (np.load(file, mmap_mode="r") if file is not None and file.exists() else None
+                           for file in files.values())
+    return Mined(clusters, negatives, read_vectors(vectors) if vectors else {})
 
 
 def read_vectors(folder: Path) -> dict[str, np.ndarray]:
     """Map the vectors of an embed step into memory, by side."""
-    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("queries", "labels")}
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in SIDES}

@@ -30,7 +30,7 @@ def steps(method: Method) -> list[Step]:
                 needs["start"] = models[stage.name]
             if stage.frozen:
                 needs["vectors"] = vectors
-            if round_.mine:
+            if round_.mines:
                 source = {"vectors": vectors} if stage.frozen else {"start": models[stage.name]}
                 out.append(mine_step(method, round_, source))
                 needs["mined"] = out[-1].name

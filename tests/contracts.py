@@ -32,6 +32,7 @@ def good() -> Rows:
         "edges.category.train": edges, "edges.category.label": edges, "walks.category.train": edges,
         "tokens.train": [*tokens, {"id": 12, "title": [3], "content": [1, 2], "augmented": True}],
         "clusters": [{"query": i, "cluster": i // 3} for i in range(12)],
+        "negatives": [{"query": i, "labels": [(i + 1) % 6, (i + 2) % 6][:i % 3]} for i in range(12)],
     }
 
 

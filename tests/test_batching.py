@@ -15,7 +15,9 @@ from xcmodels.batching import (
     membership,
     pooled_block,
     random_order,
+    sample_columns,
     sample_positive,
+    sample_some,
 )
 from xcmodels.corpus import Ragged
 from xcmodels.tokens import Tokens
@@ -65,7 +67,7 @@ def test_a_pooled_block_equals_a_loop_over_pairs(corpus, seed):
     assert (rows >= corpus.n_queries).any()            # label texts added as queries: no filter speaks of them
     for chosen in (sample_positive(corpus.positives["train"], rows, rng)[:, None], two_of_each(corpus, rows)):
         pool = np.unique(chosen[chosen >= 0])
-        block = pooled_block(corpus, rows, chosen, pool)
+        block = pooled_block(corpus, rows, pool, chosen)
         positives, weights = expected_block(corpus, rows, chosen.tolist(), pool.tolist())
         assert block.positives.tolist() == positives
         assert block.weights.tolist() == weights
@@ -85,7 +87,7 @@ def test_what_is_neither_pulled_nor_pushed(corpus):
     rows = np.arange(len(corpus.positives["train"]))
     chosen = sample_positive(corpus.positives["train"], rows, np.random.default_rng(0))[:, None]
     pool = np.arange(corpus.n_labels)
-    block = pooled_block(corpus, rows, chosen, pool)
+    block = pooled_block(corpus, rows, pool, chosen)
     filtered = [(row, label) for row in range(corpus.n_queries) for label in corpus.filters["train"][row].tolist()]
     assert len(filtered) > 10
     assert all(block.weights[pair] == 0 for pair in filtered)
@@ -99,9 +101,44 @@ def test_what_is_neither_pulled_nor_pushed(corpus):
 
 def test_only_augmented_rows(corpus):
     rows = corpus.n_queries + np.array([0, 7, 19])
-    block = pooled_block(corpus, rows, np.array([[0], [7], [19]]), np.array([0, 7, 19]))
+    block = pooled_block(corpus, rows, np.array([0, 7, 19]))
     assert torch.equal(block.positives, torch.eye(3) > 0)
     assert (block.weights == 1).all()
+
+
+def test_without_a_choice_every_positive_of_the_pool_is_pulled(corpus):
+    rows, pool = np.arange(40), np.arange(0, corpus.n_labels, 2)
+    block = pooled_block(corpus, rows, pool)
+    for i, row in enumerate(rows):
+        true, banned = corpus.positives["train"][row].tolist(), corpus.filters["train"][row].tolist()
+        assert block.positives[i].tolist() == [label in true for label in pool]
+        assert (block.weights[i] > 0).tolist() == [label not in banned for label in pool]
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_some_positives_of_each_row(corpus, most):
+    positives, rows = corpus.positives["train"], np.array([5, 3, 3, 60, 0])
+    drawn = [sample_some(positives, rows, most, np.random.default_rng(seed)) for seed in range(200)]
+    for labels in drawn:
+        ends = np.cumsum(np.minimum(positives.lengths[rows], most))
+        for part, row in zip(np.split(labels, ends[:-1]), rows, strict=True):
+            assert len(set(part.tolist())) == len(part) and set(part.tolist()) <= set(positives[row].tolist())
+        assert len(labels) == np.minimum(positives.lengths[rows], most).sum()
+    longest = int(np.argmax(positives.lengths[rows]))
+    start = int(np.minimum(positives.lengths[rows], most)[:longest].sum())
+    first = np.bincount([positives[rows[longest]].tolist().index(labels[start]) for labels in drawn])
+    assert first.min() > 200 / positives.lengths[rows].max() / 2, "every positive is drawn about as often"
+
+
+def test_some_columns_of_each_row():
+    matrix = np.array([[4, 7, 9, 1], [3, -1, 2, -1], [-1, -1, -1, -1]])
+    seen = {0: set(), 1: set()}
+    for seed in range(60):
+        drawn = sample_columns(matrix, 2, np.random.default_rng(seed)).tolist()
+        assert len(drawn) == 4 and len(set(drawn[:2])) == 2
+        seen[0] |= set(drawn[:2])
+        seen[1] |= set(drawn[2:])
+    assert seen == {0: {4, 7, 9, 1}, 1: {3, 2}}
 
 
 @pytest.mark.parametrize(("n", "clusters"), [(100, 10), (37, 9), (1, 1), (50, 50), (40, 1)])

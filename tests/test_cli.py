@@ -46,7 +46,7 @@ def test_a_slip_gets_a_hint_and_exit_code_2(xc, planted, tmp_path, words, said):
 def test_presets_as_data_only_on_stdout(xc):
     code, out, _ = xc("presets", "--json")
     assert code == 0
-    assert json.loads(out)["cpu"]["settings"]["m1.margin"] == 0.3
+    assert json.loads(out)["ngame"]["cpu"]["settings"]["m1.margin"] == 0.3
 
 
 def test_import_then_where_to_go(xc, tmp_path):

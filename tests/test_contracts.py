@@ -55,6 +55,12 @@ BROKEN = [
     ("clusters", 6, {"cluster": -1}, "cluster_range", -1),
     ("clusters", 6, {"query": 5}, "id_unique", 5),
     ("clusters", 6, {"query": 18}, "reference", 18),
+    ("negatives", 6, {"query": 5}, "id_unique", 5),
+    ("negatives", 6, {"query": 18}, "reference", 18),
+    ("negatives", 6, {"labels": [1, 6]}, "label_reference", "[1, 6]"),
+    ("negatives", 6, {"labels": [-1]}, "label_reference", "[-1]"),
+    ("negatives", 6, {"labels": [2, 3, 2]}, "label_reference", "[2, 3, 2]"),
+    ("negatives", 6, {"labels": [5, 0]}, "negative_is_positive", "[5, 0]"),
     ("tokens.train", 6, {"id": 5}, "id_unique", 5),
     ("tokens.train", 6, {"title": [3, -4]}, "token_range", "[3, -4]"),
     ("positives.train", 6, {"query": 5, "label": 5}, "pair_unique", 5),
@@ -69,7 +75,8 @@ def test_each_rule_names_its_row(tmp_path, case):
     table, row, values, rule, shown = case
     tables = good()
     tables[table][row] = {**tables[table][row], **values}
-    report = check(tmp_path, tables, only=[table], split=("positives.train", "walks.category.train", "clusters"))
+    split = ("positives.train", "walks.category.train", "clusters", "negatives")
+    report = check(tmp_path, tables, only=[table], split=split)
     assert [(r.rule, r.table, r.count) for r in report.failures] == [(rule, table, 1)]
     (found,) = report.failures[0].rows
     assert shown is None or shown in found.values()

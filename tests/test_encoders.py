@@ -12,13 +12,13 @@ from tests.toy import backend, toy_corpus
 from xcmodels.encoders import (
     LABEL,
     QUERY,
-    EncoderConfig,
     build_encoder,
     encode_all,
     load_encoder,
     save_encoder,
 )
 from xcmodels.tokens import Tokenizer, Tokens
+from xcmodels.trunks import EncoderConfig
 
 BAG = EncoderConfig(source="random", dim=12)
 VOCABULARY = 40
@@ -59,13 +59,13 @@ def trained(encoder, seed=5):
 
 def by_hand(encoder, made, side):
     """normalise(u + U gelu(W u + b)), u the unit sum of idf * embedding of title rows, then of content rows."""
-    table, idf = encoder.table.weight.double(), encoder.idf.double()
+    table, idf = encoder.trunk.table.weight.double(), encoder.trunk.idf.double()
     head = encoder.heads[side if side in encoder.heads else QUERY]
     out = []
     for ids, title in rows_of(made):
-        total = torch.zeros(encoder.dim).double()
+        total = torch.zeros(encoder.trunk.dim).double()
         for place, token in enumerate(ids):
-            row = token if place < title else token + encoder.vocabulary
+            row = token if place < title else token + encoder.trunk.vocabulary
             total = total + idf[row] * table[row]
         unit = total / max(float(total.detach().norm()), 1e-12)
         hidden = head.inner.weight.double() @ unit + head.inner.bias.double()
@@ -85,8 +85,8 @@ def test_a_bag_equals_a_loop(idf, texts, tied, side, training):
 
 def test_at_the_start_the_head_is_the_identity_and_fields_are_alike(idf, texts):
     encoder = build_encoder(BAG, np.ones_like(idf), 0).eval()
-    assert torch.equal(encoder.table.weight[:VOCABULARY], encoder.table.weight[VOCABULARY:])
-    sums = encoder.bag(texts)
+    assert torch.equal(encoder.trunk.table.weight[:VOCABULARY], encoder.trunk.table.weight[VOCABULARY:])
+    sums = encoder.trunk(texts)
     torch.testing.assert_close(encoder(texts, QUERY), torch.nn.functional.normalize(sums, dim=1))
     torch.testing.assert_close(encoder(texts, QUERY), encoder(texts, LABEL))
     other = tokens([(ids, []) for ids, _ in rows_of(texts)])
@@ -95,7 +95,7 @@ def test_at_the_start_the_head_is_the_identity_and_fields_are_alike(idf, texts):
 
 def test_the_power_of_idf(idf):
     for power in (0.0, 0.5, 1.0):
-        weights = build_encoder(replace(BAG, idf_power=power), idf, 0).idf
+        weights = build_encoder(replace(BAG, idf_power=power), idf, 0).trunk.idf
         assert weights.numpy() == pytest.approx(idf**power, rel=1e-6)
         assert weights.dtype == torch.float32
 
@@ -122,15 +122,15 @@ def test_vectors_are_unit_and_an_empty_text_is_finite(idf, texts, side):
 def test_tokens_are_left_out_in_training_only(idf):
     encoder = trained(build_encoder(replace(BAG, token_dropout=0.4), idf, 0))
     many = tokens([([i], []) for i in range(4, 40)] * 40)
-    assert torch.equal(encoder.eval().bag(many), encoder.bag(many))
-    whole = encoder.bag(many)
+    assert torch.equal(encoder.eval().trunk(many), encoder.trunk(many))
+    whole = encoder.trunk(many)
     torch.manual_seed(0)
-    part = encoder.train().bag(many)
+    part = encoder.train().trunk(many)
     gone = (part == 0).all(1)
     assert 0.36 < gone.float().mean() < 0.44
     torch.testing.assert_close(part[~gone], whole[~gone])
     torch.manual_seed(0)
-    assert torch.equal(encoder.bag(many), part)
+    assert torch.equal(encoder.trunk(many), part)
 
 
 def test_both_sides_at_once(idf, texts):
@@ -139,16 +139,16 @@ def test_both_sides_at_once(idf, texts):
     queries, others = encoder.both(texts, labels)
     torch.testing.assert_close(queries, encoder(texts, QUERY))
     torch.testing.assert_close(others, encoder(labels, LABEL))
-    encoder.table.take_gradients()
+    encoder.trunk.table.take_gradients()
     (queries.sum() + others.sum()).backward()
     encoder.both(texts, labels)[0].sum().backward()
-    assert encoder.table.take_gradients()[0].tolist() == sorted(
+    assert encoder.trunk.table.take_gradients()[0].tolist() == sorted(
         {x + VOCABULARY * (place >= title) for made in (texts, labels) for ids, title in rows_of(made)
          for place, x in enumerate(ids)})
 
 
 def test_the_seed_decides_the_start(idf):
-    a, b, c = (build_encoder(BAG, idf, seed).table.weight for seed in (0, 0, 1))
+    a, b, c = (build_encoder(BAG, idf, seed).trunk.table.weight for seed in (0, 0, 1))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
 
@@ -156,9 +156,9 @@ def test_the_seed_decides_the_start(idf):
 def test_a_bag_through_a_folder(idf, texts, tmp_path):
     config = replace(BAG, tied=False, token_dropout=0.3, batch=7)
     encoder = trained(build_encoder(config, idf, 0)).eval()
-    save_encoder(encoder, config, tmp_path / "encoder")
+    save_encoder(encoder, tmp_path / "encoder")
     again = load_encoder(tmp_path / "encoder").eval()
-    assert (again.dim, again.batch, again.dropout) == (12, 7, 0.3)
+    assert (again.trunk.dim, again.trunk.batch, again.trunk.dropout) == (12, 7, 0.3)
     for side in (QUERY, LABEL):
         assert torch.equal(again(texts, side), encoder(texts, side))
     again.train()(texts, QUERY).sum().backward()
@@ -201,9 +201,9 @@ def bert(tmp_path_factory):
 
 def test_a_transformer_is_the_mean_of_its_last_states(bert, idf, texts):
     encoder = build_encoder(bert, idf, 0).eval()
-    assert (encoder.first, encoder.last, encoder.dim, encoder.batch) == (2, 3, 16, 3)
+    assert (encoder.trunk.first, encoder.trunk.last, encoder.trunk.dim, encoder.trunk.batch) == (2, 3, 16, 3)
     for row, (ids, _) in enumerate(rows_of(texts)):
-        states = encoder.model(input_ids=torch.tensor([[2, *ids, 3]])).last_hidden_state[0]
+        states = encoder.trunk.model(input_ids=torch.tensor([[2, *ids, 3]])).last_hidden_state[0]
         wanted = torch.nn.functional.normalize(states.mean(0), dim=0)
         torch.testing.assert_close(encoder(texts, QUERY)[row], wanted, rtol=1e-4, atol=1e-5)
 
@@ -222,17 +222,17 @@ def test_padding_does_not_change_a_vector(bert, idf, texts):
 
 def test_a_transformer_through_a_folder(bert, idf, texts, tmp_path):
     encoder = trained(build_encoder(bert, idf, 0)).eval()
-    save_encoder(encoder, bert, tmp_path / "encoder")
+    save_encoder(encoder, tmp_path / "encoder")
     again = load_encoder(tmp_path / "encoder").eval()
     assert not any(tensor.is_meta for tensor in [*again.parameters(), *again.buffers()])
-    assert (again.first, again.last, again.batch) == (2, 3, 3)
+    assert (again.trunk.first, again.trunk.last, again.trunk.batch) == (2, 3, 3)
     for side in (QUERY, LABEL):
         assert torch.equal(again(texts, side), encoder(texts, side))
 
 
 def test_what_is_saved_of_a_transformer(bert, idf, tmp_path):
     encoder = trained(build_encoder(bert, idf, 0))
-    save_encoder(encoder, bert, tmp_path / "encoder")
+    save_encoder(encoder, tmp_path / "encoder")
     kept = load_file(tmp_path / "encoder" / "model.safetensors")
     assert all(torch.equal(kept[name], value) for name, value in encoder.state_dict().items())
     assert {file.name for file in (tmp_path / "encoder").iterdir()} == {
@@ -241,10 +241,10 @@ def test_what_is_saved_of_a_transformer(bert, idf, tmp_path):
 
 def test_a_bag_from_a_transformers_embeddings(bert, idf):
     encoder = build_encoder(replace(bert, kind="bag"), idf, 0)
-    weight = encoder.table.weight[:VOCABULARY]
+    weight = encoder.trunk.table.weight[:VOCABULARY]
     assert weight.mean(0).abs().max() < 1e-6
     assert float(weight.square().sum(1).mean()) == pytest.approx(1.0, rel=1e-5)
-    given = build_encoder(bert, idf, 0).model.get_input_embeddings().weight.detach()
+    given = build_encoder(bert, idf, 0).trunk.model.get_input_embeddings().weight.detach()
     assert torch.corrcoef(torch.stack([weight.ravel(), (given - given.mean(0)).ravel()]))[0, 1] > 0.9999
 
 
@@ -272,7 +272,7 @@ def test_minilm():
     with pytest.raises(ValueError, match="embeds 30522 tokens"):
         build_encoder(EncoderConfig(), np.ones(2 * made.size, np.float32), 0)
     encoder = build_encoder(EncoderConfig(), np.ones(2 * 30522, np.float32), 0).eval()
-    assert encoder.dim == 384
+    assert encoder.trunk.dim == 384
     from xcmodels.tokens import open_backend
 
     dog, puppy, tax = encoder(Tokenizer(open_backend("minilm"), max_title=8, max_content=8)(

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from xcmodels.methods import METHODS
 from xcmodels.methods.ngame import Ngame
 from xcmodels.presets import PRESETS, flat, nearest, resolve
 
@@ -23,13 +24,13 @@ def test_an_override_changes_nothing_else():
     assert flat(resolve("ngame", "cpu", {})) == before
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("preset", sorted(PRESETS["ngame"]))
 def test_every_flat_key_is_an_override_and_goes_round(preset):
     settings = resolve("ngame", preset, {})
     keys = flat(settings)
     assert {"m1.epochs", "m2.table_lr", "encoder.kind", "fusion.depth", "prepare.max_title", "seed"} <= set(keys)
     assert not any(key.startswith("method.") for key in keys)
-    for base in PRESETS:
+    for base in PRESETS["ngame"]:
         assert resolve("ngame", base, {key: str(value) for key, value in keys.items()}) == settings
 
 
@@ -82,14 +83,14 @@ def test_nearest():
     assert nearest("onne", ["one", "two"]) == ", did you mean 'one'?"
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("preset", sorted(PRESETS["ngame"]))
 def test_the_rounds_of_a_preset_cover_every_epoch_once(preset):
     method = Ngame(resolve("ngame", preset, {}).method)
     for stage in method.stages():
         rounds = [each for each in method.rounds() if each.stage == stage.name]
         assert [epoch for each in rounds for epoch in range(each.first, each.last)] == list(range(stage.epochs))
         assert [each.index for each in rounds] == list(range(len(rounds)))
-        sizes = [each.cluster_size for each in rounds if each.mine]
+        sizes = [each.cluster_size for each in rounds if each.mines]
         assert sizes == sorted(sizes)
         assert max(sizes, default=0) <= min(stage.batch_size, 512)
 
@@ -107,8 +108,11 @@ def test_paper_numbers():
 
 
 def test_presets_name_a_known_method_and_say_what_they_are_for():
-    assert {"cpu", "cpu-learned", "minilm", "paper"} == set(PRESETS)
-    assert all(each.method == "ngame" and len(each.about) > 20 for each in PRESETS.values())
+    assert set(PRESETS) == set(METHODS)
+    for method, named in PRESETS.items():
+        assert {"cpu", "cpu-learned", "minilm", "paper"} == set(named)
+        assert all(len(each.about) > 20 for each in named.values())
+        assert all(METHODS[method](resolve(method, name, {}).method).rounds() for name in named)
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [
@@ -116,7 +120,7 @@ def test_presets_name_a_known_method_and_say_what_they_are_for():
     ("m1.batch_size", "0", "m1.batch_size: batch_size must be at least 1, got 0"),
     ("m1.lr", "nan", "m1.lr: lr must be 0 or more, got nan"),
     ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),
-    ("m1.cluster_from", "0", "m1.cluster_from must be at least 1"),
+    ("m1.refresh_from", "0", "m1.refresh_from must be at least 1"),
 ])
 def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
     with pytest.raises(ValueError, match=said):

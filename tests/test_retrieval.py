@@ -12,9 +12,10 @@ import torch
 
 from tests.toy import toy_config, trained
 from xcmodels import ann
+from xcmodels.combine import pair_scores
 from xcmodels.corpus import Texts
 from xcmodels.methods.ngame import FusionConfig, Ngame
-from xcmodels.retrieval import Label, Retriever, candidates, pair_scores
+from xcmodels.retrieval import Label, Retriever, candidates
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +146,8 @@ def test_repr(retriever):
 def test_another_format_is_refused(toy, tmp_path):
     shutil.copytree(toy.retriever, tmp_path / "r")
     facts = json.loads((tmp_path / "r" / "retriever.json").read_text())
-    (tmp_path / "r" / "retriever.json").write_text(json.dumps(facts | {"format": 2}))
-    with pytest.raises(ValueError, match=r"of format 2, this version reads 1; install"):
+    (tmp_path / "r" / "retriever.json").write_text(json.dumps(facts | {"format": 3}))
+    with pytest.raises(ValueError, match=r"of format 3, this version reads 2; install"):
         Retriever.load(tmp_path / "r")
 
 

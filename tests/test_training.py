@@ -76,7 +76,7 @@ def test_a_round_can_be_repeated(toy, tmp_path):
 def test_another_seed_is_another_result(toy, tmp_path):
     out, _ = again(toy, MINED, tmp_path, method=Ngame(toy_config(seed=1)))
     a, b = (load_file(folder / "model.safetensors") for folder in (out, toy.outs[MINED]))
-    assert not torch.equal(a["table.weight"], b["table.weight"])
+    assert not torch.equal(a["trunk.table.weight"], b["trunk.table.weight"])
 
 
 @pytest.mark.parametrize(("name", "every"), [("encoder round 0", 1), ("encoder round 0", 9), (MINED, 4), (MINED, 7),
@@ -267,9 +267,9 @@ def test_a_model_that_diverges_is_noticed(toy, tmp_path):
 
 
 def test_the_rounds_follow_the_schedule(toy):
-    shape = [(r.stage, r.index, r.first, r.last, r.mine, r.cluster_size) for r in toy.rounds.values()]
-    assert shape == [("encoder", 0, 0, 4, "", 1), ("encoder", 1, 4, 8, "clusters", 4),
-                     ("encoder", 2, 8, 12, "clusters", 8), ("classifier", 0, 0, 6, "clusters", 4)]
+    shape = [(r.stage, r.index, r.first, r.last, r.cluster_size, r.negatives) for r in toy.rounds.values()]
+    assert shape == [("encoder", 0, 0, 4, 0, 0), ("encoder", 1, 4, 8, 4, 0), ("encoder", 2, 8, 12, 8, 0),
+                     ("classifier", 0, 0, 6, 4, 0)]
     for name, round_ in toy.rounds.items():
         assert [each["epoch"] for each in toy.metrics[name]] == list(range(round_.first, round_.last))
 
@@ -351,7 +351,7 @@ def test_the_schedule_reaches_both_optimisers(toy):
     optimisers.step(0.25)
     moved = {name: float((value - before[name]).abs().max()) for name, value in model.state_dict().items()}
     assert moved["heads.query.outer.weight"] == pytest.approx(0.25 * 2e-3, rel=1e-2)
-    assert moved["table.weight"] == pytest.approx(0.25 * 1e-2, rel=1e-2)
+    assert moved["trunk.table.weight"] == pytest.approx(0.25 * 1e-2, rel=1e-2)
 
 
 class Recording(Ngame):
@@ -400,5 +400,5 @@ def test_the_retriever_holds_the_trained_classifiers(toy):
                                                         (3, 4, [(0, 3)]), (5, 0, [(0, 4), (4, 5)])])
 def test_rounds_of_odd_schedules(epochs, first, edges):
     config = toy_config()
-    method = Ngame(replace(config, m2=replace(config.m2, epochs=epochs, cluster_from=first, refresh_every=4)))
+    method = Ngame(replace(config, m2=replace(config.m2, epochs=epochs, refresh_from=first, refresh_every=4)))
     assert [(r.first, r.last) for r in method.rounds() if r.stage != ENCODER] == edges

@@ -22,11 +22,13 @@ from tokenizers.models import WordPiece
 
 from tasks.artifacts import Artifact, Store, digest_of
 from xcmodels import ann
+from xcmodels.combine import TreeFusion
 from xcmodels.corpus import Texts
-from xcmodels.encoders import LABEL, EncoderConfig, build_encoder
+from xcmodels.encoders import LABEL, build_encoder
 from xcmodels.fusion import RegressionTree
-from xcmodels.retrieval import TreeFusion, save_retriever
+from xcmodels.retrieval import save_retriever
 from xcmodels.tokens import Tokenizer, learn_backend
+from xcmodels.trunks import EncoderConfig
 
 KINDS = ("wolf", "fox", "dog", "cat", "seal", "oak", "elm", "fern", "moss", "pike")
 PLACES = ("river", "mountain", "desert", "forest", "sea")
@@ -52,8 +54,8 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     frequencies = np.arange(1, len(LABELS) + 1, dtype=np.float32)
     fusion = TreeFusion(tree, vectors, index.vectors, frequencies)
     (folder / "retriever").mkdir()
-    save_retriever(folder / "retriever", corpus, encoder=encoder, config=config, index=index, shortlist=20,
-                   fusion=fusion)
+    save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, indexes={"classifier": index},
+                   shortlist=20, scores=fusion)
     return folder / "retriever"
 
 

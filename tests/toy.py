@@ -4,8 +4,8 @@ import atexit
 import json
 import shutil
 import tempfile
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Corpus, Ragged, Texts
-from xcmodels.encoders import QUERY, EncoderConfig, encode_all
-from xcmodels.method import Mined, Round
-from xcmodels.methods.ngame import CLASSIFIER, ENCODER, FusionConfig, ModuleConfig, Ngame, NgameConfig
+from xcmodels.method import Method, Mined, Model, Round
+from xcmodels.methods.ngame import FusionConfig, ModuleConfig, Ngame, NgameConfig
 from xcmodels.tokens import Tokenizer
 from xcmodels.training import Watch, train_round
+from xcmodels.trunks import EncoderConfig
 
 WORDS = 5        # of a label; its title shows the first two, so the others must be learned
 FILLERS = 12     # words that say nothing
@@ -116,9 +116,9 @@ def _idf(tokenizer: Tokenizer, sides: list) -> np.ndarray:
 
 def toy_config(**overrides: Any) -> NgameConfig:
     """Settings that learn the planted corpus in a few seconds."""
-    m1 = ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, cluster_from=4, refresh_every=4,
+    m1 = ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, refresh_from=4, refresh_every=4,
                       double_every=4, cluster_size=4, cluster_max=8)
-    m2 = ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, cluster_from=0, refresh_every=6,
+    m2 = ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, refresh_from=0, refresh_every=6,
                       double_every=6, cluster_size=4, cluster_max=8, positives=3, dropout=0.3)
     return NgameConfig(**{"m1": m1, "m2": m2, "fusion": FusionConfig(shortlist=20, min_leaf=20),
                           "encoder": EncoderConfig(source="random", dim=32, token_dropout=0.1, batch=256)} | overrides)
@@ -126,10 +126,10 @@ def toy_config(**overrides: Any) -> NgameConfig:
 
 @dataclass(frozen=True)
 class Trained:
-    """NGAME trained round by round: what each round was given and left, and the retriever made of it."""
+    """A method trained round by round: what each round was given and left, and the retriever made of it."""
 
     corpus: Corpus
-    method: Ngame
+    method: Method
     rounds: dict[str, Round]
     mined: dict[str, Mined]
     starts: dict[str, Path | None]
@@ -152,7 +152,7 @@ def trained() -> Trained:
 UNWATCHED = Watch()
 
 
-def run_round(corpus: Corpus, method: Ngame, round_: Round, mined: Mined, folder: Path, *,
+def run_round(corpus: Corpus, method: Method, round_: Round, mined: Mined, folder: Path, *,
               start: Path | None = None, watch: Watch = UNWATCHED) -> tuple[Path, list[dict[str, float]]]:
     """Train a round from its beginning or from `folder`'s step checkpoint; return its folder and metrics."""
     out = folder / "out"
@@ -162,9 +162,10 @@ def run_round(corpus: Corpus, method: Ngame, round_: Round, mined: Mined, folder
                             watch=watch)
 
 
-def train_all(corpus: Corpus, method: Ngame, folder: Path) -> Trained:
-    """Mine, train and embed in the order of NGAME's Algorithm 1, without any of the tasks."""
+def train_all(corpus: Corpus, method: Method, folder: Path) -> Trained:
+    """Mine, train and embed round by round, without any of the tasks."""
     rounds = {round_.name: round_ for round_ in method.rounds()}
+    frozen = {stage.name for stage in method.stages() if stage.frozen}
     newest: dict[str, Path] = {}
     mined: dict[str, Mined] = {}
     starts: dict[str, Path | None] = {}
@@ -172,26 +173,30 @@ def train_all(corpus: Corpus, method: Ngame, folder: Path) -> Trained:
     metrics: dict[str, list[dict[str, float]]] = {}
     vectors: dict[str, np.ndarray] = {}
     for name, round_ in rounds.items():
-        if round_.stage == CLASSIFIER and not vectors:
-            vectors = dict(method.vectors(read_encoder(corpus, method, newest[ENCODER]), corpus))
-        clusters = None
-        if round_.mine:
-            rows = corpus.training_rows()
-            known = vectors["queries"][rows] if vectors else encode_all(
-                read_encoder(corpus, method, newest[ENCODER]), corpus.sides["train"], QUERY, rows=rows)
-            clusters = method.mine(known, round_)
-        mined[name] = Mined(clusters, vectors)
+        if round_.stage in frozen and not vectors:
+            vectors = embed(corpus, method, *list(newest.items())[-1])
+        found = Mined()
+        if round_.mines:
+            known = vectors or embed(corpus, method, round_.stage, newest[round_.stage])
+            found = method.mine({side: partial(known.__getitem__, side) for side in known}, corpus, round_)
+        mined[name] = replace(found, vectors=vectors)
         starts[name] = newest.get(round_.stage)
         newest[round_.stage], metrics[name] = run_round(corpus, method, round_, mined[name],
                                                         folder / name.replace(" ", "-"), start=starts[name])
         outs[name] = newest[round_.stage]
+    vectors = vectors or embed(corpus, method, *list(newest.items())[-1])
     (folder / "retriever").mkdir()
     measured = method.retriever(newest, corpus, vectors, folder / "retriever")
     return Trained(corpus, method, rounds, mined, starts, outs, metrics, vectors, folder / "retriever", measured)
 
 
-def read_encoder(corpus: Corpus, method: Ngame, folder: Path):
-    """Return the encoder of a round's folder."""
-    model = method.build(corpus, ENCODER, {})
+def embed(corpus: Corpus, method: Method, stage: str, folder: Path) -> dict[str, np.ndarray]:
+    """Return the vectors of each side by the model of a round's folder."""
+    return {side: make() for side, make in method.vectors(read_model(corpus, method, stage, folder), corpus).items()}
+
+
+def read_model(corpus: Corpus, method: Method, stage: str, folder: Path) -> Model:
+    """Return the model of a round's folder."""
+    model = method.build(corpus, stage, {})
     load_model(model, folder)
     return model

@@ -86,6 +86,22 @@ def sample_positive(positives: Ragged, rows: np.ndarray, rng: np.random.Generato
     return positives.values[positives.offsets[rows] + (rng.random(len(rows)) * lengths).astype(np.int64)]
 
 
+def sample_some(positives: Ragged, rows: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    """Return up to `most` labels of each row, drawn without replacement, end to end (UniDEC, section 3.1: beta)."""
+    values, lengths = positives.take(rows)
+    row = np.repeat(np.arange(len(rows)), lengths)
+    order = np.lexsort((rng.random(len(values)), row))
+    rank = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return values[order[rank < most]]
+
+
+def sample_columns(matrix: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return up to `count` entries of each row, drawn without replacement, end to end; -1 is no entry."""
+    keys = np.where(matrix >= 0, rng.random(matrix.shape), np.inf)
+    drawn = np.take_along_axis(matrix, np.argsort(keys, axis=1)[:, :count], axis=1)
+    return drawn[drawn >= 0]
+
+
 def membership(ragged: Ragged, rows: np.ndarray, pool: np.ndarray) -> np.ndarray:
     """Return (R, C) bool: whether label pool[c] stands in row rows[r]; `pool` sorted and unique."""
     found = np.zeros((len(rows), len(pool)), dtype=bool)
@@ -98,17 +114,18 @@ def membership(ragged: Ragged, rows: np.ndarray, pool: np.ndarray) -> np.ndarray
     return found
 
 
-def pooled_block(corpus: Corpus, rows: np.ndarray, chosen: np.ndarray, pool: np.ndarray) -> Block:
+def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.ndarray | None = None) -> Block:
     """Return the block of training queries `rows` against the label `pool` (sorted, unique).
 
-    chosen (R, P) label ids, -1 = none: the positives that count in the loss. A row's other positives in the pool,
-    and its filter pairs, get weight 0: they are neither pulled nor pushed.
+    chosen (R, P) label ids, -1 = none: the positives that count in the loss, by default all that the pool holds. A
+    row's other positives in the pool, and its filter pairs, get weight 0: they are neither pulled nor pushed.
     """
     positives = membership(corpus.positives["train"], rows, pool)
     weights = np.ones(positives.shape, dtype=np.float32)
-    weights[positives] = 0.0
-    row, slot = np.nonzero(chosen >= 0)
-    weights[row, np.searchsorted(pool, chosen[row, slot])] = 1.0
+    if chosen is not None:
+        weights[positives] = 0.0
+        row, slot = np.nonzero(chosen >= 0)
+        weights[row, np.searchsorted(pool, chosen[row, slot])] = 1.0
     # Label texts added as queries come after the queries that filters speak of.
     known = rows < len(corpus.filters["train"])
     weights[known] *= ~membership(corpus.filters["train"], rows[known], pool)

@@ -39,8 +39,8 @@ class Optimisers:
                 group["lr"] = self.stage.lr * factor
             self.dense.step()
             self.dense.zero_grad()
-        for table in self.rows.values():
-            table.step(self.stage.table_lr * factor)
+        for name, table in self.rows.items():
+            table.step(self.stage.table_lr[name] * factor)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return every moment as one flat dict."""

@@ -1,10 +1,14 @@
-"""Encoders: texts to vectors on the unit sphere, for queries and labels alike."""
+"""Encoders: texts to vectors on the unit sphere, for queries and labels alike.
+
+An encoder is a trunk, which turns a text into one vector, and heads, which turn that into the vectors that a method
+scores with: one shared or one a side (Siamese encoders), or one of the dual encoder and one of the classifier (UniDEC).
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,22 +20,42 @@ from xcmodels import seeds
 from xcmodels.corpus import Side
 from xcmodels.method import Model
 from xcmodels.tables import RowTable
-from xcmodels.tokens import MINILM, Tokens, join, minilm_folder
+from xcmodels.tokens import Tokens
+from xcmodels.trunks import EncoderConfig, Trunk, build_trunk, empty_trunk, save_trunk
 
 QUERY, LABEL = "query", "label"
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
-    """Which encoder and what it starts from."""
+class HeadConfig:
+    """One head of an encoder."""
 
-    kind: str = "bag"           # bag | transformer
-    source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
-    dim: int = 384              # of a bag started at random; otherwise the source decides
-    tied: bool = False          # one residual layer for both sides (Siamese to the letter), or one a side
-    token_dropout: float = 0.0  # share of a text's tokens left out in training (bag)
-    idf_power: float = 1.0      # a token weighs idf^power (bag)
-    batch: int = 4096           # texts encoded at once outside training
+    kind: str               # unit | residual | tanh | linear
+    dim: int = 0            # of what it returns; 0 = as the trunk (always so for unit and residual)
+    dropout: float = 0.0    # on what it returns (tanh, linear)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The heads of an encoder, and its views: the names of the heads that make up a vector, by what it is of."""
+
+    heads: Mapping[str, HeadConfig]
+    views: Mapping[str, tuple[str, ...]]
+
+
+def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
+    """Return one head for both sides, or one a side; by default a residual layer, beside a transformer none."""
+    head = head or HeadConfig("residual" if config.kind == "bag" else "unit")
+    if config.tied or head.kind == "unit":
+        return Layout({QUERY: head}, {QUERY: (QUERY,), LABEL: (QUERY,)})
+    return Layout({QUERY: head, LABEL: head}, {QUERY: (QUERY,), LABEL: (LABEL,)})
+
+
+class Unit(nn.Module):
+    """v -> normalise(v)."""
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return F.normalize(vectors, dim=1)
 
 
 class Residual(nn.Module):
@@ -50,168 +74,74 @@ class Residual(nn.Module):
         return F.normalize(unit + self.outer(F.gelu(self.inner(unit))), dim=1)
 
 
-class Encoder(Model):
-    """Texts to vectors on the unit sphere; `dim` long, `batch` texts at once outside training."""
+class Projection(nn.Module):
+    """v -> dropout(tanh(W v + b)) of v at mean square 1, or dropout(W v + b) of unit v: UniDEC's g1, g2 (section 4.3).
 
-    dim: int
-    batch: int
-
-    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, dim) unit vectors of texts on `side`, "query" or "label"."""
-        raise NotImplementedError
-
-    def both(self, queries: Tokens, labels: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vectors of queries and of labels."""
-        return self(queries, QUERY), self(labels, LABEL)
-
-
-class BagOfTokens(Encoder):
-    """The idf-weighted sum of a text's token embeddings, then a residual layer.
-
-    A token has one embedding in titles and another in contents, equal at the start: which field a word stands
-    in says much about what it says. `tied=False` gives queries and labels a residual layer each, so that a
-    relation may have a direction ("dog" -> "canine" and not back); the token embeddings are always shared.
+    W starts as the identity, or as much of it as there is room for.
     """
 
-    def __init__(self, embeddings: torch.Tensor, idf: torch.Tensor, config: EncoderConfig) -> None:
+    def __init__(self, dim: int, config: HeadConfig) -> None:
         super().__init__()
-        self.vocabulary, self.dim = embeddings.shape
-        self.table = RowTable(embeddings.repeat(2, 1))
-        self.register_buffer("idf", idf)
-        self.dropout, self.batch = config.token_dropout, config.batch
-        sides = (QUERY,) if config.tied else (QUERY, LABEL)
-        self.heads = nn.ModuleDict({side: Residual(self.dim) for side in sides})
+        self.linear, self.tanh = nn.Linear(dim, config.dim or dim), config.kind == "tanh"
+        self.dropout, self.scale = config.dropout, dim**0.5 if self.tanh else 1.0
+        nn.init.eye_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
 
-    idf: torch.Tensor
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        out = self.linear(F.normalize(vectors, dim=1) * self.scale)
+        return F.dropout(torch.tanh(out) if self.tanh else out, self.dropout, self.training)
+
+
+class Encoder(Model):
+    """A trunk with heads; a view of a text is the vectors of some heads, each of unit length, end to end."""
+
+    def __init__(self, trunk: Trunk, config: EncoderConfig, layout: Layout) -> None:
+        super().__init__()
+        self.trunk, self.config, self.layout = trunk, config, layout
+        self.heads = nn.ModuleDict({name: _head(trunk.dim, each) for name, each in layout.heads.items()})
 
     def tables(self) -> dict[str, RowTable]:
         """The matrices that are trained by rows."""
-        return {"tokens": self.table}
+        return self.trunk.tables()
 
-    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, dim) unit vectors; a text without a token is the head's image of the origin."""
-        return self.head(self.bag(tokens), side)
+    def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
+        """Return (n, width(view)) vectors of texts, as seen in `view`: "query", "label" or another of the layout's."""
+        return self.view(self.trunk(tokens), view)
 
     def both(self, queries: Tokens, labels: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vectors of queries and of labels, summed in one go so that shared rows are gathered once."""
-        sums = self.bag(join(queries, labels))
-        return self.head(sums[:len(queries)], QUERY), self.head(sums[len(queries):], LABEL)
+        """Return the vectors of queries and of labels."""
+        pooled = self.trunk.groups(queries, labels)
+        return self.view(pooled[0], QUERY), self.view(pooled[1], LABEL)
 
-    def bag(self, tokens: Tokens) -> torch.Tensor:
-        """Return (n, dim) weighted sums of token embeddings."""
-        ids = tokens.ids + self.vocabulary * (~tokens.in_title())
-        weights = self.idf[ids]
-        if self.training and self.dropout:
-            weights = weights * (torch.rand_like(weights) >= self.dropout)
-        rows, place = self.table.gather(ids)
-        return F.embedding_bag(place, rows, tokens.offsets, mode="sum", per_sample_weights=weights,
-                               include_last_offset=True)
+    def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
+        """Return the vectors that a view's heads make of the trunk's."""
+        return torch.cat([F.normalize(self.heads[name](pooled), dim=1) for name in self.layout.views[view]], dim=1)
 
-    def head(self, sums: torch.Tensor, side: str) -> torch.Tensor:
-        """Return the unit vectors of (n, dim) sums on `side`, "query" or "label"."""
-        return self.heads[side if side in self.heads else QUERY](sums)
+    def width(self, view: str) -> int:
+        """Return the length of a vector of `view`."""
+        return sum(self.layout.heads[name].dim or self.trunk.dim for name in self.layout.views[view])
 
 
-class Transformer(Encoder):
-    """Any encoder that `transformers` loads: mean of the last hidden states, on the unit sphere."""
-
-    def __init__(self, model: nn.Module, special: tuple[int, int], batch: int) -> None:
-        super().__init__()
-        self.model, (self.first, self.last), self.batch = model, special, batch
-        self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-
-    def tables(self) -> dict[str, RowTable]:
-        """A transformer's embeddings are trained densely."""
-        return {}
-
-    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, dim) unit vectors; padded to the longest text of the batch and no further."""
-        if len(tokens) == 0:
-            return torch.empty(0, self.dim, device=tokens.offsets.device)
-        lengths = tokens.offsets.diff()
-        width = int(lengths.max()) + 2
-        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
-            raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
-                             "lower prepare.max_title or prepare.max_content")
-        place = torch.arange(width, device=lengths.device).expand(len(tokens), width)
-        ids = torch.full((len(tokens), width), self.last, device=lengths.device)
-        ids[:, 0] = self.first
-        ids[(place > 0) & (place <= lengths[:, None])] = tokens.ids
-        mask = place <= lengths[:, None] + 1
-        bf16 = lengths.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        with torch.autocast(lengths.device.type, torch.bfloat16, enabled=bf16):
-            hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        kept = hidden.float() * mask[:, :, None]
-        return F.normalize(kept.sum(1) / mask.sum(1, keepdim=True), dim=1)
+def _head(dim: int, config: HeadConfig) -> nn.Module:
+    if config.kind in ("tanh", "linear"):
+        return Projection(dim, config)
+    return Unit() if config.kind == "unit" else Residual(dim)
 
 
-def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int) -> Encoder:
-    """Build the encoder that `config` names; `idf` (2 * vocabulary,) weighs title then content tokens.
+def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:
+    """Build the encoder that `config` names with the heads of `layout`, by default a Siamese encoder's.
 
-    Raises ValueError for an unknown kind or a source whose vocabulary is not the tokenizer's.
+    idf (2 * vocabulary,) weighs title then content tokens. Raises ValueError as `build_trunk` does.
     """
-    if config.kind not in _BUILDERS:
-        raise ValueError(f"encoder.kind must be one of {', '.join(_BUILDERS)}, got {config.kind!r}")
     seeds.seed_torch(seed, "initial weights")
-    return _BUILDERS[config.kind](config, idf)
+    return Encoder(build_trunk(config, idf), config, layout or siamese(config))
 
 
-def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:
-    vocabulary = len(idf) // 2
-    if config.source == "random":
-        embeddings = torch.randn(vocabulary, config.dim) * config.dim**-0.5
-    else:
-        embeddings = _token_embeddings(config.source)
-        if len(embeddings) != vocabulary:
-            raise ValueError(f"encoder.source {config.source!r} embeds {len(embeddings)} tokens but prepare.tokenizer "
-                             f"has {vocabulary}; use the same for both, or encoder.source=random")
-    return BagOfTokens(embeddings, torch.from_numpy(np.asarray(idf, dtype=np.float32) ** config.idf_power), config)
-
-
-def _token_embeddings(source: str) -> torch.Tensor:
-    """Return the token embeddings of a transformer, centred, of unit mean square norm."""
-    weight = _load(source).get_input_embeddings().weight.detach().float()
-    weight = weight - weight.mean(0)
-    return weight / weight.square().sum(1).mean().sqrt()
-
-
-def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
-    if config.source == "random":
-        raise ValueError("encoder.source=random is for encoder.kind=bag; name a folder or a hub id")
-    model = _load(config.source)
-    kept = model.config
-    if len(idf) // 2 > kept.vocab_size:
-        raise ValueError(f"encoder.source {config.source!r} embeds {kept.vocab_size} tokens but prepare.tokenizer has "
-                         f"{len(idf) // 2}; use the same for both")
-    return Transformer(model, (_special(kept, ("cls_token_id", "bos_token_id"), 101),
-                               _special(kept, ("sep_token_id", "eos_token_id"), 102)), config.batch)
-
-
-def _special(config: Any, names: tuple[str, ...], default: int) -> int:
-    """Return the first special token id that the model's configuration names, else BERT's."""
-    return next((value for name in names if (value := getattr(config, name, None)) is not None), default)
-
-
-def _load(source: str) -> Any:
-    from transformers import AutoModel
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    place = minilm_folder() if source == MINILM else source
-    return AutoModel.from_pretrained(str(place), local_files_only=Path(place).exists(), trust_remote_code=False)
-
-
-_BUILDERS: dict[str, Callable[[EncoderConfig, np.ndarray], Encoder]] = {
-    "bag": _build_bag, "transformer": _build_transformer}
-
-
-def save_encoder(encoder: Encoder, config: EncoderConfig, folder: Path) -> None:
+def save_encoder(encoder: Encoder, folder: Path) -> None:
     """Write an encoder's tensors and configuration to `folder`."""
     folder.mkdir(parents=True)
-    if isinstance(encoder, Transformer):
-        encoder.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
-    facts = {"config": asdict(config), "vocabulary": getattr(encoder, "vocabulary", 0), "dim": encoder.dim,
-             "special": [encoder.first, encoder.last] if isinstance(encoder, Transformer) else []}
+    facts = {"config": asdict(encoder.config), "layout": asdict(encoder.layout),
+             "trunk": save_trunk(encoder.trunk, folder)}
     (folder / "encoder.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     save_file({name: value.contiguous() for name, value in encoder.state_dict().items()}, folder / "model.safetensors")
 
@@ -219,30 +149,23 @@ def save_encoder(encoder: Encoder, config: EncoderConfig, folder: Path) -> None:
 def load_encoder(folder: Path) -> Encoder:
     """Read what `save_encoder` wrote, needing nothing but the folder; the tensors are mapped, not copied."""
     facts = json.loads((folder / "encoder.json").read_text())
-    config = EncoderConfig(**facts["config"])
-    if config.kind == "bag":
-        with torch.device("meta"):
-            empty: Encoder = BagOfTokens(torch.empty(facts["vocabulary"], facts["dim"]),
-                                         torch.empty(2 * facts["vocabulary"]), config)
-    else:
-        from transformers import AutoConfig, AutoModel
-
-        # Not on the meta device: a transformer's position ids are computed when it is made, not saved.
-        empty = Transformer(AutoModel.from_config(AutoConfig.from_pretrained(folder)), tuple(facts["special"]),
-                            config.batch)
-    empty.load_state_dict(load_file(folder / "model.safetensors"), assign=True)
-    return empty
+    config, layout = EncoderConfig(**facts["config"]), facts["layout"]
+    heads = {name: HeadConfig(**each) for name, each in layout["heads"].items()}
+    encoder = Encoder(empty_trunk(config, folder, facts["trunk"]), config,
+                      Layout(heads, {view: tuple(names) for view, names in layout["views"].items()}))
+    encoder.load_state_dict(load_file(folder / "model.safetensors"), assign=True)
+    return encoder
 
 
 @torch.no_grad()
-def encode_all(encoder: Encoder, corpus_side: Side, side: str, rows: np.ndarray | None = None) -> np.ndarray:
-    """Encode a whole side of a corpus, or `rows` of it, (n, dim) float32, `encoder.batch` texts at a time."""
+def encode_all(encoder: Encoder, side: Side, view: str, rows: np.ndarray | None = None) -> np.ndarray:
+    """Encode a whole side of a corpus, or `rows` of it, (n, width(view)) float32, `trunk.batch` texts at a time."""
     encoder.eval()
-    batch = encoder.batch
-    rows = np.arange(len(corpus_side)) if rows is None else rows
-    device = next(encoder.parameters()).device
-    out = np.empty((len(rows), encoder.dim), dtype=np.float32)
+    batch = encoder.trunk.batch
+    rows = np.arange(len(side)) if rows is None else rows
+    device = next(chain(encoder.parameters(), encoder.buffers())).device
+    out = np.empty((len(rows), encoder.width(view)), dtype=np.float32)
     for start in range(0, len(rows), batch):
         part = rows[start:start + batch]
-        out[start:start + len(part)] = encoder(corpus_side.tokens(part).to(device), side).cpu().numpy()
+        out[start:start + len(part)] = encoder(side.tokens(part).to(device), view).cpu().numpy()
     return out

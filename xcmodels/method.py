@@ -4,7 +4,7 @@ Training is a sequence of rounds. A round is a pure step, (checkpoint, corpus, m
 nothing is mined inside it, so a killed run resumes at the last round and a refresh can run anywhere.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -26,7 +26,7 @@ class Stage:
     epochs: int
     batch_size: int
     lr: float            # of the dense parameters
-    table_lr: float      # of the matrices trained by rows
+    table_lr: Mapping[str, float]  # of each matrix trained by rows, by its name
     warmup: int          # steps of linear warm-up; linear decay to zero follows
     weight_decay: float = 0.0
     frozen: bool = False  # works on the vectors of the stage before, whose encoder it leaves as it is
@@ -49,15 +49,21 @@ def steps_an_epoch(n: int, batch_size: int) -> int:
 class Round:
     """Epochs [first, last) of a stage, trained on files mined before it.
 
-    mine names what is mined before the round: "" nothing, "clusters" of `cluster_size` training queries.
+    cluster_size: of the training queries that a batch takes together; 0 = single ones.
+    negatives: hard negative labels mined for each training query; 0 = none.
     """
 
     stage: str
     index: int
     first: int
     last: int
-    mine: str = ""
-    cluster_size: int = 1
+    cluster_size: int = 0
+    negatives: int = 0
+
+    @property
+    def mines(self) -> bool:
+        """Whether anything is mined before the round."""
+        return self.cluster_size > 0 or self.negatives > 0
 
     @property
     def name(self) -> str:
@@ -67,10 +73,19 @@ class Round:
 
 @dataclass(frozen=True)
 class Mined:
-    """What a refresh gives a round: clusters (training rows,) int32; fixed vectors by side, (n, d) float32."""
+    """What a refresh gives a round.
+
+    clusters (training rows,) int32; negatives (rows of the training side, k) int32, -1 = none; fixed vectors by
+    side, (n, d) float32.
+    """
 
     clusters: np.ndarray | None = None
+    negatives: np.ndarray | None = None
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+# The vectors of each side by name, (n, d) float32, made or read when called for: not every refresh needs all.
+Vectors = Mapping[str, Callable[[], np.ndarray]]
 
 
 class Model(nn.Module):
@@ -98,6 +113,9 @@ class Method(Protocol):
     def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> Model:
         """Build the model of a stage at its start; `vectors` are those of the stage before."""
 
+    def begin(self, model: Model, corpus: Corpus) -> None:
+        """Set what a stage starts from where that takes work; called once, before the stage's first step."""
+
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows in the order of an epoch."""
 
@@ -107,10 +125,10 @@ class Method(Protocol):
     def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
         """Named terms, each already weighted; the loop minimises their sum."""
 
-    def vectors(self, model: Model, corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
-        """The vectors of each side that mining and retrieval work on (where the accelerator is)."""
+    def vectors(self, model: Model, corpus: Corpus) -> Vectors:
+        """The vectors that mining and retrieval work on (where the accelerator is): queries (train), labels."""
 
-    def mine(self, vectors: np.ndarray, round_: Round) -> np.ndarray:
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """What a round is to train on, from vectors alone (CPU, pure)."""
 
     def retriever(self, models: dict[str, Path], corpus: Corpus, vectors: dict[str, np.ndarray],

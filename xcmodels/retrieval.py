@@ -1,25 +1,24 @@
 """From texts to labels: embed -> shortlist from the indexes -> combine the scores.
 
-A retriever is one folder without a pickle in it: `encoder/`, `tokenizer/`, `index/<name>/`, `fusion.npz`,
-`embeddings.npy`, `frequencies.npy`, `label.*` texts and `retriever.json`. What is large is mapped on load.
+A retriever is one folder without a pickle in it: `encoder/`, `tokenizer/`, `index/<name>/`, what the combination of
+scores needs beside the indexes, `label.*` texts and `retriever.json`. What is large is mapped on load.
 """
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from xcmodels import ann
+from xcmodels import ann, combine
 from xcmodels.corpus import Corpus, Texts
-from xcmodels.encoders import QUERY, Encoder, EncoderConfig, load_encoder, save_encoder
-from xcmodels.fusion import RegressionTree
+from xcmodels.encoders import QUERY, Encoder, load_encoder, save_encoder
 from xcmodels.tokens import Tokenizer
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -30,37 +29,6 @@ class Label:
     uid: str
     text: str
     score: float
-
-
-@dataclass(frozen=True)
-class TreeFusion:
-    """NGAME's fused score: T(z^T x, w^T x, f) + z^T x + w^T x (Appendix C)."""
-
-    tree: RegressionTree
-    embeddings: np.ndarray     # (L, d), z
-    classifiers: np.ndarray    # (L, d), w
-    frequencies: np.ndarray    # (L,) float32, f
-
-    def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
-        rows, slots = np.nonzero(ids >= 0)
-        labels = ids[rows, slots]
-        similar = pair_scores(queries, self.embeddings, rows, labels)
-        classified = pair_scores(queries, self.classifiers, rows, labels)
-        fused = self.tree.predict(np.stack([similar, classified, self.frequencies[labels]], axis=1))
-        scores = np.full(ids.shape, -np.inf, dtype=np.float32)
-        scores[rows, slots] = fused + similar + classified
-        return scores
-
-
-def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, labels: np.ndarray,
-                chunk: int = 1 << 16) -> np.ndarray:
-    """Return queries[rows] . matrix[labels], (p,) float32, gathering `chunk` pairs at a time."""
-    out = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), chunk):
-        part = slice(start, start + chunk)
-        out[part] = np.einsum("pd,pd->p", queries[rows[part]], matrix[labels[part]])
-    return out
 
 
 def candidates(indexes: Iterable[ann.Index], queries: np.ndarray, shortlist: int) -> np.ndarray:
@@ -84,11 +52,8 @@ class Retriever:
                              "install the version of xcflow that made it")
         self.encoder: Encoder = load_encoder(folder / "encoder").eval()
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
-        self.indexes = {"classifier": ann.load(folder / "index" / "classifier")}
-        self.combine = TreeFusion(RegressionTree.load(folder / "fusion.npz"),
-                                  np.load(folder / "embeddings.npy", mmap_mode="r"),
-                                  self.indexes["classifier"].vectors,
-                                  np.load(folder / "frequencies.npy", mmap_mode="r"))
+        self.indexes = {name: ann.load(folder / "index" / name) for name in self.facts["indexes"]}
+        self.combine = combine.KINDS[self.facts["combine"]].load(folder, self.indexes)
         self.uids, self.titles = Texts.load(folder, "label.uid"), Texts.load(folder, "label.title")
 
     @classmethod
@@ -138,18 +103,20 @@ def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.n
     return np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
 
 
-def save_retriever(out: Path, corpus: Corpus, *, encoder: Encoder, config: EncoderConfig, index: ann.Index,
-                   shortlist: int, fusion: TreeFusion) -> None:
-    """Write everything that `Retriever.load` needs to `out`, an empty folder."""
-    save_encoder(encoder, config, out / "encoder")
+def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, indexes: Mapping[str, ann.Index],
+                   shortlist: int, scores: combine.Combine) -> None:
+    """Write everything that `Retriever.load` needs to `out`, an empty folder.
+
+    shortlist: labels that each index proposes for a query, to be ranked by `scores`.
+    """
+    save_encoder(encoder, out / "encoder")
     shutil.copytree(corpus.folder / "tokenizer", out / "tokenizer")
-    index.save(out / "index" / "classifier")
-    np.save(out / "embeddings.npy", fusion.embeddings)
-    fusion.tree.save(out / "fusion.npz")
-    np.save(out / "frequencies.npy", fusion.frequencies)
+    for name, index in indexes.items():
+        index.save(out / "index" / name)
+    scores.save(out)
     for part in ("label.uid", "label.title"):
         for half in ("offsets", "values"):
             shutil.copy(corpus.folder / f"{part}.{half}.npy", out)
-    facts = {"format": FORMAT, "method": "ngame", "data": corpus.name, "shortlist": shortlist,
-             "labels": corpus.n_labels}
+    facts = {"format": FORMAT, "method": method, "data": corpus.name, "shortlist": shortlist,
+             "labels": corpus.n_labels, "indexes": list(indexes), "combine": scores.kind}
     (out / "retriever.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")

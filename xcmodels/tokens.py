@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -42,11 +43,11 @@ class Tokens:
         return place < self.titles.repeat_interleave(lengths)
 
 
-def join(first: Tokens, second: Tokens) -> Tokens:
-    """Return the texts of `first`, then those of `second`."""
-    return Tokens(torch.cat([first.ids, second.ids]),
-                  torch.cat([first.offsets, second.offsets[1:] + first.offsets[-1]]),
-                  torch.cat([first.titles, second.titles]))
+def join(*groups: Tokens) -> Tokens:
+    """Return the texts of every group, one group after the other."""
+    lengths = torch.cat([each.offsets.diff() for each in groups])
+    return Tokens(torch.cat([each.ids for each in groups]), F.pad(lengths.cumsum(0), (1, 0)),
+                  torch.cat([each.titles for each in groups]))
 
 
 def minilm_folder() -> Path:

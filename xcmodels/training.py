@@ -54,13 +54,18 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
     cases the newest step checkpoint stays in `scratch`, and the same call goes on from it.
     """
     stage = next(stage for stage in method.stages() if stage.name == round_.stage)
-    model.to(device()).train()
+    model.to(device())
     optimisers = Optimisers(model, model.tables(), stage)
     if start is not None:
         load_model(model, start)
         optimisers.restore(load_file(start / OPTIMISER))
     checkpoints = StepCheckpoints(scratch)
-    position = checkpoints.restore(model, optimisers) or Position(epoch=round_.first)
+    position = checkpoints.restore(model, optimisers)
+    if position is None:
+        position = Position(epoch=round_.first)
+        if start is None:
+            method.begin(model, corpus)
+    model.train()
     loop = _Loop(method, model, corpus, stage, round_, mined, optimisers)
     while position.epoch < round_.last:
         loop.epoch(position, checkpoints, watch)

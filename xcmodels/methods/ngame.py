@@ -4,43 +4,37 @@ Module M1 trains a Siamese encoder, module M2 a classifier per label that starts
 encoder frozen, and a regression tree fuses the two scores. Algorithm 1, equation 1, Appendix C.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from xcmodels import ann, losses, seeds
+from xcmodels import ann, limits, losses, mining, seeds
 from xcmodels.batching import Batch, Entries, clustered_order, pooled_block, random_order, sample_positive
 from xcmodels.checkpoint import load_model
-from xcmodels.clustering import balanced_kmeans
+from xcmodels.combine import TreeFusion, pair_scores
 from xcmodels.corpus import Corpus, Ragged
-from xcmodels.encoders import LABEL, QUERY, Encoder, EncoderConfig, build_encoder, encode_all
+from xcmodels.encoders import LABEL, QUERY, Encoder, build_encoder, encode_all
 from xcmodels.fusion import fit_tree
-from xcmodels.method import Mined, Model, Round, Stage
-from xcmodels.retrieval import TreeFusion, candidates, pair_scores, save_retriever
+from xcmodels.method import Mined, Model, Round, Stage, Vectors
+from xcmodels.retrieval import candidates, save_retriever
 from xcmodels.tables import RowTable
+from xcmodels.trunks import EncoderConfig
 
 ENCODER, CLASSIFIER = "encoder", "classifier"
 
 
-@dataclass(frozen=True)
-class ModuleConfig:
-    """The settings of one module: schedule, clusters, triplet loss."""
+@dataclass(frozen=True, kw_only=True)
+class ModuleConfig(mining.Schedule):
+    """The settings of one module beside its schedule: rates, triplet loss."""
 
-    epochs: int
     batch_size: int
     lr: float                  # of dense parameters
     table_lr: float            # of token embeddings (M1), of classifiers (M2)
     warmup: int                # steps
-    cluster_from: int          # epochs before it draw random batches: easy negatives first
-    refresh_every: int         # tau: epochs between two clusterings
-    double_every: int          # epochs after which C doubles, at the next clustering
-    cluster_size: int          # C at the first clustering
-    cluster_max: int           # where C stops doubling
     margin: float = 0.3
     positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
     negatives: int = 10        # hardest in-batch negatives of a row
@@ -48,15 +42,10 @@ class ModuleConfig:
     dropout: float = 0.0       # on the query vectors (M2)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "refresh_every", "double_every", "cluster_size", "cluster_max",
-                     "positives", "negatives"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("lr", "table_lr", "warmup", "cluster_from", "margin", "temperature"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        super().__post_init__()
+        limits.at_least(self, 1, "batch_size", "cluster_size", "cluster_max", "positives", "negatives")
+        limits.at_least(self, 0, "lr", "table_lr", "warmup", "margin", "temperature")
+        limits.share(self, "dropout", whole=False)
 
 
 @dataclass(frozen=True)
@@ -80,8 +69,8 @@ class NgameConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.m1.cluster_from < 1:
-            raise ValueError("m1.cluster_from must be at least 1, got 0: clusters come from a trained encoder")
+        if self.m1.refresh_from < 1:
+            raise ValueError("m1.refresh_from must be at least 1, got 0: clusters come from a trained encoder")
 
 
 class Classifiers(Model):
@@ -110,8 +99,9 @@ class Ngame:
 
     def stages(self) -> list[Stage]:
         """M1, then M2."""
-        return [Stage(name, module.epochs, module.batch_size, module.lr, module.table_lr, module.warmup,
-                      frozen=name == CLASSIFIER) for name, module in self._modules.items()]
+        tables = {ENCODER: "tokens", CLASSIFIER: "labels"}
+        return [Stage(name, module.epochs, module.batch_size, module.lr, {tables[name]: module.table_lr},
+                      module.warmup, frozen=name == CLASSIFIER) for name, module in self._modules.items()]
 
     def settings(self, stage: str) -> dict[str, object]:
         """M1 depends on its own settings and the encoder's, M2 on its own, the retriever on the fusion's."""
@@ -123,13 +113,16 @@ class Ngame:
 
     def rounds(self) -> list[Round]:
         """Random epochs first, then a round for every clustering, each cluster size twice the last."""
-        return [round_ for name, module in self._modules.items() for round_ in _rounds(name, module)]
+        return [each for name, module in self._modules.items() for each in mining.rounds(name, module)]
 
     def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> Model:
         """Build the encoder (M1), or the classifiers at the labels' embeddings (M2)."""
         if stage == ENCODER:
             return build_encoder(self.config.encoder, corpus.idf, self.seed)
         return Classifiers(vectors["labels"], self.config.m2.dropout)
+
+    def begin(self, model: Model, corpus: Corpus) -> None:
+        """Nothing: the classifiers are built at the vectors of the stage before."""
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows of an epoch: shuffled one by one, or by clusters."""
@@ -145,7 +138,7 @@ class Ngame:
         else:
             chosen = _padded(*positives.take(rows))
         pool = np.unique(chosen[chosen >= 0])
-        blocks = {"triplet": pooled_block(corpus, rows, chosen, pool)}
+        blocks = {"triplet": pooled_block(corpus, rows, pool, chosen)}
         ids, labels = torch.from_numpy(rows), torch.from_numpy(pool)
         if round_.stage == ENCODER:
             sides = {"queries": Entries(ids, tokens=corpus.sides["train"].tokens(rows)),
@@ -168,15 +161,15 @@ class Ngame:
             scores, block.positives, block.weights, margin=module.margin, hard_positives=module.positives,
             hard_negatives=module.negatives, temperature=module.temperature)}
 
-    def vectors(self, model: Model, corpus: Corpus) -> Iterator[tuple[str, np.ndarray]]:
+    def vectors(self, model: Model, corpus: Corpus) -> Vectors:
         """Embeddings of the training queries and of the labels."""
         assert isinstance(model, Encoder)
-        yield "queries", encode_all(model, corpus.sides["train"], QUERY)
-        yield "labels", encode_all(model, corpus.sides["label"], LABEL)
+        return {"queries": partial(encode_all, model, corpus.sides["train"], QUERY),
+                "labels": partial(encode_all, model, corpus.sides["label"], LABEL)}
 
-    def mine(self, vectors: np.ndarray, round_: Round) -> np.ndarray:
-        """Balanced clusters of about `round_.cluster_size` training queries each, (n,) int32."""
-        return balanced_kmeans(vectors, round_.cluster_size, seed=seeds.key_of(self.seed, round_.name))
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Balanced clusters of about `round_.cluster_size` training queries each."""
+        return mining.mine(vectors, corpus, round_, seed=self.seed)
 
     def retriever(self, models: dict[str, Path], corpus: Corpus, vectors: dict[str, np.ndarray],
                   out: Path) -> dict[str, float]:
@@ -199,9 +192,9 @@ class Ngame:
                         min_leaf=self.config.fusion.min_leaf)
         encoder = build_encoder(self.config.encoder, corpus.idf, self.seed)
         load_model(encoder, models[ENCODER])
-        save_retriever(out, corpus, encoder=encoder, config=self.config.encoder, index=index,
+        save_retriever(out, corpus, method="ngame", encoder=encoder, indexes={CLASSIFIER: index},
                        shortlist=self.config.fusion.shortlist,
-                       fusion=TreeFusion(tree, vectors["labels"], weights, frequencies))
+                       scores=TreeFusion(tree, vectors["labels"], weights, frequencies))
         return {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
 
     def _fusion_pairs(self, corpus: Corpus, index: ann.Index, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -215,17 +208,6 @@ class Ngame:
         banned = corpus.filters["train"].subset(corpus.validation)
         kept = np.setdiff1d(_keys(row, ids[row, slot], corpus.n_labels), _keys(*_pairs(banned), corpus.n_labels))
         return kept // corpus.n_labels, kept % corpus.n_labels
-
-
-def _rounds(name: str, module: ModuleConfig) -> list[Round]:
-    edges = [*range(module.cluster_from, module.epochs, module.refresh_every), module.epochs]
-    rounds = [Round(name, 0, 0, min(module.cluster_from, module.epochs))] if module.cluster_from else []
-    for first, last in pairwise(edges):
-        # The power is cut as well: 2**1000 is no size.
-        doubled = min((first - module.cluster_from) // module.double_every, 32)
-        size = min(module.cluster_size * 2**doubled, module.cluster_max)
-        rounds.append(Round(name, len(rounds), first, last, "clusters", size))
-    return rounds
 
 
 def _padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -1,0 +1,80 @@
+"""Rules of tables whose rows hold lists: tokens, and the hard negatives mined for a query."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import pyarrow.compute as pc
+
+from data_contracts.findings import Finding, Rule
+from data_contracts.tables import Tables
+
+_TEXT = ("title", "content")
+
+
+def list_rules(tables: Tables, table: str) -> Iterator[Rule]:
+    """Yield the rules of the lists in a table of this name."""
+    if table.startswith("tokens"):
+        yield Rule("token_range", table, "token numbers are 0 or more", partial(_negative_token, tables, table),
+                   (table,))
+    if table == "negatives":
+        yield Rule("label_reference", table, "every mined label exists, and stands once in a row",
+                   partial(_strange_negative, tables, table), (table, "labels"))
+        if tables.exists("positives.train"):
+            yield Rule("negative_is_positive", table, "no mined negative is a positive of its query",
+                       partial(_positive_negative, tables, table), (table, "positives.train"))
+
+
+def _negative_token(tables: Tables, table: str) -> Finding:
+    """Find rows with a token below 0, which would read the last row of an embedding table."""
+    finding = Finding()
+    for piece in tables.pieces(table, _TEXT):
+        for name in _TEXT:
+            column = piece.data[name].combine_chunks()
+            below = pc.less(pc.list_flatten(column), 0).to_numpy(False)
+            bad = np.unique(pc.list_parent_indices(column).to_numpy()[below])
+            finding.count += len(bad)
+            room = bad[:tables.limits.shown_rows - len(finding.rows)]
+            finding.rows += [{"column": name, **row} for row in tables.show(table, piece.position + room)]
+    return finding
+
+
+def _strange_negative(tables: Tables, table: str) -> Finding:
+    """Find rows with a label that does not exist, or the same one twice."""
+    n = tables.rows("labels")
+    return _bad_lists(tables, table, lambda query, label: (label < 0) | (label >= n) | _again(query, label))
+
+
+def _positive_negative(tables: Tables, table: str) -> Finding:
+    """Find rows with a label that is true of the query; an int64 a positive is held, `query << 31 | label`."""
+    known = np.sort(np.concatenate([np.empty(0, np.int64), *(
+        (query << 31) | label for _, (query, label) in tables.ids("positives.train", "query", "label"))]))
+
+    def bad(query: np.ndarray, label: np.ndarray) -> np.ndarray:
+        wanted = (query << 31) | label
+        at = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+        return known[at] == wanted if len(known) else np.zeros(len(wanted), bool)
+
+    return _bad_lists(tables, table, bad)
+
+
+def _again(query: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Return which (query, label) pairs stand earlier in the piece too."""
+    order = np.lexsort((label, query))
+    again = np.zeros(len(query), bool)
+    again[order[1:]] = (query[order][1:] == query[order][:-1]) & (label[order][1:] == label[order][:-1])
+    return again
+
+
+def _bad_lists(tables: Tables, table: str, bad: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Finding:
+    """Find rows whose list of labels holds one that `bad(query, label)` points at."""
+    finding = Finding()
+    for piece in tables.pieces(table, ("query", "labels")):
+        lists = piece.data["labels"].combine_chunks()
+        row = pc.list_parent_indices(lists).to_numpy()
+        query = piece.data["query"].to_numpy()[row]
+        wrong = np.unique(row[bad(query, pc.list_flatten(lists).to_numpy().astype(np.int64))])
+        finding.count += len(wrong)
+        room = wrong[:tables.limits.shown_rows - len(finding.rows)]
+        finding.rows += [{"column": "labels", **shown} for shown in tables.show(table, piece.position + room)]
+    return finding

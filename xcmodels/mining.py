@@ -1,0 +1,89 @@
+"""What a refresh mines from vectors, for whichever method asks, and when: clusters of queries, hard negative labels."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from xcmodels import ann, limits, seeds
+from xcmodels.clustering import balanced_kmeans
+from xcmodels.corpus import Corpus, Ragged
+from xcmodels.method import Mined, Round, Vectors
+
+CHUNK = 8192    # queries searched at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How long a stage is, when it is refreshed, and how large its clusters are."""
+
+    epochs: int
+    refresh_from: int     # epochs before it draw random batches: easy negatives first
+    refresh_every: int    # tau: epochs between two refreshes
+    double_every: int     # epochs after which C doubles, at the next refresh
+    cluster_size: int     # C at the first refresh; 0 = no clusters
+    cluster_max: int      # where C stops doubling
+
+    def __post_init__(self) -> None:
+        limits.at_least(self, 1, "epochs", "refresh_every", "double_every")
+        limits.at_least(self, 0, "refresh_from", "cluster_size", "cluster_max")
+
+
+def rounds(stage: str, schedule: Schedule, negatives: int = 0) -> list[Round]:
+    """Return the rounds of a stage: random epochs first, then a round for every refresh, each C twice the last.
+
+    negatives: hard negatives to mine for each query at every refresh.
+    """
+    if not schedule.cluster_size and not negatives:
+        return [Round(stage, 0, 0, schedule.epochs)]
+    first = min(schedule.refresh_from, schedule.epochs)
+    out = [Round(stage, 0, 0, first)] if first else []
+    for start, end in pairwise([*range(first, schedule.epochs, schedule.refresh_every), schedule.epochs]):
+        # The power is cut as well: 2**1000 is no size.
+        doubled = min((start - first) // schedule.double_every, 32)
+        size = min(schedule.cluster_size * 2**doubled, schedule.cluster_max)
+        out.append(Round(stage, len(out), start, end, size, negatives))
+    return out
+
+
+def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: str = "auto") -> Mined:
+    """Return the clusters and the hard negatives that `round_` asks for.
+
+    vectors: "queries", of every row of the training side, and "labels". Clusters are balanced (NGAME, Algorithm 1);
+    negatives are the labels of highest inner product that are neither positives nor filter pairs of the query
+    (UniDEC, section 3.2; ANCE), best first.
+    """
+    rows = corpus.training_rows()
+    queries = vectors["queries"]()[rows]
+    clusters = negatives = None
+    if round_.cluster_size:
+        clusters = balanced_kmeans(queries, round_.cluster_size, seed=seeds.key_of(seed, round_.name))
+    if round_.negatives:
+        negatives = np.full((len(corpus.sides["train"]), round_.negatives), -1, dtype=np.int32)
+        negatives[rows] = hard_negatives(ann.build(vectors["labels"](), index), queries, corpus, rows, round_.negatives)
+    return Mined(clusters, negatives)
+
+
+def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: np.ndarray, k: int) -> np.ndarray:
+    """Return (len(rows), k) int32: the k nearest labels of each query that it may be pushed from, -1 padded.
+
+    queries (len(rows), d) are the vectors of training `rows`.
+    """
+    out = np.full((len(rows), k), -1, dtype=np.int32)
+    for start in range(0, len(rows), CHUNK):
+        part = rows[start:start + CHUNK]
+        # Label texts added as queries come after the queries that filters speak of.
+        known = np.flatnonzero(part < len(corpus.filters["train"]))
+        spared = np.concatenate([_keys(np.arange(len(part)), corpus.positives["train"].subset(part), len(index)),
+                                 _keys(known, corpus.filters["train"].subset(part[known]), len(index))])
+        deepest = k + int(np.bincount(spared // len(index)).max(initial=0))
+        ids = index.search(queries[start:start + CHUNK], deepest)[1]
+        allowed = (ids >= 0) & ~np.isin(np.arange(len(part))[:, None] * len(index) + ids, spared)
+        place = np.cumsum(allowed, axis=1) - 1
+        row, slot = np.nonzero(allowed & (place < k))
+        out[start + row, place[row, slot]] = ids[row, slot]
+    return out
+
+
+def _keys(rows: np.ndarray, ragged: Ragged, n_labels: int) -> np.ndarray:
+    return np.repeat(rows, ragged.lengths).astype(np.int64) * n_labels + ragged.values

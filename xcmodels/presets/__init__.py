@@ -1,0 +1,85 @@
+"""Settings: the presets of each method as functions, and `key=value` overrides on top of them."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, get_type_hints
+
+from xcmodels.corpus import PrepareConfig
+from xcmodels.presets.ngame import NGAME
+from xcmodels.presets.settings import Preset, Settings
+
+PRESETS: dict[str, dict[str, Preset]] = {"ngame": NGAME}
+
+
+def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
+    """Return a preset's settings with `overrides` applied, `{"m1.epochs": "5", "prepare.augment": "true"}`.
+
+    Raises ValueError that names the nearest key for an unknown one, and the type for a value that does not fit.
+    """
+    from xcmodels.methods import METHODS
+
+    _one_of("method", method, list(METHODS))
+    _one_of("preset", preset, list(PRESETS[method]))
+    paths = {tuple((key if key.startswith("prepare.") else f"method.{key}").split(".")): (key, value)
+             for key, value in overrides.items()}
+    settings: Settings = _changed(PRESETS[method][preset].settings(), paths)
+    return settings
+
+
+def flat(settings: Settings) -> dict[str, Any]:
+    """Return every setting by the key that overrides it."""
+    return {key.removeprefix("method."): value for key, value in _walk(settings, "")}
+
+
+def _walk(value: Any, prefix: str) -> list[tuple[str, Any]]:
+    if not is_dataclass(value):
+        return [(prefix, value)]
+    return [pair for each in fields(value)
+            for pair in _walk(getattr(value, each.name), f"{prefix}.{each.name}" if prefix else each.name)]
+
+
+def _changed(value: Any, texts: Mapping[tuple[str, ...], tuple[str, str]]) -> Any:
+    """Return the dataclass `value` with every (path below it -> (key, text)) applied at once."""
+    known = [each.name for each in fields(value)] if is_dataclass(value) else []
+    changes, direct = {}, []
+    for name in dict.fromkeys(path[0] for path in texts):
+        below = {path[1:]: told for path, told in texts.items() if path[0] == name}
+        (rest, (key, text)) = next(iter(below.items()))
+        if name not in known or (not rest and is_dataclass(getattr(value, name))):
+            prefix = key[:len(key) - len(".".join((name, *rest)))]
+            options = [prefix + option for option in known]
+            raise ValueError(f"no setting {key!r}{nearest(key, options)}; see them with: xc presets --json")
+        if rest:
+            changes[name] = _changed(getattr(value, name), below)
+        else:
+            changes[name] = _parse(key, text, get_type_hints(type(value))[name])
+            direct.append(key)
+    try:
+        return replace(value, **changes)
+    except ValueError as error:
+        raise ValueError(f"{', '.join(direct)}: {error}") from None
+
+
+def _parse(key: str, text: str, kind: type) -> Any:
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[text.lower()]
+        return kind(text)
+    except (ValueError, KeyError):
+        wanted = "true or false" if kind is bool else f"a number ({kind.__name__})"
+        raise ValueError(f"{key} must be {wanted}, got {text!r}") from None
+
+
+def nearest(word: str, options: list[str]) -> str:
+    """Return ", did you mean 'x'?" for the option most like `word`, or nothing where none is alike."""
+    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(options)}"
+
+
+def _one_of(what: str, value: str, options: list[str]) -> None:
+    if value not in options:
+        raise ValueError(f"no {what} {value!r}{nearest(value, options)}")
+
+
+__all__ = ["PRESETS", "PrepareConfig", "Preset", "Settings", "flat", "nearest", "resolve"]

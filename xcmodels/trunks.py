@@ -1,0 +1,191 @@
+"""Trunks: texts to one vector each, from whose heads the vectors of queries and labels grow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from xcmodels.method import Model
+from xcmodels.tables import RowTable
+from xcmodels.tokens import MINILM, Tokens, join, minilm_folder
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Which encoder and what it starts from."""
+
+    kind: str = "bag"           # bag | transformer
+    source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
+    dim: int = 384              # of a bag started at random; otherwise the source decides
+    tied: bool = False          # one residual layer for both sides (Siamese to the letter), or one a side (bag)
+    token_dropout: float = 0.0  # share of a text's tokens left out in training (bag)
+    idf_power: float = 1.0      # a token weighs idf^power (bag)
+    batch: int = 4096           # texts encoded at once outside training
+
+
+class Trunk(Model):
+    """Texts to vectors; `dim` long, `batch` texts at once outside training."""
+
+    dim: int
+    batch: int
+
+    def forward(self, tokens: Tokens) -> torch.Tensor:
+        """Return (n, dim) vectors of texts, of any length."""
+        raise NotImplementedError
+
+    def groups(self, *texts: Tokens) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts."""
+        return [self(each) for each in texts]
+
+
+class BagOfTokens(Trunk):
+    """The idf-weighted sum of a text's token embeddings.
+
+    A token has one embedding in titles and another in contents, equal at the start: which field a word stands
+    in says much about what it says.
+    """
+
+    def __init__(self, embeddings: torch.Tensor, idf: torch.Tensor, config: EncoderConfig) -> None:
+        super().__init__()
+        self.vocabulary, self.dim = embeddings.shape
+        self.table = RowTable(embeddings.repeat(2, 1))
+        self.register_buffer("idf", idf)
+        self.dropout, self.batch = config.token_dropout, config.batch
+
+    idf: torch.Tensor
+
+    def tables(self) -> dict[str, RowTable]:
+        """The matrix that is trained by rows."""
+        return {"tokens": self.table}
+
+    def groups(self, *texts: Tokens) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts, summed in one go so that a shared row is gathered once."""
+        return list(self(join(*texts)).split([len(each) for each in texts]))
+
+    def forward(self, tokens: Tokens) -> torch.Tensor:
+        """Return (n, dim) weighted sums of token embeddings; a text without a token is the origin."""
+        ids = tokens.ids + self.vocabulary * (~tokens.in_title())
+        weights = self.idf[ids]
+        if self.training and self.dropout:
+            weights = weights * (torch.rand_like(weights) >= self.dropout)
+        rows, place = self.table.gather(ids)
+        return F.embedding_bag(place, rows, tokens.offsets, mode="sum", per_sample_weights=weights,
+                               include_last_offset=True)
+
+
+class Transformer(Trunk):
+    """Any encoder that `transformers` loads: the mean of its last hidden states."""
+
+    def __init__(self, model: nn.Module, special: tuple[int, int], batch: int) -> None:
+        super().__init__()
+        self.model, (self.first, self.last), self.batch = model, special, batch
+        self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+
+    def tables(self) -> dict[str, RowTable]:
+        """A transformer's embeddings are trained densely."""
+        return {}
+
+    def forward(self, tokens: Tokens) -> torch.Tensor:
+        """Return (n, dim) vectors; padded to the longest text of the batch and no further."""
+        if len(tokens) == 0:
+            return torch.empty(0, self.dim, device=tokens.offsets.device)
+        lengths = tokens.offsets.diff()
+        width = int(lengths.max()) + 2
+        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
+            raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
+                             "lower prepare.max_title or prepare.max_content")
+        place = torch.arange(width, device=lengths.device).expand(len(tokens), width)
+        ids = torch.full((len(tokens), width), self.last, device=lengths.device)
+        ids[:, 0] = self.first
+        ids[(place > 0) & (place <= lengths[:, None])] = tokens.ids
+        mask = place <= lengths[:, None] + 1
+        bf16 = lengths.device.type == "cuda" and torch.cuda.is_bf16_supported()
+        with torch.autocast(lengths.device.type, torch.bfloat16, enabled=bf16):
+            hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        kept = hidden.float() * mask[:, :, None]
+        return kept.sum(1) / mask.sum(1, keepdim=True)
+
+
+def build_trunk(config: EncoderConfig, idf: np.ndarray) -> Trunk:
+    """Build the trunk that `config` names; `idf` (2 * vocabulary,) weighs title then content tokens.
+
+    Raises ValueError for an unknown kind or a source whose vocabulary is not the tokenizer's.
+    """
+    if config.kind not in _BUILDERS:
+        raise ValueError(f"encoder.kind must be one of {', '.join(_BUILDERS)}, got {config.kind!r}")
+    return _BUILDERS[config.kind](config, idf)
+
+
+def save_trunk(trunk: Trunk, folder: Path) -> dict[str, Any]:
+    """Write what `empty_trunk` needs beside the tensors to `folder`, and return what it needs to be told."""
+    if isinstance(trunk, Transformer):
+        trunk.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+        return {"special": [trunk.first, trunk.last]}
+    assert isinstance(trunk, BagOfTokens)
+    return {"vocabulary": trunk.vocabulary, "dim": trunk.dim}
+
+
+def empty_trunk(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -> Trunk:
+    """Make a trunk whose tensors are still to be loaded."""
+    if config.kind == "bag":
+        with torch.device("meta"):
+            return BagOfTokens(torch.empty(facts["vocabulary"], facts["dim"]), torch.empty(2 * facts["vocabulary"]),
+                               config)
+    from transformers import AutoConfig, AutoModel
+
+    # Not on the meta device: a transformer's position ids are computed when it is made, not saved.
+    return Transformer(AutoModel.from_config(AutoConfig.from_pretrained(folder)), tuple(facts["special"]), config.batch)
+
+
+def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:
+    vocabulary = len(idf) // 2
+    if config.source == "random":
+        embeddings = torch.randn(vocabulary, config.dim) * config.dim**-0.5
+    else:
+        embeddings = _token_embeddings(config.source)
+        if len(embeddings) != vocabulary:
+            raise ValueError(f"encoder.source {config.source!r} embeds {len(embeddings)} tokens but prepare.tokenizer "
+                             f"has {vocabulary}; use the same for both, or encoder.source=random")
+    return BagOfTokens(embeddings, torch.from_numpy(np.asarray(idf, dtype=np.float32) ** config.idf_power), config)
+
+
+def _token_embeddings(source: str) -> torch.Tensor:
+    """Return the token embeddings of a transformer, centred, of unit mean square norm."""
+    weight = _load(source).get_input_embeddings().weight.detach().float()
+    weight = weight - weight.mean(0)
+    return weight / weight.square().sum(1).mean().sqrt()
+
+
+def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
+    if config.source == "random":
+        raise ValueError("encoder.source=random is for encoder.kind=bag; name a folder or a hub id")
+    model = _load(config.source)
+    kept = model.config
+    if len(idf) // 2 > kept.vocab_size:
+        raise ValueError(f"encoder.source {config.source!r} embeds {kept.vocab_size} tokens but prepare.tokenizer has "
+                         f"{len(idf) // 2}; use the same for both")
+    return Transformer(model, (_special(kept, ("cls_token_id", "bos_token_id"), 101),
+                               _special(kept, ("sep_token_id", "eos_token_id"), 102)), config.batch)
+
+
+def _special(config: Any, names: tuple[str, ...], default: int) -> int:
+    """Return the first special token id that the model's configuration names, else BERT's."""
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), default)
+
+
+def _load(source: str) -> Any:
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    place = minilm_folder() if source == MINILM else source
+    return AutoModel.from_pretrained(str(place), local_files_only=Path(place).exists(), trust_remote_code=False)
+
+
+_BUILDERS: dict[str, Callable[[EncoderConfig, np.ndarray], Trunk]] = {
+    "bag": _build_bag, "transformer": _build_transformer}
