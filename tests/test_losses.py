@@ -1,4 +1,4 @@
-"""The triplet loss against equation 1 written as loops."""
+"""Losses against their equations written as loops."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xcmodels.losses import triplet
+from xcmodels.losses import decoupled_softmax, supcon, triplet, weighted_bce
 
 
 def oracle(scores, positives, weights, *, margin, hard_positives, hard_negatives, temperature):
@@ -116,3 +116,68 @@ def test_worked_by_hand():
     positives = torch.tensor([[True, False, False], [False, False, True]])
     loss = triplet(scores, positives, None, margin=0.3, hard_positives=1, hard_negatives=2, temperature=0.0)
     assert float(loss) == pytest.approx(((0.2 + 0.0) / 2 + (0.4 + 0.0) / 2) / 2)
+
+
+def softmax_oracle(scores, positives, weights, decoupled):
+    """-1/|P| sum_p log(e^s_p / sum_l e^s_l) a row, l over all labels, or over p and the negatives alone."""
+    rows = []
+    for r in range(scores.shape[0]):
+        present = [c for c in range(scores.shape[1]) if weights is None or weights[r, c] > 0]
+        pulled = [c for c in present if positives[r, c]]
+        if not pulled:
+            continue
+        row = 0.0
+        for p in pulled:
+            below = [c for c in present if c == p or not (decoupled and positives[r, c])]
+            row = row - torch.log(torch.exp(scores[r, p]) / sum(torch.exp(scores[r, c]) for c in below)) / len(pulled)
+        rows.append(row)
+    return sum(rows) / len(rows) if rows else 0 * scores.sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from([0.0, -9.0, 7.0]))
+def test_softmax_losses_equal_their_equations(seed, decoupled, masked, shift):
+    scores, positives, weights = case(seed, shift=shift)
+    kept = weights if masked else None
+    mine = (decoupled_softmax if decoupled else supcon)(scores, positives, kept)
+    wanted = softmax_oracle(scores, positives, kept, decoupled)
+    torch.testing.assert_close(mine, wanted)
+    torch.testing.assert_close(torch.autograd.grad(mine, scores)[0], torch.autograd.grad(wanted, scores)[0])
+
+
+@pytest.mark.parametrize("loss", [decoupled_softmax, supcon])
+def test_softmax_losses_in_half_a_batch_without_a_pair(loss):
+    """No positive in any row, no negative in any row, far scores: a number, and a gradient that is one."""
+    for positives in (torch.zeros(3, 4, dtype=torch.bool), torch.ones(3, 4, dtype=torch.bool)):
+        scores = (torch.randn(3, 4) * 1e4).requires_grad_()
+        value = loss(scores, positives, None)
+        assert torch.isfinite(value)
+        assert torch.isfinite(torch.autograd.grad(value, scores)[0]).all()
+    assert torch.isnan(loss(torch.full((2, 3), torch.nan), torch.eye(2, 3) > 0, None))
+
+
+def test_positives_do_not_compete_in_the_decoupled_softmax():
+    scores = torch.tensor([[2.0, 5.0, -1.0]], requires_grad=True)
+    positives = torch.tensor([[True, True, False]])
+    apart = torch.autograd.grad(decoupled_softmax(scores, positives, None), scores)[0][0]
+    shared = torch.autograd.grad(supcon(scores, positives, None), scores)[0][0]
+    assert (apart[:2] < 0).all() and apart[2] > 0
+    assert shared[1] > 0, "supcon pushes the stronger positive down"
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.booleans())
+def test_bce_equals_equation_1(seed, masked):
+    scores, positives, weights = case(seed)
+    if masked:
+        weights = weights * torch.rand_like(weights) * 30
+    kept = weights if masked else None
+    wanted = torch.zeros((), dtype=torch.float64)
+    for r in range(scores.shape[0]):
+        for c in range(scores.shape[1]):
+            chance = torch.sigmoid(scores[r, c])
+            term = -torch.log(chance if positives[r, c] else 1 - chance)
+            wanted = wanted + term * (1.0 if kept is None else kept[r, c]) / scores.shape[0]
+    mine = weighted_bce(scores, positives, kept)
+    torch.testing.assert_close(mine, wanted)
+    torch.testing.assert_close(torch.autograd.grad(mine, scores)[0], torch.autograd.grad(wanted, scores)[0])

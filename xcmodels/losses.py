@@ -16,7 +16,7 @@ def triplet(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor
     highest. With `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept, harder
     ones more (as the authors' release does); with 0 all count alike. Rows with no pair are left out.
     """
-    present = torch.ones_like(positives) if weights is None else weights > 0
+    present = _present(positives, weights)
     # Absent entries are set to infinities: to zero them instead would leave them above the true negatives
     # whenever those score below zero.
     low, positive = _hardest(-scores, positives & present, hard_positives)
@@ -37,3 +37,47 @@ def _hardest(scores: torch.Tensor, allowed: torch.Tensor, count: int) -> tuple[t
     top = torch.where(allowed, scores, -torch.inf).topk(min(count, scores.shape[1]), dim=1).values
     exists = top != -torch.inf    # a score that is not a number exists, and shows in the loss
     return torch.where(exists, top, 0.0), exists
+
+
+def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Mean over rows of -1/|P| sum over p in P of log(e^s_p / (e^s_p + sum over negatives n of e^s_n)).
+
+    A row's other positives are in no denominator, so that positives do not compete (Gupta et al., DEXML; UniDEC,
+    section 4.3, L_DS). scores are already divided by the temperature; rows without a positive are left out.
+    """
+    present = _present(positives, weights)
+    pulled = positives & present
+    against = _logsumexp(scores, ~positives & present)
+    return _mean_of_rows(F.softplus(against - scores), pulled)
+
+
+def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Mean over rows of -1/|P| sum over p in P of log(e^s_p / sum over all l of e^s_l) (UniDEC, section 4.3, L_SC).
+
+    scores are already divided by the temperature; rows without a positive are left out.
+    """
+    present = _present(positives, weights)
+    return _mean_of_rows(_logsumexp(scores, present) - scores, positives & present)
+
+
+def weighted_bce(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Mean over rows of the weighted sum over labels of the binary cross-entropy (ASTRA, eq. 1 and 2)."""
+    terms = F.softplus(torch.where(positives, -scores, scores))
+    return (terms if weights is None else terms * weights).sum(1).mean()
+
+
+def _present(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    return torch.ones_like(positives) if weights is None else weights > 0
+
+
+def _logsumexp(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Return log of the sum of e^s over the allowed entries of each row, (R, 1)."""
+    # The floor is finite: where nothing is allowed, minus infinity would have no gradient but NaN.
+    return torch.where(allowed, scores, torch.finfo(scores.dtype).min / 4).logsumexp(1, keepdim=True)
+
+
+def _mean_of_rows(terms: torch.Tensor, pulled: torch.Tensor) -> torch.Tensor:
+    """Return the mean over rows of the mean of `terms` where `pulled`, over rows that have any."""
+    count = pulled.sum(1)
+    per_row = torch.where(pulled, terms, 0.0).sum(1) / count.clamp_min(1)
+    return per_row.sum() / (count > 0).sum().clamp_min(1)
