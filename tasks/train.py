@@ -61,7 +61,8 @@ def build_retriever(method: Method, stages: list[str], job: Job) -> None:
     measured = method.retriever({stage: job.inputs[stage] for stage in stages}, corpus,
                                 read_vectors(job.inputs["vectors"]), job.out)
     (job.out / "metrics.json").write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
-    job.say(", ".join(f"{name} {value:,.0f}" for name, value in measured.items()))
+    if measured:
+        job.say(", ".join(f"{name} {value:,.0f}" for name, value in measured.items()))
 
 
 @contextmanager

@@ -115,6 +115,13 @@ def test_presets_name_a_known_method_and_say_what_they_are_for():
         assert all(METHODS[method](resolve(method, name, {}).method).rounds() for name in named)
 
 
+def test_settings_that_depend_on_each_other_come_in_any_order():
+    for pairs in ((("balance", "1"), ("serve", "encoder")), (("serve", "encoder"), ("balance", "1"))):
+        assert resolve("unidec", "cpu", dict(pairs)).method.serve == "encoder"
+    with pytest.raises(ValueError, match="balance: serve must be encoder where balance is 1"):
+        resolve("unidec", "cpu", {"balance": "1"})
+
+
 @pytest.mark.parametrize(("key", "value", "said"), [
     ("m1.epochs", "-1", "m1.epochs: epochs must be at least 1, got -1"),
     ("m1.batch_size", "0", "m1.batch_size: batch_size must be at least 1, got 0"),

@@ -8,8 +8,10 @@ from typing import Any, get_type_hints
 from xcmodels.corpus import PrepareConfig
 from xcmodels.presets.ngame import NGAME
 from xcmodels.presets.settings import Preset, Settings
+from xcmodels.presets.unidec import ANCE, DEPSL, DEXML, DPR, TAS, UNIDEC
 
-PRESETS: dict[str, dict[str, Preset]] = {"ngame": NGAME}
+PRESETS: dict[str, dict[str, Preset]] = {
+    "ngame": NGAME, "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "tas": TAS, "ance": ANCE, "dexml": DEXML}
 
 
 def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.ngame import NgameConfig
+from xcmodels.methods.unidec import UnidecConfig
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Settings:
     """Everything that decides a run, beside the data."""
 
     prepare: PrepareConfig
-    method: NgameConfig
+    method: NgameConfig | UnidecConfig
 
     @property
     def seed(self) -> int:

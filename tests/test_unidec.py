@@ -1,0 +1,233 @@
+"""UniDEC and its relatives: the losses as the paper writes them, what a pool holds, resuming, the planted labels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+from tests.toy import run_round, toy_corpus, train_all
+from xcmodels import metrics, seeds
+from xcmodels.encoders import QUERY, encode_all
+from xcmodels.method import Mined
+from xcmodels.methods.unidec import CLASSIFIER, Unidec, UnidecConfig
+from xcmodels.presets import PRESETS, resolve
+from xcmodels.retrieval import Retriever
+from xcmodels.training import Interrupted, Watch
+from xcmodels.trunks import EncoderConfig
+
+TOY = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-2, warmup=5, refresh_from=4,
+                   refresh_every=2, double_every=2, cluster_size=4, cluster_max=8, negatives=3, positives=2,
+                   encoder=EncoderConfig(source="random", dim=32, batch=256))
+RELATIVES = {"unidec": {}, "depsl": {"balance": 1.0, "serve": "encoder"}, "tanh": {"head": "tanh", "dim": 24},
+             "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
+             "classifier": {"balance": 0.0, "serve": "classifier"}}
+for name in ("dpr", "tas", "ance", "dexml"):
+    own = resolve(name, "cpu", {}).method
+    RELATIVES[name] = {key: getattr(own, key) for key in
+                       ("balance", "serve", "positives", "symmetric", "cluster_size", "negatives", "every_label")}
+    RELATIVES[name]["refresh_every"] = 2 if name != "tas" else own.refresh_every
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return toy_corpus(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    torch.set_num_threads(1)
+    return train_all(corpus, Unidec(TOY), tmp_path_factory.mktemp("unidec"))
+
+
+def precision(retriever, corpus):
+    """P@1 on the test split, in percent."""
+    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY)
+    ids, scores = retriever.search(queries, 20)
+    ids, _ = metrics.drop_filtered(ids, scores, corpus.filters["test"], 10)
+    judged = metrics.judge(ids, corpus.positives["test"], corpus.filters["test"], corpus.n_labels)
+    return 100 * judged.hits[:, 0].mean()
+
+
+@pytest.mark.parametrize("relative", RELATIVES)
+def test_learns_the_planted_labels(corpus, tmp_path, relative):
+    made = train_all(corpus, Unidec(replace(TOY, **RELATIVES[relative])), tmp_path)
+    assert precision(Retriever.load(made.retriever), corpus) > 90
+
+
+def psl(scores, truth, allowed, decoupled):
+    """Sum over i of -1/|P_i| sum over p of log(e^s_ip / sum_l e^s_il), averaged over rows with a positive."""
+    rows = []
+    for i in range(len(scores)):
+        positives = [j for j in range(len(scores[i])) if truth[i][j] and allowed[i][j]]
+        others = [j for j in range(len(scores[i])) if allowed[i][j]]
+        if not positives:
+            continue
+        row = 0.0
+        for p in positives:
+            below = [j for j in others if j == p or not (decoupled and truth[i][j])]
+            row = row - torch.log(torch.exp(scores[i][p]) / sum(torch.exp(scores[i][j]) for j in below))
+        rows.append(row / len(positives))
+    return sum(rows) / len(rows)
+
+
+@pytest.mark.parametrize("relative", ["unidec", "depsl", "supcon", "bce", "classifier", "tanh"])
+def test_the_loss_is_the_papers(corpus, trained, relative):
+    """L = lambda L_D + (1 - lambda) L_C, each half q2l and half l2q (sections 3.2, 3.3), by loops over pairs."""
+    config = replace(TOY, dropout=0.0, **RELATIVES[relative])
+    method = Unidec(config)
+    model = method.build(corpus, "joint", {})
+    method.begin(model, corpus)
+    round_ = list(trained.rounds.values())[-1]
+    rows = corpus.training_rows()[:24]
+    batch = method.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "loss"))
+    pool = batch.sides["labels"].ids
+    truth = [[int(label) in corpus.positives["train"][row] for label in pool] for row in rows]
+    allowed = [[int(label) not in corpus.filters["train"][row] for label in pool] for row in rows]
+    trunk = model.encoder.trunk
+    x, z = trunk(batch.sides["queries"].tokens), trunk(batch.sides["labels"].tokens)
+    wanted, decoupled, share = {}, config.loss == "decoupled", config.symmetric
+
+    def both(scores):
+        one = psl(scores, truth, allowed, decoupled)
+        other = psl(scores.T, np.transpose(truth), np.transpose(allowed), decoupled) if share else 0.0
+        return (1 - share) * one + share * other
+
+    if config.balance > 0:
+        heads = model.encoder.heads
+        scores = F.normalize(heads["query"](x), dim=1) @ F.normalize(heads["label"](z), dim=1).T / config.temperature
+        wanted["encoder"] = config.balance * both(scores)
+    if config.balance < 1:
+        scores = model.encoder.heads[CLASSIFIER](x) @ model.labels.weight[pool].T / config.temperature
+        wanted["classifier"] = (1 - config.balance) * both(scores)
+        if config.bce:
+            terms = [-torch.log(torch.sigmoid(scores[i][j] if truth[i][j] else -scores[i][j]))
+                     for i in range(len(rows)) for j in range(len(pool)) if allowed[i][j]]
+            wanted["bce"] = (1 - config.balance) * config.bce * sum(terms) / len(rows)
+    mine = method.loss(model.train(), batch, "joint")
+    assert mine.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pool_holds_some_positives_and_some_mined_negatives(corpus, trained):
+    rows = corpus.training_rows()[:40]
+    last = list(trained.rounds.values())[-1]
+    mined = trained.mined[last.name]
+    batch = trained.method.batch(corpus, last, mined, rows, seeds.generator(0, "pool"))
+    pool = batch.sides["labels"].ids.tolist()
+    most = sum(min(len(corpus.positives["train"][row]), 2) + 3 for row in rows)
+    assert pool == sorted(set(pool)) and len(pool) <= most
+    source = {int(label) for row in rows for label in [*corpus.positives["train"][row], *mined.negatives[row]]}
+    assert set(pool) <= source
+    block = batch.blocks["pool"]
+    for r, row in enumerate(rows):
+        assert block.positives[r].tolist() == [label in corpus.positives["train"][row] for label in pool]
+        assert (block.weights[r] > 0).tolist() == [label not in corpus.filters["train"][row] for label in pool]
+    # pick-some-labels: clusters bring a query more of its positives than the two that were drawn for it
+    alone = np.minimum(corpus.positives["train"].lengths[rows], 2)
+    assert (block.positives.sum(1).numpy() >= alone).all()
+    assert (block.positives.sum(1).numpy() > 2).any()
+
+
+def test_every_label_is_in_every_pool(corpus):
+    method = Unidec(replace(TOY, every_label=True))
+    batch = method.batch(corpus, method.rounds()[0], Mined(), np.array([3, 5]), seeds.generator(0, "all"))
+    assert batch.sides["labels"].ids.tolist() == list(range(corpus.n_labels))
+
+
+def test_mined_negatives_are_the_nearest_that_are_none_of_the_querys(corpus, trained):
+    last = list(trained.rounds.values())[-1]
+    before = trained.method.build(corpus, "joint", {})
+    before.load_state_dict(load_file(trained.starts[last.name] / "model.safetensors"))
+    known = {side: make() for side, make in trained.method.vectors(before, corpus).items()}
+    negatives = trained.mined[last.name].negatives
+    assert negatives.shape == (600, 6)
+    for row in corpus.training_rows()[:50]:
+        order = np.argsort(-(known["labels"] @ known["queries"][row]), kind="stable")
+        spared = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
+        assert negatives[row].tolist() == [label for label in order.tolist() if label not in spared][:6]
+    assert (negatives[corpus.validation] == -1).all(), "nothing is mined for queries that are held out"
+
+
+def test_the_rounds_of_the_relatives():
+    def shape(**changed):
+        return [(r.first, r.last, r.cluster_size, r.negatives) for r in Unidec(replace(TOY, **changed)).rounds()]
+
+    assert shape() == [(0, 4, 0, 0), (4, 6, 4, 6), (6, 8, 8, 6)]
+    assert shape(**RELATIVES["dpr"]) == [(0, 8, 0, 0)]
+    assert shape(**RELATIVES["tas"]) == [(0, 4, 0, 0), (4, 8, 8, 0)]
+    assert shape(**RELATIVES["ance"]) == [(0, 4, 0, 0), (4, 6, 0, 12), (6, 8, 0, 12)]
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_stopped_again_and_again_ends_the_same(corpus, trained, tmp_path, every):
+    for name, round_ in trained.rounds.items():
+        while True:
+            done = []
+            watch = Watch(report=done.append, stop=lambda done=done: len(done) >= every)
+            try:
+                out, measured = run_round(corpus, trained.method, round_, trained.mined[name], tmp_path / name,
+                                          start=trained.starts[name], watch=watch)
+                break
+            except Interrupted:
+                continue
+        assert measured == trained.metrics[name]
+        for file in ("model.safetensors", "optimiser.safetensors"):
+            mine, wanted = load_file(out / file), load_file(trained.outs[name] / file)
+            assert mine.keys() == wanted.keys()
+            assert all(torch.equal(mine[key], wanted[key]) for key in wanted)
+
+
+def test_what_is_served(corpus, trained, tmp_path):
+    """Both halves end to end score as the sum of the two cosines; each half alone as one of them."""
+    newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
+    served = {}
+    for serve in ("both", "encoder", "classifier"):
+        (tmp_path / serve).mkdir()
+        Unidec(replace(TOY, serve=serve)).retriever(newest, corpus, trained.vectors, tmp_path / serve)
+        retriever = Retriever.load(tmp_path / serve)
+        ids, scores = retriever.search(retriever.embed(["l3w1 l3w0"], ["l3w2"]), corpus.n_labels)
+        served[serve] = dict(zip(ids[0].tolist(), scores[0].tolist(), strict=True))
+        assert list(served[serve].values()) == sorted(served[serve].values(), reverse=True)
+    for label, score in served["both"].items():
+        assert score == pytest.approx(served["encoder"][label] + served["classifier"][label], abs=1e-5)
+    assert max(served["both"], key=served["both"].__getitem__) == 3
+
+
+def test_what_is_served_does_not_train_again():
+    one, other = (Unidec(replace(TOY, serve=serve)) for serve in ("both", "encoder"))
+    assert one.settings("joint") == other.settings("joint")
+    assert one.settings("retriever") != other.settings("retriever")
+
+
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"positives": 0}, "positives must be at least 1, got 0"),
+    ({"negatives": -1}, "negatives must be 0 or more, got -1"),
+    ({"temperature": 0.0}, "temperature must be above 0, got 0"),
+    ({"loss": "dsm"}, "loss must be one of decoupled, supcon, got 'dsm'"),
+    ({"balance": 1.5}, "balance must be between 0 and 1, got 1.5"),
+    ({"balance": 1.0}, "serve must be encoder where balance is 1, got 'both'"),
+    ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+    ({"dim": 64}, "dim must be 0 unless head is tanh, got 64"),
+    ({"refresh_from": 0}, "refresh_from must be at least 1, got 0"),
+    ({"epochs": float("nan")}, "epochs must be at least 1, got nan")])
+def test_settings_that_cannot_be_meant(changed, said):
+    with pytest.raises(ValueError) as caught:
+        replace(TOY, **changed)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["unidec", "depsl", "dpr", "tas", "ance", "dexml"])
+def test_every_preset_resolves(method):
+    for preset in PRESETS[method]:
+        made = resolve(method, preset, {"seed": "3"})
+        assert isinstance(made.method, UnidecConfig) and made.seed == 3
+    assert resolve(method, "paper", {}).method.encoder.kind == "transformer"

@@ -1,0 +1,218 @@
+"""UniDEC: a dual encoder and a classifier on one pass, over some picked labels a batch (Kharbanda et al., 2025).
+
+A batch is made of clusters of queries; its labels are up to beta positives of each query and eta of its mined hard
+negatives, and every positive that a query finds among them counts: pick-some-labels (section 3.1). The dual encoder
+scores with one pair of heads, the classifier with a third head and a vector a label; either may be served, or both
+end to end. DEPSL is the dual encoder alone; DPR, TAS, ANCE and DEXML are settings of it.
+"""
+
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from xcmodels import ann, limits, losses, mining, seeds
+from xcmodels.batching import (
+    Batch,
+    Block,
+    Entries,
+    clustered_order,
+    pooled_block,
+    random_order,
+    sample_columns,
+    sample_some,
+)
+from xcmodels.checkpoint import load_model
+from xcmodels.combine import InnerProduct
+from xcmodels.corpus import Corpus
+from xcmodels.encoders import LABEL, QUERY, HeadConfig, Layout, build_encoder, encode_all, siamese
+from xcmodels.method import Mined, Model, Round, Stage, Vectors
+from xcmodels.retrieval import save_retriever
+from xcmodels.tables import RowTable
+from xcmodels.trunks import EncoderConfig
+
+STAGE = "joint"
+CLASSIFIER, DUAL = "classifier", "dual"
+LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnidecConfig(mining.Schedule):
+    """Everything that decides a model, beside the corpus; the defaults are UniDEC's (section 4, Algorithm 1)."""
+
+    batch_size: int
+    lr: float                    # of dense parameters
+    token_lr: float              # of token embeddings (bag)
+    label_lr: float              # of classifiers
+    warmup: int                  # steps
+    refresh_every: int = 5       # tau: epochs between two refreshes
+    positives: int = 3           # beta: positives of a query that enter the pool
+    negatives: int = 6           # eta: mined negatives of a query that enter the pool, of eta * tau mined; 0 = none
+    every_label: bool = False    # every label is in every pool (DEXML)
+    loss: str = "decoupled"      # decoupled | supcon
+    temperature: float = 0.05    # tau of the softmax
+    balance: float = 0.5         # lambda: share of the dual encoder's loss; 1 = no classifier (DEPSL)
+    symmetric: float = 0.5       # share of the label-to-query loss in either (1 - lambda_D, 1 - lambda_C)
+    bce: float = 0.0             # weight of the auxiliary binary cross-entropy of the classifier
+    head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder
+    dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the trunk
+    dropout: float = 0.1         # on the projections
+    serve: str = "both"          # both | encoder | classifier: whose scores rank the labels
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    index: str = "auto"          # auto | exact | hnsw
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.at_least(self, 1, "batch_size", "refresh_from", "positives")
+        limits.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "negatives", "bce", "dim")
+        limits.share(self, "balance", "symmetric")
+        limits.share(self, "dropout", whole=False)
+        limits.one_of(self, loss=tuple(LOSSES), head=("residual", "tanh", "unit"),
+                      serve=("both", "encoder", "classifier"))
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if self.dim and self.head != "tanh":
+            raise ValueError(f"dim must be 0 unless head is tanh, got {self.dim}: no other head projects")
+        trained = {0.0: "classifier", 1.0: "encoder"}.get(self.balance, self.serve)
+        if self.serve != trained:
+            raise ValueError(f"serve must be {trained} where balance is {self.balance:g}, got {self.serve!r}: "
+                             "nothing else is trained")
+
+    @property
+    def classifies(self) -> bool:
+        """Whether there is a classifier."""
+        return self.balance < 1
+
+
+class Joint(Model):
+    """An encoder with the heads of both, and a vector a label."""
+
+    def __init__(self, config: UnidecConfig, corpus: Corpus) -> None:
+        super().__init__()
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config))
+        if config.classifies:
+            width = config.dim or self.encoder.trunk.dim
+            self.labels = RowTable(torch.randn(corpus.n_labels, width) * 0.02)
+
+    def tables(self) -> dict[str, RowTable]:
+        """The token embeddings of a bag, and the classifiers."""
+        return self.encoder.tables() | ({"labels": self.labels} if hasattr(self, "labels") else {})
+
+
+def layout(config: UnidecConfig) -> Layout:
+    """Return the heads of the dual encoder, and the classifier's; a query is served as `config.serve` says."""
+    dual = siamese(config.encoder, HeadConfig(config.head, config.dim if config.head == "tanh" else 0,
+                                              config.dropout if config.head == "tanh" else 0.0))
+    if not config.classifies:
+        return Layout(dual.heads, {**dual.views, DUAL: (QUERY,)})
+    names = {"both": (QUERY, CLASSIFIER), "encoder": (QUERY,), "classifier": (CLASSIFIER,)}[config.serve]
+    return Layout({**dual.heads, CLASSIFIER: HeadConfig("linear", config.dim, config.dropout)},
+                  {**dual.views, QUERY: names, DUAL: (QUERY,)})
+
+
+class Unidec:
+    """The method, for one configuration."""
+
+    def __init__(self, config: UnidecConfig) -> None:
+        self.config, self.seed = config, config.seed
+
+    def stages(self) -> list[Stage]:
+        """One: both learn together."""
+        config = self.config
+        return [Stage(STAGE, config.epochs, config.batch_size, config.lr,
+                      {"tokens": config.token_lr, "labels": config.label_lr}, config.warmup)]
+
+    def settings(self, stage: str) -> dict[str, object]:
+        """Training depends on everything but what is served and how it is indexed."""
+        own = asdict(self.config)
+        served = {name: own.pop(name) for name in ("serve", "index")}
+        return {**own, **(served if stage == "retriever" else {})}
+
+    def rounds(self) -> list[Round]:
+        """Random epochs first, then a round for every refresh of clusters and hard negatives."""
+        return mining.rounds(STAGE, self.config, self.config.negatives * self.config.refresh_every)
+
+    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> Model:
+        """Build the encoder and the classifiers."""
+        return Joint(self.config, corpus)
+
+    def begin(self, model: Model, corpus: Corpus) -> None:
+        """Start each classifier at its label's embedding; of random ones, most labels are too rare to learn."""
+        assert isinstance(model, Joint)
+        if self.config.classifies:
+            start = encode_all(model.encoder, corpus.sides["label"], LABEL)
+            model.labels.weight.copy_(torch.from_numpy(start))
+
+    def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
+        """Training rows of an epoch: shuffled one by one, or by clusters."""
+        rng = seeds.generator(self.seed, "order", round_.stage, epoch)
+        rows = corpus.training_rows()
+        return random_order(rows, rng) if mined.clusters is None else clustered_order(rows, mined.clusters, rng)
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Queries against the pool of their picked positives and hard negatives."""
+        picked = [sample_some(corpus.positives["train"], rows, self.config.positives, rng)]
+        if mined.negatives is not None:
+            picked.append(sample_columns(mined.negatives[rows], self.config.negatives, rng))
+        pool = np.arange(corpus.n_labels) if self.config.every_label else np.unique(np.concatenate(picked))
+        return Batch({"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                      "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))},
+                     {"pool": pooled_block(corpus, rows, pool)})
+
+    def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
+        """The losses of the dual encoder and of the classifier, each both ways (sections 3.2 and 3.3)."""
+        assert isinstance(model, Joint)
+        config, block, encoder = self.config, batch.blocks["pool"], model.encoder
+        queries, labels = batch.sides["queries"], batch.sides["labels"]
+        pooled = encoder.trunk.groups(queries.tokens, labels.tokens)  # type: ignore[arg-type]
+        terms = {}
+        if config.balance > 0:
+            scores = encoder.view(pooled[0], DUAL) @ encoder.view(pooled[1], LABEL).T
+            terms["encoder"] = config.balance * self._both_ways(scores / config.temperature, block)
+        if config.classifies:
+            rows, place = model.labels.gather(labels.ids)
+            scores = encoder.heads[CLASSIFIER](pooled[0]) @ rows[place].T / config.temperature
+            terms["classifier"] = (1 - config.balance) * self._both_ways(scores, block)
+            if config.bce:
+                terms["bce"] = (1 - config.balance) * config.bce * losses.weighted_bce(
+                    scores, block.positives, block.weights)
+        return terms
+
+    def _both_ways(self, scores: torch.Tensor, block: Block) -> torch.Tensor:
+        """Return the loss of queries over labels and, for the share `symmetric`, of labels over queries."""
+        loss, share = LOSSES[self.config.loss], self.config.symmetric
+        there = loss(scores, block.positives, block.weights)
+        if share == 0:
+            return there
+        weights = None if block.weights is None else block.weights.T
+        return (1 - share) * there + share * loss(scores.T, block.positives.T, weights)
+
+    def vectors(self, model: Model, corpus: Corpus) -> Vectors:
+        """Embeddings of the training queries and of the labels by the dual encoder."""
+        assert isinstance(model, Joint)
+        return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], DUAL),
+                "labels": partial(encode_all, model.encoder, corpus.sides["label"], LABEL)}
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Clusters of queries and hard negatives of each, by the embeddings of the dual encoder."""
+        return mining.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)
+
+    def retriever(self, models: dict[str, Path], corpus: Corpus, vectors: dict[str, np.ndarray],
+                  out: Path) -> dict[str, float]:
+        """Write one index over what is served: label embeddings, classifiers, or both end to end (section 3.4)."""
+        model = Joint(self.config, corpus)
+        load_model(model, models[STAGE])
+        halves = [np.asarray(vectors["labels"])] if self.config.serve != CLASSIFIER else []
+        if self.config.serve != "encoder":
+            halves.append(F.normalize(model.labels.weight, dim=1).numpy())
+        index = ann.build(np.ascontiguousarray(np.concatenate(halves, axis=1)), self.config.index)
+        save_retriever(out, corpus, method="unidec", encoder=model.encoder, indexes={"labels": index}, shortlist=0,
+                       scores=InnerProduct(index.vectors))
+        return {}
+
+
+__all__ = ["CLASSIFIER", "STAGE", "Unidec", "UnidecConfig"]
