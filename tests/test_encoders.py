@@ -57,8 +57,17 @@ def trained(encoder, seed=5):
     return encoder
 
 
+def weight_of_place(encoder, side, place, title):
+    """The learned weight of a token's side, field and place in it; the places past the last share its weight."""
+    if encoder.trunk.places is None:
+        return 1.0
+    field, at = (0, place) if place < title else (1, place - title)
+    places = encoder.trunk.places[0 if encoder.config.tied or side == QUERY else 1]
+    return places[field, min(at, places.shape[1] - 1)].double()
+
+
 def by_hand(encoder, made, side):
-    """normalise(u + U gelu(W u + b)), u the unit sum of idf * embedding of title rows, then of content rows."""
+    """normalise(u + U gelu(W u + b)), u the unit sum of idf * place * embedding of title rows, then content rows."""
     table, idf = encoder.trunk.table.weight.double(), encoder.trunk.idf.double()
     head = encoder.heads[side if side in encoder.heads else QUERY]
     out = []
@@ -66,7 +75,7 @@ def by_hand(encoder, made, side):
         total = torch.zeros(encoder.trunk.dim).double()
         for place, token in enumerate(ids):
             row = token if place < title else token + encoder.trunk.vocabulary
-            total = total + idf[row] * table[row]
+            total = total + idf[row] * weight_of_place(encoder, side, place, title) * table[row]
         unit = total / max(float(total.detach().norm()), 1e-12)
         hidden = head.inner.weight.double() @ unit + head.inner.bias.double()
         gelu = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
@@ -78,15 +87,16 @@ def by_hand(encoder, made, side):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("side", [QUERY, LABEL])
 @pytest.mark.parametrize("training", [True, False])
-def test_a_bag_equals_a_loop(idf, texts, tied, side, training):
-    encoder = trained(build_encoder(replace(BAG, tied=tied), idf, 0)).train(training)
+@pytest.mark.parametrize("places", [0, 1, 3, 24])
+def test_a_bag_equals_a_loop(idf, texts, tied, side, training, places):  # noqa: PLR0917
+    encoder = trained(build_encoder(replace(BAG, tied=tied, places=places), idf, 0)).train(training)
     torch.testing.assert_close(encoder(texts, side), by_hand(encoder, texts, side), rtol=1e-5, atol=1e-5)
 
 
 def test_at_the_start_the_head_is_the_identity_and_fields_are_alike(idf, texts):
     encoder = build_encoder(BAG, np.ones_like(idf), 0).eval()
     assert torch.equal(encoder.trunk.table.weight[:VOCABULARY], encoder.trunk.table.weight[VOCABULARY:])
-    sums = encoder.trunk(texts)
+    sums = encoder.trunk(texts, QUERY)
     torch.testing.assert_close(encoder(texts, QUERY), torch.nn.functional.normalize(sums, dim=1))
     torch.testing.assert_close(encoder(texts, QUERY), encoder(texts, LABEL))
     other = tokens([(ids, []) for ids, _ in rows_of(texts)])
@@ -122,15 +132,15 @@ def test_vectors_are_unit_and_an_empty_text_is_finite(idf, texts, side):
 def test_tokens_are_left_out_in_training_only(idf):
     encoder = trained(build_encoder(replace(BAG, token_dropout=0.4), idf, 0))
     many = tokens([([i], []) for i in range(4, 40)] * 40)
-    assert torch.equal(encoder.eval().trunk(many), encoder.trunk(many))
-    whole = encoder.trunk(many)
+    assert torch.equal(encoder.eval().trunk(many, QUERY), encoder.trunk(many, QUERY))
+    whole = encoder.trunk(many, QUERY)
     torch.manual_seed(0)
-    part = encoder.train().trunk(many)
+    part = encoder.train().trunk(many, QUERY)
     gone = (part == 0).all(1)
     assert 0.36 < gone.float().mean() < 0.44
     torch.testing.assert_close(part[~gone], whole[~gone])
     torch.manual_seed(0)
-    assert torch.equal(encoder.trunk(many), part)
+    assert torch.equal(encoder.trunk(many, QUERY), part)
 
 
 def test_both_sides_at_once(idf, texts):

@@ -92,7 +92,7 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
     truth = [[int(label) in corpus.positives["train"][row] for label in pool] for row in rows]
     allowed = [[int(label) not in corpus.filters["train"][row] for label in pool] for row in rows]
     trunk = model.encoder.trunk
-    x, z = trunk(batch.sides["queries"].tokens), trunk(batch.sides["labels"].tokens)
+    x, z = trunk(batch.sides["queries"].tokens, "query"), trunk(batch.sides["labels"].tokens, "label")
     wanted, decoupled, share = {}, config.loss == "decoupled", config.symmetric
 
     def both(scores):

@@ -21,9 +21,7 @@ from xcmodels.corpus import Side
 from xcmodels.method import Model
 from xcmodels.tables import RowTable
 from xcmodels.tokens import Tokens
-from xcmodels.trunks import EncoderConfig, Trunk, build_trunk, empty_trunk, save_trunk
-
-QUERY, LABEL = "query", "label"
+from xcmodels.trunks import LABEL, QUERY, EncoderConfig, Trunk, build_trunk, empty_trunk, save_trunk
 
 
 @dataclass(frozen=True)
@@ -106,11 +104,11 @@ class Encoder(Model):
 
     def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
         """Return (n, width(view)) vectors of texts, as seen in `view`: "query", "label" or another of the layout's."""
-        return self.view(self.trunk(tokens), view)
+        return self.view(self.trunk(tokens, LABEL if view == LABEL else QUERY), view)
 
     def both(self, queries: Tokens, labels: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the vectors of queries and of labels."""
-        pooled = self.trunk.groups(queries, labels)
+        pooled = self.trunk.groups((queries, QUERY), (labels, LABEL))
         return self.view(pooled[0], QUERY), self.view(pooled[1], LABEL)
 
     def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:

@@ -38,9 +38,14 @@ class Tokens:
 
     def in_title(self) -> torch.Tensor:
         """Return (T,) bool: whether a token belongs to its text's title."""
+        return self.fields()[0]
+
+    def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its place in its field."""
         lengths = self.offsets.diff()
         place = torch.arange(len(self.ids), device=self.ids.device) - self.offsets[:-1].repeat_interleave(lengths)
-        return place < self.titles.repeat_interleave(lengths)
+        titles = self.titles.repeat_interleave(lengths)
+        return place < titles, torch.where(place < titles, place, place - titles)
 
 
 def join(*groups: Tokens) -> Tokens:

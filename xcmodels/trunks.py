@@ -14,6 +14,8 @@ from xcmodels.method import Model
 from xcmodels.tables import RowTable
 from xcmodels.tokens import MINILM, Tokens, join, minilm_folder
 
+QUERY, LABEL = "query", "label"     # the sides of a relation
+
 
 @dataclass(frozen=True)
 class EncoderConfig:
@@ -22,9 +24,10 @@ class EncoderConfig:
     kind: str = "bag"           # bag | transformer
     source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
     dim: int = 384              # of a bag started at random; otherwise the source decides
-    tied: bool = False          # one residual layer for both sides (Siamese to the letter), or one a side (bag)
+    tied: bool = False          # both sides share all weights (Siamese to the letter), or token embeddings alone (bag)
     token_dropout: float = 0.0  # share of a text's tokens left out in training (bag)
-    idf_power: float = 1.0      # a token weighs idf^power (bag)
+    idf_power: float = 1.0      # a token weighs idf^power, times a learned weight of its place (bag)
+    places: int = 24            # of a field that have a weight of their own, the rest share the last; 0 = none (bag)
     batch: int = 4096           # texts encoded at once outside training
 
 
@@ -34,20 +37,21 @@ class Trunk(Model):
     dim: int
     batch: int
 
-    def forward(self, tokens: Tokens) -> torch.Tensor:
-        """Return (n, dim) vectors of texts, of any length."""
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, dim) vectors of texts on `side`, "query" or "label", of any length."""
         raise NotImplementedError
 
-    def groups(self, *texts: Tokens) -> list[torch.Tensor]:
-        """Return the vectors of several groups of texts."""
-        return [self(each) for each in texts]
+    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts, each with its side."""
+        return [self(tokens, side) for tokens, side in texts]
 
 
 class BagOfTokens(Trunk):
-    """The idf-weighted sum of a text's token embeddings.
+    """The sum of a text's token embeddings, weighted by idf and by the place in the field.
 
     A token has one embedding in titles and another in contents, equal at the start: which field a word stands
-    in says much about what it says.
+    in says much about what it says. So does where, and differently for queries and labels: the weights of places,
+    1 at the start, are learned for each side, or for both together where the encoder is tied.
     """
 
     def __init__(self, embeddings: torch.Tensor, idf: torch.Tensor, config: EncoderConfig) -> None:
@@ -55,6 +59,9 @@ class BagOfTokens(Trunk):
         self.vocabulary, self.dim = embeddings.shape
         self.table = RowTable(embeddings.repeat(2, 1))
         self.register_buffer("idf", idf)
+        self.sides = {QUERY: 0, LABEL: 0 if config.tied else 1}
+        shape = len(set(self.sides.values())), 2, config.places
+        self.places = nn.Parameter(torch.ones(shape)) if config.places else None
         self.dropout, self.batch = config.token_dropout, config.batch
 
     idf: torch.Tensor
@@ -63,18 +70,28 @@ class BagOfTokens(Trunk):
         """The matrix that is trained by rows."""
         return {"tokens": self.table}
 
-    def groups(self, *texts: Tokens) -> list[torch.Tensor]:
-        """Return the vectors of several groups of texts, summed in one go so that a shared row is gathered once."""
-        return list(self(join(*texts)).split([len(each) for each in texts]))
-
-    def forward(self, tokens: Tokens) -> torch.Tensor:
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, dim) weighted sums of token embeddings; a text without a token is the origin."""
-        ids = tokens.ids + self.vocabulary * (~tokens.in_title())
+        return self.groups((tokens, side))[0]
+
+    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts, summed in one go so that a shared row is gathered once."""
+        counts = [len(tokens) for tokens, _ in texts]
+        whole = join(*(tokens for tokens, _ in texts))
+        sides = torch.tensor([self.sides[side] for _, side in texts]).repeat_interleave(torch.tensor(counts))
+        return list(self._sums(whole, sides.to(whole.ids.device)).split(counts))
+
+    def _sums(self, tokens: Tokens, sides: torch.Tensor) -> torch.Tensor:
+        titled, place = tokens.fields()
+        ids = tokens.ids + self.vocabulary * (~titled)
         weights = self.idf[ids]
+        if self.places is not None:
+            side = sides.repeat_interleave(tokens.offsets.diff())
+            weights = weights * self.places[side, (~titled).long(), place.clamp(max=self.places.shape[2] - 1)]
         if self.training and self.dropout:
             weights = weights * (torch.rand_like(weights) >= self.dropout)
-        rows, place = self.table.gather(ids)
-        return F.embedding_bag(place, rows, tokens.offsets, mode="sum", per_sample_weights=weights,
+        rows, at = self.table.gather(ids)
+        return F.embedding_bag(at, rows, tokens.offsets, mode="sum", per_sample_weights=weights,
                                include_last_offset=True)
 
 
@@ -90,8 +107,8 @@ class Transformer(Trunk):
         """A transformer's embeddings are trained densely."""
         return {}
 
-    def forward(self, tokens: Tokens) -> torch.Tensor:
-        """Return (n, dim) vectors; padded to the longest text of the batch and no further."""
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, dim) vectors, on both sides alike; padded to the longest text of the batch and no further."""
         if len(tokens) == 0:
             return torch.empty(0, self.dim, device=tokens.offsets.device)
         lengths = tokens.offsets.diff()

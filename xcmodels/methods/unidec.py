@@ -168,7 +168,7 @@ class Unidec:
         assert isinstance(model, Joint)
         config, block, encoder = self.config, batch.blocks["pool"], model.encoder
         queries, labels = batch.sides["queries"], batch.sides["labels"]
-        pooled = encoder.trunk.groups(queries.tokens, labels.tokens)  # type: ignore[arg-type]
+        pooled = encoder.trunk.groups((queries.tokens, QUERY), (labels.tokens, LABEL))  # type: ignore[arg-type]
         terms = {}
         if config.balance > 0:
             scores = encoder.view(pooled[0], DUAL) @ encoder.view(pooled[1], LABEL).T
