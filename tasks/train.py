@@ -18,12 +18,8 @@ def steps(method: Method) -> list[Step]:
     out: list[Step] = []
     code = ("tasks.train", type(method).__module__)
     models: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
-    vectors = ""                    # the step that embedded with the stage before
+    vectors = ""                    # the step that embedded with the newest encoder
     for stage in method.stages():
-        if models and stage.frozen:
-            previous = list(models)[-1]
-            out.append(embed_step(method, previous, models[previous]))
-            vectors = out[-1].name
         for round_ in (each for each in method.rounds() if each.stage == stage.name):
             needs = {"corpus": "pack"}
             if stage.name in models:
@@ -37,6 +33,9 @@ def steps(method: Method) -> list[Step]:
             out.append(Step(round_.name, "checkpoint", partial(train, method, round_), code,
                             {**method.settings(stage.name), "round": round_}, needs))
             models[stage.name] = round_.name
+        if not stage.frozen:
+            out.append(embed_step(method, stage.name, models[stage.name]))
+            vectors = out[-1].name
     settings = {key: value for stage in method.stages() for key, value in method.settings(stage.name).items()}
     out.append(Step("build retriever", "retriever", partial(build_retriever, method, list(models)), code,
                     {**settings, **method.settings("retriever")}, {"corpus": "pack", "vectors": vectors, **models}))

@@ -202,8 +202,18 @@ def test_what_is_served(corpus, trained, tmp_path):
     assert max(served["both"], key=served["both"].__getitem__) == 3
 
 
-def test_what_is_served_does_not_train_again():
-    one, other = (Unidec(replace(TOY, serve=serve)) for serve in ("both", "encoder"))
+def test_classifiers_at_the_length_they_learned(corpus, trained, tmp_path):
+    newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
+    Unidec(replace(TOY, serve="classifier", unit=False)).retriever(newest, corpus, trained.vectors, tmp_path)
+    weight = load_file(newest["joint"] / "model.safetensors")["labels.weight"]
+    held = Retriever.load(tmp_path).indexes["labels"].vectors
+    assert np.array_equal(held, weight.numpy())
+    assert np.ptp(np.linalg.norm(held, axis=1)) > 0.05
+
+
+@pytest.mark.parametrize("changed", [{"serve": "encoder"}, {"unit": False}, {"index": "exact"}])
+def test_what_is_served_does_not_train_again(changed):
+    one, other = Unidec(TOY), Unidec(replace(TOY, **changed))
     assert one.settings("joint") == other.settings("joint")
     assert one.settings("retriever") != other.settings("retriever")
 

@@ -61,6 +61,7 @@ class UnidecConfig(mining.Schedule):
     dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the trunk
     dropout: float = 0.1         # on the projections
     serve: str = "both"          # both | encoder | classifier: whose scores rank the labels
+    unit: bool = True            # classifiers are served at unit length (section 3.4), or at the length they learned
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     index: str = "auto"          # auto | exact | hnsw
     seed: int = 0
@@ -129,7 +130,7 @@ class Unidec:
     def settings(self, stage: str) -> dict[str, object]:
         """Training depends on everything but what is served and how it is indexed."""
         own = asdict(self.config)
-        served = {name: own.pop(name) for name in ("serve", "index")}
+        served = {name: own.pop(name) for name in ("serve", "unit", "index")}
         return {**own, **(served if stage == "retriever" else {})}
 
     def rounds(self) -> list[Round]:
@@ -208,7 +209,8 @@ class Unidec:
         load_model(model, models[STAGE])
         halves = [np.asarray(vectors["labels"])] if self.config.serve != CLASSIFIER else []
         if self.config.serve != "encoder":
-            halves.append(F.normalize(model.labels.weight, dim=1).numpy())
+            weight = model.labels.weight
+            halves.append((F.normalize(weight, dim=1) if self.config.unit else weight).numpy())
         index = ann.build(np.ascontiguousarray(np.concatenate(halves, axis=1)), self.config.index)
         save_retriever(out, corpus, method="unidec", encoder=model.encoder, indexes={"labels": index}, shortlist=0,
                        scores=InnerProduct(index.vectors))

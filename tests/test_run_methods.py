@@ -1,0 +1,40 @@
+"""The whole job by every method but NGAME, which test_run.py takes apart: from a raw folder to answers."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.planted import QUICK_JOINT, words
+
+JOINT = ("unidec", "tas", "ance")     # the other settings of their parts are in test_unidec.py
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("methods") / "home"
+
+
+@pytest.mark.parametrize("method", JOINT)
+def test_the_whole_job(planted, home, prefect_server, method):
+    """All in one home, so that the data is prepared once and later methods meet a champion."""
+    kept = ("negatives", "refresh_every") if method == "tas" else ()
+    settings = [word for key, value in QUICK_JOINT.items() if key not in kept for word in ("--set", f"{key}={value}")]
+    done = subprocess.run([sys.executable, "-m", "flows.cli", "run", "--data", str(planted), "--method", method,
+                           "--preset", "cpu-learned", "--home", str(home), "--json", *settings],
+                          capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["metrics"]["P/1"] > 90 and said["version"] == str(JOINT.index(method) + 1)
+    assert ("12 hard negatives each" in done.stderr) == (method in ("unidec", "ance"))
+    assert ("clusters of 8" in done.stderr) == (method in ("unidec", "tas"))
+    assert done.stderr.count("s  mine joint round") == (1 if method == "tas" else 2)
+
+
+def test_the_champion_answers(planted, home, xc):
+    code, out, said = xc("predict", "--home", str(home), "--k", "2", " ".join(words(17)))
+    assert code == 0, said
+    assert json.loads(out)["labels"][0]["id"] == 17
