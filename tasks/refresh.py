@@ -1,5 +1,6 @@
 """Refreshing between rounds: embed with the newest checkpoint, mine what the next round trains on."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -47,29 +48,27 @@ def mine(method: Method, round_: Round, job: Job) -> None:
         vectors = _vectors(method, round_.stage, corpus, job.inputs["start"])
     mined = method.mine(vectors, corpus, round_)
     rows = corpus.training_rows()
-    made = {}
-    if mined.clusters is not None:
-        np.save(job.out / CLUSTERS, mined.clusters)
-        made["clusters"] = pa.table([rows, mined.clusters], schema=SCHEMAS["clusters"])
-        job.say(f"{len(rows):,} queries in {int(mined.clusters.max(initial=-1)) + 1:,} clusters of "
-                f"{round_.cluster_size}")
-    if mined.negatives is not None:
-        np.save(job.out / NEGATIVES, mined.negatives)
-        made["negatives"] = pa.table([rows, _lists(mined.negatives[rows])], schema=SCHEMAS["negatives"])
-        job.say(f"{len(rows):,} queries with {mined.negatives.shape[1]} hard negatives each")
-    _check(job, made)
+    if (clusters := mined.clusters) is not None:
+        np.save(job.out / CLUSTERS, clusters)
+        _check(job, "clusters", rows, lambda part: pa.array(clusters[part]))
+        job.say(f"{len(rows):,} queries in {int(clusters.max(initial=-1)) + 1:,} clusters of {round_.cluster_size}")
+    if (negatives := mined.negatives) is not None:
+        np.save(job.out / NEGATIVES, negatives)
+        _check(job, "negatives", rows, lambda part: _lists(negatives[rows[part]]))
+        job.say(f"{len(rows):,} queries with {negatives.shape[1]} hard negatives each")
 
 
-def _check(job: Job, made: dict[str, pa.Table]) -> None:
-    """Hold what was mined against its contract, beside the tables that it refers to."""
-    shards = job.scratch / "mined"
-    for name, table in made.items():
-        (shards / name).mkdir(parents=True, exist_ok=True)
-        for number, start in enumerate(range(0, max(len(table), 1), SHARD)):
-            pq.write_table(table.slice(start, SHARD), shards / name / f"part-{number:05d}.parquet")
+def _check(job: Job, table: str, rows: np.ndarray, column: Callable[[slice], pa.Array]) -> None:
+    """Hold what was mined for `rows` against its contract, shard by shard, beside the tables that it refers to."""
+    shards = job.scratch / "mined" / table
+    shards.mkdir(parents=True, exist_ok=True)
+    for number, start in enumerate(range(0, max(len(rows), 1), SHARD)):
+        part = slice(start, start + SHARD)
+        pq.write_table(pa.table([rows[part], column(part)], schema=SCHEMAS[table]),
+                       shards / f"part-{number:05d}.parquet")
     beside = {name: job.inputs["tables"] for name in ("queries.train", "labels", "positives.train")}
-    view = contract_view(job.scratch / "view", {**dict.fromkeys(made, shards), **beside})
-    validate(view, only=list(made), report_dir=job.scratch / "report").raise_for_failure()
+    view = contract_view(job.scratch / "view", {table: shards.parent, **beside})
+    validate(view, only=[table], report_dir=job.scratch / "report").raise_for_failure()
 
 
 def _lists(ids: np.ndarray) -> pa.Array:
