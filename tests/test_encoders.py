@@ -110,6 +110,25 @@ def test_the_power_of_idf(idf):
         assert weights.dtype == torch.float32
 
 
+def test_gradients_do_not_depend_on_how_threads_meet():
+    """A batch large enough for torch to share it out; the same on every repetition, bit for bit."""
+    rng, before = np.random.default_rng(0), torch.get_num_threads()
+    many = tokens([(rng.integers(4, VOCABULARY, 30), rng.integers(4, VOCABULARY, 70)) for _ in range(800)])
+    pull = torch.randn(800, 12, generator=torch.Generator().manual_seed(0))
+    seen = []
+    try:
+        torch.set_num_threads(2)
+        encoder = build_encoder(BAG, np.ones(2 * VOCABULARY, np.float32), 0).train()
+        for _ in range(25):
+            encoder.zero_grad()
+            (encoder(many, LABEL) * pull).sum().backward()
+            seen.append([encoder.trunk.table.take_gradients()[1], *(each.grad for each in encoder.parameters()
+                                                                   if each.grad is not None)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for each in seen[1:] for one, other in zip(seen[0], each, strict=True))
+
+
 def test_tied_or_a_head_a_side(idf, texts):
     tied, untied = (trained(build_encoder(replace(BAG, tied=tied), idf, 0)).eval() for tied in (True, False))
     assert torch.equal(tied(texts, QUERY), tied(texts, LABEL))

@@ -86,12 +86,15 @@ class BagOfTokens(Trunk):
         ids = tokens.ids + self.vocabulary * (~titled)
         weights = self.idf[ids]
         if self.places is not None:
-            side = sides.repeat_interleave(tokens.offsets.diff())
-            weights = weights * self.places[side, (~titled).long(), place.clamp(max=self.places.shape[2] - 1)]
+            most = self.places.shape[2]
+            field = 2 * sides.repeat_interleave(tokens.offsets.diff()) + (~titled).long()
+            at = field * most + place.clamp(max=most - 1)
+            # Not self.places[...]: the gradient of an index is summed by racing threads, and no two runs agree.
+            weights = weights * F.embedding(at, self.places.view(-1, 1))[:, 0]
         if self.training and self.dropout:
             weights = weights * (torch.rand_like(weights) >= self.dropout)
-        rows, at = self.table.gather(ids)
-        return F.embedding_bag(at, rows, tokens.offsets, mode="sum", per_sample_weights=weights,
+        rows, found = self.table.gather(ids)
+        return F.embedding_bag(found, rows, tokens.offsets, mode="sum", per_sample_weights=weights,
                                include_last_offset=True)
 
 
