@@ -1,6 +1,7 @@
 """One round of training, unbroken and broken in every way, ends in the same bits."""
 
 import hashlib
+import math
 import os
 import shutil
 import signal
@@ -283,6 +284,14 @@ def test_the_learning_rate_rises_and_falls():
     assert max(rates) == rates[4] == pytest.approx(1 - 4 / 108)
     assert rates[-1] == pytest.approx(1 / 108)
     assert all(rate > 0 for rate in rates)
+
+
+def test_a_cosine_falls_late_and_ends_at_nothing():
+    stage = replace(Ngame(toy_config()).stages()[0], decay="cosine", warmup=0)
+    n, steps = 540, 12 * 9
+    for step in range(steps):
+        assert stage.rate(step, n) == pytest.approx((1 + math.cos(math.pi * step / steps)) / 2)
+    assert stage.rate(steps // 4, n) > 0.85 and stage.rate(3 * steps // 4, n) < 0.15
 
 
 def test_training_rows_leave_out_validation_and_queries_without_labels(toy, tmp_path):

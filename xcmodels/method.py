@@ -4,6 +4,7 @@ Training is a sequence of rounds. A round is a pure step, (checkpoint, corpus, m
 nothing is mined inside it, so a killed run resumes at the last round and a refresh can run anywhere.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +28,9 @@ class Stage:
     batch_size: int
     lr: float            # of the dense parameters
     table_lr: Mapping[str, float]  # of each matrix trained by rows, by its name
-    warmup: int          # steps of linear warm-up; linear decay to zero follows
+    warmup: int          # steps of linear warm-up; decay to zero follows
     weight_decay: float = 0.0
+    decay: str = "linear"  # linear | cosine
     frozen: bool = False  # works on the vectors of the stage before, whose encoder it leaves as it is
 
     def steps(self, n: int) -> int:
@@ -37,7 +39,9 @@ class Stage:
 
     def rate(self, step: int, n: int) -> float:
         """The factor on the learning rates at optimiser step `step`, counted from 0."""
-        return min(1.0, (step + 1) / max(self.warmup, 1)) * max(0.0, 1 - step / self.steps(n))
+        done = min(step / self.steps(n), 1.0)
+        left = 1 - done if self.decay == "linear" else (1 + math.cos(math.pi * done)) / 2
+        return min(1.0, (step + 1) / max(self.warmup, 1)) * left
 
 
 def steps_an_epoch(n: int, batch_size: int) -> int:

@@ -48,6 +48,7 @@ class UnidecConfig(mining.Schedule):
     token_lr: float              # of token embeddings (bag)
     label_lr: float              # of classifiers
     warmup: int                  # steps
+    decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
     refresh_every: int = 5       # tau: epochs between two refreshes
     positives: int = 3           # beta: positives of a query that enter the pool
     negatives: int = 6           # eta: mined negatives of a query that enter the pool, of eta * tau mined; 0 = none
@@ -72,7 +73,7 @@ class UnidecConfig(mining.Schedule):
         limits.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "negatives", "bce", "dim")
         limits.share(self, "balance", "symmetric")
         limits.share(self, "dropout", whole=False)
-        limits.one_of(self, loss=tuple(LOSSES), head=("residual", "tanh", "unit"),
+        limits.one_of(self, decay=("linear", "cosine"), loss=tuple(LOSSES), head=("residual", "tanh", "unit"),
                       serve=("both", "encoder", "classifier"))
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
@@ -125,7 +126,7 @@ class Unidec:
         """One: both learn together."""
         config = self.config
         return [Stage(STAGE, config.epochs, config.batch_size, config.lr,
-                      {"tokens": config.token_lr, "labels": config.label_lr}, config.warmup)]
+                      {"tokens": config.token_lr, "labels": config.label_lr}, config.warmup, decay=config.decay)]
 
     def settings(self, stage: str) -> dict[str, object]:
         """Training depends on everything but what is served and how it is indexed."""
