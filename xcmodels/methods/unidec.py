@@ -91,18 +91,17 @@ class UnidecConfig(mining.Schedule):
 
 
 class Joint(Model):
-    """An encoder with the heads of both, and a vector a label."""
+    """An encoder with the heads of both, and a vector a label where there is a classifier."""
 
     def __init__(self, config: UnidecConfig, corpus: Corpus) -> None:
         super().__init__()
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config))
-        if config.classifies:
-            width = config.dim or self.encoder.trunk.dim
-            self.labels = RowTable(torch.randn(corpus.n_labels, width) * 0.02)
+        width = config.dim or self.encoder.trunk.dim
+        self.labels = RowTable(torch.zeros(corpus.n_labels, width)) if config.classifies else None
 
     def tables(self) -> dict[str, RowTable]:
         """The token embeddings of a bag, and the classifiers."""
-        return self.encoder.tables() | ({"labels": self.labels} if hasattr(self, "labels") else {})
+        return self.encoder.tables() | ({} if self.labels is None else {"labels": self.labels})
 
 
 def layout(config: UnidecConfig) -> Layout:
@@ -143,9 +142,9 @@ class Unidec:
         return Joint(self.config, corpus)
 
     def begin(self, model: Model, corpus: Corpus) -> None:
-        """Start each classifier at its label's embedding; of random ones, most labels are too rare to learn."""
+        """Start each classifier at its label's embedding; most labels are too rare to learn one from nothing."""
         assert isinstance(model, Joint)
-        if self.config.classifies:
+        if model.labels is not None:
             start = encode_all(model.encoder, corpus.sides["label"], LABEL)
             model.labels.weight.copy_(torch.from_numpy(start))
 
@@ -175,7 +174,7 @@ class Unidec:
         if config.balance > 0:
             scores = encoder.view(pooled[0], DUAL) @ encoder.view(pooled[1], LABEL).T
             terms["encoder"] = config.balance * self._both_ways(scores / config.temperature, block)
-        if config.classifies:
+        if model.labels is not None:
             rows, place = model.labels.gather(labels.ids)
             scores = encoder.heads[CLASSIFIER](pooled[0]) @ rows[place].T / config.temperature
             terms["classifier"] = (1 - config.balance) * self._both_ways(scores, block)
@@ -209,7 +208,7 @@ class Unidec:
         model = Joint(self.config, corpus)
         load_model(model, models[STAGE])
         halves = [np.asarray(vectors["labels"])] if self.config.serve != CLASSIFIER else []
-        if self.config.serve != "encoder":
+        if model.labels is not None and self.config.serve != "encoder":
             weight = model.labels.weight
             halves.append((F.normalize(weight, dim=1) if self.config.unit else weight).numpy())
         index = ann.build(np.ascontiguousarray(np.concatenate(halves, axis=1)), self.config.index)
