@@ -21,9 +21,9 @@ $(DATA)/dataset.json: | $(VENV)/.ready
 run: $(VENV)/.ready $(DATA)/dataset.json
 	$(BIN)/xc run --data $(DATA) --home $(HOME_DIR)
 
-## test: every test
+## test: every test, two files at a time
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 ## check: lint, types, import contracts
 check: $(VENV)/.ready
