@@ -175,7 +175,7 @@ def test_killed_run_ends_as_an_unbroken_one(whole, planted, xc, tmp_path, moment
 
 
 def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
-    home, long = tmp_path / "home", {"m1.epochs": "200", "m1.refresh_from": "200"}
+    home, long = tmp_path / "home", {"m1.epochs": "60", "m1.refresh_from": "60"}
     began = []
 
     def training(home: Path) -> bool:

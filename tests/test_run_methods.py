@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.planted import QUICK_JOINT, words
 
-JOINT = ("unidec", "tas", "ance")     # the other settings of their parts are in test_unidec.py
+JOINT = ("unidec", "ance")     # the other settings of their parts are in test_unidec.py
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +21,16 @@ def home(tmp_path_factory):
 @pytest.mark.parametrize("method", JOINT)
 def test_the_whole_job(planted, home, prefect_server, method):
     """All in one home, so that the data is prepared once and later methods meet a champion."""
-    kept = ("negatives", "refresh_every") if method == "tas" else ()
-    settings = [word for key, value in QUICK_JOINT.items() if key not in kept for word in ("--set", f"{key}={value}")]
+    settings = [word for key, value in QUICK_JOINT.items() for word in ("--set", f"{key}={value}")]
     done = subprocess.run([sys.executable, "-m", "flows.cli", "run", "--data", str(planted), "--method", method,
                            "--preset", "cpu-learned", "--home", str(home), "--json", *settings],
                           capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["metrics"]["P/1"] > 90 and said["version"] == str(JOINT.index(method) + 1)
-    assert ("12 hard negatives each" in done.stderr) == (method in ("unidec", "ance"))
-    assert ("clusters of 8" in done.stderr) == (method in ("unidec", "tas"))
-    assert done.stderr.count("s  mine joint round") == (1 if method == "tas" else 2)
+    assert "12 hard negatives each" in done.stderr
+    assert ("clusters of 8" in done.stderr) == (method == "unidec")
+    assert done.stderr.count("s  mine joint round") == 2
 
 
 def test_the_champion_answers(planted, home, xc):
