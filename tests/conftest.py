@@ -1,5 +1,6 @@
 """What the tests share: quiet libraries, one Prefect server for all of them, a planted data set."""
 
+import json
 import os
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.faults import artifact, quick, store  # noqa: F401
 from tests.planted import write_planted
 from tests.raw_folders import xc_json, xc_sparse  # noqa: F401
+from tests.whole_runs import command
 
 os.environ.update({
     "DO_NOT_TRACK": "true", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -68,7 +70,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_planted(tmp_path_factory.mktemp("data") / "planted")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def xc(prefect_server: str):
     """Run `xc` as a process: returns (exit code, stdout, stderr)."""
 
@@ -78,3 +80,12 @@ def xc(prefect_server: str):
         return done.returncode, done.stdout, done.stderr
 
     return run
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory, planted: Path, xc) -> tuple[Path, dict, str]:
+    """An unbroken run: its home, its line of JSON, what it said."""
+    home = tmp_path_factory.mktemp("whole") / "home"
+    code, out, said = xc(*command(planted, home))
+    assert code == 0, said
+    return home, json.loads(out), said

@@ -1,13 +1,9 @@
 """The whole job by every method but NGAME, which test_run.py takes apart: from a raw folder to answers."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.planted import QUICK_JOINT, words
 
 JOINT = ("unidec", "ance")     # the other settings of their parts are in test_unidec.py
@@ -19,18 +15,17 @@ def home(tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", JOINT)
-def test_the_whole_job(planted, home, prefect_server, method):
+def test_the_whole_job(planted, home, xc, method):
     """All in one home, so that the data is prepared once and later methods meet a champion."""
     settings = [word for key, value in QUICK_JOINT.items() for word in ("--set", f"{key}={value}")]
-    done = subprocess.run([sys.executable, "-m", "flows.cli", "run", "--data", str(planted), "--method", method,
-                           "--preset", "cpu-learned", "--home", str(home), "--json", *settings],
-                          capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["metrics"]["P/1"] > 90 and said["version"] == str(JOINT.index(method) + 1)
-    assert "12 hard negatives each" in done.stderr
-    assert ("clusters of 8" in done.stderr) == (method == "unidec")
-    assert done.stderr.count("s  mine joint round") == 2
+    code, out, said = xc("run", "--data", str(planted), "--method", method, "--preset", "cpu-learned",
+                         "--home", str(home), "--json", *settings)
+    assert code == 0, said
+    result = json.loads(out)
+    assert result["metrics"]["P/1"] > 90 and result["version"] == str(JOINT.index(method) + 1)
+    assert "12 hard negatives each" in said
+    assert ("clusters of 8" in said) == (method == "unidec")
+    assert said.count("s  mine joint round") == 2
 
 
 def test_the_champion_answers(planted, home, xc):

@@ -1,0 +1,79 @@
+"""A run that is killed, interrupted or finds a damaged result ends as an unbroken one does."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.whole_runs import command, objects, settings
+
+
+def kill_when(planted: Path, home: Path, ready, number: int, **more: str) -> int:
+    """Start a run, send it a signal as soon as `ready(home)`; return its exit code."""
+    process = subprocess.Popen([sys.executable, "-m", "flows.cli", *command(planted, home, **more)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": str(ROOT)})
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not ready(home):
+        assert time.monotonic() < deadline, "the run never got there"
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def published(kind: str):
+    """True once a step of this name prefix has been published."""
+    return lambda home: (home / "refs" / "steps").exists() and any(name.startswith(kind) for name in objects(home))
+
+
+@pytest.mark.parametrize("moment", ["read", "encoder round 0", "mine encoder", "classifier round 0", "build"])
+def test_killed_run_ends_as_an_unbroken_one(whole, planted, xc, tmp_path, moment):
+    home = tmp_path / "home"
+    assert kill_when(planted, home, published(moment), signal.SIGKILL) == -signal.SIGKILL
+    code, out, said = xc(*command(planted, home))
+    assert code == 0, said
+    assert json.loads(out)["metrics"] == whole[1]["metrics"]
+    assert objects(home)["evaluate"] == objects(whole[0])["evaluate"]
+    assert objects(home)["build retriever"] == objects(whole[0])["build retriever"]
+    assert not list((home / "tmp").iterdir()) or moment != "build"
+
+
+def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
+    home, long = tmp_path / "home", {"m1.epochs": "60", "m1.refresh_from": "60"}
+    began = []
+
+    def training(home: Path) -> bool:
+        if not list(home.glob("scratch/*/steps")):
+            return False
+        began.append(time.monotonic())
+        return began[-1] - began[0] > 1.0      # inside the first round
+
+    assert kill_when(planted, home, training, signal.SIGINT, **long) == 130
+    assert time.monotonic() - began[-1] < 15    # 5 s where nothing else runs
+    saved = list(home.glob("scratch/*/steps/*.safetensors"))
+    assert len(saved) == 1
+    code, _, said = xc("train", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
+                       *settings(**long))
+    assert code == 0, said
+    assert not list(home.glob("scratch/*/steps"))
+
+
+def test_a_damaged_result_is_refused_and_made_again(whole, planted, xc, tmp_path):
+    home = tmp_path / "home"
+    shutil.copytree(whole[0], home)
+    victim = home / "objects" / objects(home)["pack"] / "positives.train.values.npy"
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    code, out, said = xc(*command(planted, home))
+    assert code == 0, said
+    assert json.loads(out)["metrics"] == whole[1]["metrics"]
+    assert list((home / "quarantine").iterdir())
