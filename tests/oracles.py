@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import torch
 
 from xcmodels.graph import hashed_uniform
 
@@ -142,3 +143,19 @@ def search(vectors: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray
     scores = queries.astype(float) @ vectors.astype(float).T
     ids = np.array([sorted(range(len(vectors)), key=lambda label: (-row[label], label))[:k] for row in scores])
     return np.take_along_axis(scores, ids, axis=1), ids
+
+
+def softmax(scores, positives, weights, decoupled):
+    """-1/|P| sum_p log(e^s_p / sum_l e^s_l) a row, l over all labels, or over p and the negatives alone."""
+    rows = []
+    for r in range(scores.shape[0]):
+        present = [c for c in range(scores.shape[1]) if weights is None or weights[r, c] > 0]
+        pulled = [c for c in present if positives[r, c]]
+        if not pulled:
+            continue
+        row = 0.0
+        for p in pulled:
+            below = [c for c in present if c == p or not (decoupled and positives[r, c])]
+            row = row - torch.log(torch.exp(scores[r, p]) / sum(torch.exp(scores[r, c]) for c in below)) / len(pulled)
+        rows.append(row)
+    return sum(rows) / len(rows) if rows else 0 * scores.sum()

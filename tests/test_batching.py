@@ -12,9 +12,9 @@ from xcmodels.batching import (
     Block,
     Entries,
     clustered_order,
+    epoch_order,
     membership,
     pooled_block,
-    random_order,
     sample_columns,
     sample_positive,
     sample_some,
@@ -166,12 +166,12 @@ def test_clustered_order_shuffles_clusters_and_members():
 def test_orders_of_nothing():
     none = np.array([], np.int64)
     assert len(clustered_order(none, none, np.random.default_rng(0))) == 0
-    assert len(random_order(none, np.random.default_rng(0))) == 0
+    assert len(epoch_order(none, None, np.random.default_rng(0))) == 0
 
 
-def test_random_order_is_a_permutation():
+def test_an_epoch_without_clusters_is_a_permutation():
     rows = np.array([5, 9, 2, 30])
-    assert sorted(random_order(rows, np.random.default_rng(0))) == [2, 5, 9, 30]
+    assert sorted(epoch_order(rows, None, np.random.default_rng(0))) == [2, 5, 9, 30]
 
 
 def test_sampled_positives_are_positives_uniformly_drawn(corpus):

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests import oracles
 from xcmodels.losses import decoupled_softmax, supcon, triplet, weighted_bce
 
 
@@ -118,29 +119,13 @@ def test_worked_by_hand():
     assert float(loss) == pytest.approx(((0.2 + 0.0) / 2 + (0.4 + 0.0) / 2) / 2)
 
 
-def softmax_oracle(scores, positives, weights, decoupled):
-    """-1/|P| sum_p log(e^s_p / sum_l e^s_l) a row, l over all labels, or over p and the negatives alone."""
-    rows = []
-    for r in range(scores.shape[0]):
-        present = [c for c in range(scores.shape[1]) if weights is None or weights[r, c] > 0]
-        pulled = [c for c in present if positives[r, c]]
-        if not pulled:
-            continue
-        row = 0.0
-        for p in pulled:
-            below = [c for c in present if c == p or not (decoupled and positives[r, c])]
-            row = row - torch.log(torch.exp(scores[r, p]) / sum(torch.exp(scores[r, c]) for c in below)) / len(pulled)
-        rows.append(row)
-    return sum(rows) / len(rows) if rows else 0 * scores.sum()
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.sampled_from([0.0, -9.0, 7.0]))
 def test_softmax_losses_equal_their_equations(seed, decoupled, masked, shift):
     scores, positives, weights = case(seed, shift=shift)
     kept = weights if masked else None
     mine = (decoupled_softmax if decoupled else supcon)(scores, positives, kept)
-    wanted = softmax_oracle(scores, positives, kept, decoupled)
+    wanted = oracles.softmax(scores, positives, kept, decoupled)
     torch.testing.assert_close(mine, wanted)
     torch.testing.assert_close(torch.autograd.grad(mine, scores)[0], torch.autograd.grad(wanted, scores)[0])
 

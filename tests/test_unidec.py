@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from tests import oracles
 from tests.toy import run_round, toy_corpus, train_all
 from xcmodels import metrics, seeds
 from xcmodels.encoders import QUERY, encode_all
@@ -62,22 +63,6 @@ def test_learns_the_planted_labels(corpus, tmp_path, relative):
     assert precision(Retriever.load(made.retriever), corpus) > 90
 
 
-def psl(scores, truth, allowed, decoupled):
-    """Sum over i of -1/|P_i| sum over p of log(e^s_ip / sum_l e^s_il), averaged over rows with a positive."""
-    rows = []
-    for i in range(len(scores)):
-        positives = [j for j in range(len(scores[i])) if truth[i][j] and allowed[i][j]]
-        others = [j for j in range(len(scores[i])) if allowed[i][j]]
-        if not positives:
-            continue
-        row = 0.0
-        for p in positives:
-            below = [j for j in others if j == p or not (decoupled and truth[i][j])]
-            row = row - torch.log(torch.exp(scores[i][p]) / sum(torch.exp(scores[i][j]) for j in below))
-        rows.append(row / len(positives))
-    return sum(rows) / len(rows)
-
-
 @pytest.mark.parametrize("relative", ["unidec", "depsl", "supcon", "bce", "classifier", "tanh"])
 def test_the_loss_is_the_papers(corpus, trained, relative):
     """L = lambda L_D + (1 - lambda) L_C, each half q2l and half l2q (sections 3.2, 3.3), by loops over pairs."""
@@ -89,15 +74,15 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
     rows = corpus.training_rows()[:24]
     batch = method.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "loss"))
     pool = batch.sides["labels"].ids
-    truth = [[int(label) in corpus.positives["train"][row] for label in pool] for row in rows]
-    allowed = [[int(label) not in corpus.filters["train"][row] for label in pool] for row in rows]
+    truth, filtered = (np.array([[int(label) in pairs["train"][row] for label in pool] for row in rows])
+                       for pairs in (corpus.positives, corpus.filters))
     trunk = model.encoder.trunk
     x, z = trunk(batch.sides["queries"].tokens, "query"), trunk(batch.sides["labels"].tokens, "label")
     wanted, decoupled, share = {}, config.loss == "decoupled", config.symmetric
 
     def both(scores):
-        one = psl(scores, truth, allowed, decoupled)
-        other = psl(scores.T, np.transpose(truth), np.transpose(allowed), decoupled) if share else 0.0
+        one = oracles.softmax(scores, truth, ~filtered, decoupled)
+        other = oracles.softmax(scores.T, truth.T, ~filtered.T, decoupled) if share else 0.0
         return (1 - share) * one + share * other
 
     if config.balance > 0:
@@ -108,8 +93,8 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
         scores = model.encoder.heads[CLASSIFIER](x) @ model.labels.weight[pool].T / config.temperature
         wanted["classifier"] = (1 - config.balance) * both(scores)
         if config.bce:
-            terms = [-torch.log(torch.sigmoid(scores[i][j] if truth[i][j] else -scores[i][j]))
-                     for i in range(len(rows)) for j in range(len(pool)) if allowed[i][j]]
+            terms = [-torch.log(torch.sigmoid(scores[i][j] if truth[i, j] else -scores[i][j]))
+                     for i in range(len(rows)) for j in range(len(pool)) if not filtered[i, j]]
             wanted["bce"] = (1 - config.balance) * config.bce * sum(terms) / len(rows)
     mine = method.loss(model.train(), batch, "joint")
     assert mine.keys() == wanted.keys()
