@@ -1,4 +1,4 @@
-"""How fast is each kind of index, and what does it miss? Random unit vectors are the hard case for HNSW.
+"""How fast is each kind of index, and what does it miss? Clusters with as much noise as signal are HNSW's hard case.
 
     python benchmarks/bench_search.py [labels] [queries]
 """

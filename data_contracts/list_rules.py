@@ -7,9 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from data_contracts.findings import Finding, Rule
-from data_contracts.tables import Tables
-
-_TEXT = ("title", "content")
+from data_contracts.tables import TEXT, Tables
 
 
 def list_rules(tables: Tables, table: str) -> Iterator[Rule]:
@@ -28,8 +26,8 @@ def list_rules(tables: Tables, table: str) -> Iterator[Rule]:
 def _negative_token(tables: Tables, table: str) -> Finding:
     """Find rows with a token below 0, which would read the last row of an embedding table."""
     finding = Finding()
-    for piece in tables.pieces(table, _TEXT):
-        for name in _TEXT:
+    for piece in tables.pieces(table, TEXT):
+        for name in TEXT:
             column = piece.data[name].combine_chunks()
             below = pc.less(pc.list_flatten(column), 0).to_numpy(False)
             bad = np.unique(pc.list_parent_indices(column).to_numpy()[below])

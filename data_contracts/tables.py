@@ -14,6 +14,7 @@ from data_contracts.findings import Thresholds
 from data_contracts.page import Row, Status, inert, where
 from data_contracts.schemas import SCHEMAS, kind_of
 
+TEXT = ("title", "content")     # the columns of a text
 _READ_ERRORS = (OSError, pa.ArrowException, EOFError)
 
 

@@ -13,9 +13,8 @@ from data_contracts.drift import drift
 from data_contracts.findings import Finding, Rule
 from data_contracts.list_rules import list_rules
 from data_contracts.schemas import kind_of
-from data_contracts.tables import Tables, mix, repeated
+from data_contracts.tables import TEXT, Tables, mix, repeated
 
-_TEXT = ("title", "content")
 # The columns that no two rows of a table may share. A repeated filter pair changes nothing, so it only warns.
 _KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": ("query",), "negatives": ("query",),
          "tokens": ("id", "augmented"), "positives": ("query", "label"), "filters": ("query", "label"),
@@ -37,7 +36,7 @@ def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[R
                    partial(_same_text, tables, table, ("uid",)), (table,))
     if table in ("queries.train", "labels"):
         yield Rule("duplicate_text", table, "no two rows have the same title and content",
-                   partial(_same_text, tables, table, _TEXT), (table,), "warn")
+                   partial(_same_text, tables, table, TEXT), (table,), "warn")
     if kind == "positives" and tables.exists(f"queries.{side}"):
         yield Rule("queries_without_label", table, "every query has a label",
                    partial(_without_label, tables, table, f"queries.{side}"), (table, f"queries.{side}"), "warn")
@@ -88,19 +87,19 @@ def _conflicts(tables: Tables) -> Finding:
     for _, (query, label) in tables.ids("positives.train", "query", "label"):
         sound = (query >= 0) & (query < len(sums)) & (label >= 0)
         np.add.at(sums, query[sound], mix(label[sound].astype(np.uint64)))
-    later, first = tables.repeats("queries.train", _TEXT)
+    later, first = tables.repeats("queries.train", TEXT)
     differ = sums[later] != sums[first]
     return Finding(int(differ.sum()), tables.show("queries.train", later[differ], ("queries.train", first[differ])))
 
 
 def _leak(tables: Tables) -> Finding:
     """Find test rows whose text is in train; hashes propose, the texts decide, as in `Tables.repeats`."""
-    test, train = tables.hashes("queries.test", _TEXT), tables.hashes("queries.train", _TEXT)
+    test, train = tables.hashes("queries.test", TEXT), tables.hashes("queries.train", TEXT)
     both, first, _ = np.intersect1d(train, test, return_indices=True)
     shared = np.flatnonzero(np.isin(test, both))
     twin = first[np.searchsorted(both, test[shared])]
     few = slice(tables.limits.verified)
-    here, there = tables.texts("queries.test", shared[few], _TEXT), tables.texts("queries.train", twin[few], _TEXT)
+    here, there = tables.texts("queries.test", shared[few], TEXT), tables.texts("queries.train", twin[few], TEXT)
     same = np.ones(len(shared), bool)
     same[few] = [here[a] == there[b] for a, b in zip(shared[few].tolist(), twin[few].tolist(), strict=True)]
     shared, twin = shared[same], twin[same]

@@ -94,10 +94,10 @@ def embed(method: Method, stage: str, job: Job) -> None:
 
 def read_mined(mined: Path | None, vectors: Path | None) -> Mined:
     """Map into memory what a round is given, from the folders of its mined files and of its fixed vectors."""
-    files = {name: mined / name if mined is not None else None for name in (CLUSTERS, NEGATIVES)}
-    clusters, negatives = (np.load(file, mmap_mode="r") if file is not None and file.exists() else None
-                           for file in files.values())
-    return Mined(clusters, negatives, read_vectors(vectors) if vectors else {})
+    def there(name: str) -> np.ndarray | None:
+        return np.load(mined / name, mmap_mode="r") if mined and (mined / name).exists() else None
+
+    return Mined(there(CLUSTERS), there(NEGATIVES), read_vectors(vectors) if vectors else {})
 
 
 def read_vectors(folder: Path) -> dict[str, np.ndarray]:

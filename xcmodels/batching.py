@@ -65,11 +65,6 @@ class Batch:
                      {name: block.to(device) for name, block in self.blocks.items()})
 
 
-def random_order(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return `rows` shuffled."""
-    return rng.permutation(rows)
-
-
 def clustered_order(rows: np.ndarray, clusters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return `rows` with the members of a cluster side by side and the clusters shuffled (NGAME, Algorithm 1).
 
@@ -78,6 +73,11 @@ def clustered_order(rows: np.ndarray, clusters: np.ndarray, rng: np.random.Gener
     """
     rank = rng.permutation(int(clusters.max(initial=-1)) + 1)
     return rows[np.lexsort((rng.random(len(rows)), rank[clusters]))]
+
+
+def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+    """Return `rows` shuffled: one by one, or by clusters where there are any."""
+    return rng.permutation(rows) if clusters is None else clustered_order(rows, clusters, rng)
 
 
 def sample_positive(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:

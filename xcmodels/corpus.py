@@ -62,6 +62,11 @@ class Ragged:
         values, lengths = self.take(rows)
         return Ragged(np.concatenate([[0], np.cumsum(lengths)]), values)
 
+    def keys(self, width: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return row * width + value of every pair, int64; `rows` (n,) number the rows, by default 0 to n - 1."""
+        rows = np.arange(len(self)) if rows is None else rows
+        return np.repeat(rows, self.lengths) * width + self.values
+
     def save(self, folder: Path, name: str) -> None:
         """Write `<name>.offsets.npy` and `<name>.values.npy`."""
         np.save(folder / f"{name}.offsets.npy", np.asarray(self.offsets, dtype=np.int64))

@@ -7,7 +7,7 @@ import numpy as np
 
 from xcmodels import ann, limits, seeds
 from xcmodels.clustering import balanced_kmeans
-from xcmodels.corpus import Corpus, Ragged
+from xcmodels.corpus import Corpus
 from xcmodels.method import Mined, Round, Vectors
 
 CHUNK = 8192    # queries searched at once
@@ -74,8 +74,8 @@ def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: 
         part = rows[start:start + CHUNK]
         # Label texts added as queries come after the queries that filters speak of.
         known = np.flatnonzero(part < len(corpus.filters["train"]))
-        spared = np.concatenate([_keys(np.arange(len(part)), corpus.positives["train"].subset(part), len(index)),
-                                 _keys(known, corpus.filters["train"].subset(part[known]), len(index))])
+        spared = np.concatenate([corpus.positives["train"].subset(part).keys(len(index)),
+                                 corpus.filters["train"].subset(part[known]).keys(len(index), known)])
         deepest = k + int(np.bincount(spared // len(index)).max(initial=0))
         ids = index.search(queries[start:start + CHUNK], deepest)[1]
         allowed = (ids >= 0) & ~np.isin(np.arange(len(part))[:, None] * len(index) + ids, spared)
@@ -83,7 +83,3 @@ def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: 
         row, slot = np.nonzero(allowed & (place < k))
         out[start + row, place[row, slot]] = ids[row, slot]
     return out
-
-
-def _keys(rows: np.ndarray, ragged: Ragged, n_labels: int) -> np.ndarray:
-    return np.repeat(rows, ragged.lengths).astype(np.int64) * n_labels + ragged.values

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 
 from xcmodels import ann, limits, losses, mining, seeds
-from xcmodels.batching import Batch, Entries, clustered_order, pooled_block, random_order, sample_positive
+from xcmodels.batching import Batch, Entries, epoch_order, pooled_block, sample_positive
 from xcmodels.checkpoint import load_model
 from xcmodels.combine import TreeFusion, pair_scores
-from xcmodels.corpus import Corpus, Ragged
+from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, build_encoder, encode_all
 from xcmodels.fusion import fit_tree
 from xcmodels.method import Mined, Model, Round, Stage, Vectors
@@ -127,8 +127,7 @@ class Ngame:
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows of an epoch: shuffled one by one, or by clusters."""
         rng = seeds.generator(self.seed, "order", round_.stage, epoch)
-        rows = corpus.training_rows()
-        return random_order(rows, rng) if mined.clusters is None else clustered_order(rows, mined.clusters, rng)
+        return epoch_order(corpus.training_rows(), mined.clusters, rng)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Queries against the pool of their own positives: one drawn a query (M1), or all (M2)."""
@@ -187,7 +186,7 @@ class Ngame:
         features = np.stack([pair_scores(queries, vectors["labels"], rows, labels),
                              pair_scores(queries, weights, rows, labels), frequencies[labels]], axis=1)
         truth = corpus.positives["train"].subset(corpus.validation)
-        relevant = np.isin(_keys(rows, labels, corpus.n_labels), _keys(*_pairs(truth), corpus.n_labels))
+        relevant = np.isin(rows * corpus.n_labels + labels, truth.keys(corpus.n_labels))
         tree = fit_tree(features, relevant.astype(np.float32), depth=self.config.fusion.depth,
                         min_leaf=self.config.fusion.min_leaf)
         encoder = build_encoder(self.config.encoder, corpus.idf, self.seed)
@@ -206,7 +205,7 @@ class Ngame:
         ids = candidates([index], queries, self.config.fusion.shortlist)
         row, slot = np.nonzero(ids >= 0)
         banned = corpus.filters["train"].subset(corpus.validation)
-        kept = np.setdiff1d(_keys(row, ids[row, slot], corpus.n_labels), _keys(*_pairs(banned), corpus.n_labels))
+        kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))
         return kept // corpus.n_labels, kept % corpus.n_labels
 
 
@@ -215,14 +214,6 @@ def _padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     out = np.full((len(lengths), int(lengths.max(initial=1))), -1, dtype=np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = values
     return out
-
-
-def _pairs(ragged: Ragged) -> tuple[np.ndarray, np.ndarray]:
-    return np.repeat(np.arange(len(ragged)), ragged.lengths), ragged.values
-
-
-def _keys(rows: np.ndarray, labels: np.ndarray, n_labels: int) -> np.ndarray:
-    return rows.astype(np.int64) * n_labels + labels
 
 
 __all__ = ["CLASSIFIER", "ENCODER", "FusionConfig", "ModuleConfig", "Ngame", "NgameConfig"]

@@ -15,16 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from xcmodels import ann, limits, losses, mining, seeds
-from xcmodels.batching import (
-    Batch,
-    Block,
-    Entries,
-    clustered_order,
-    pooled_block,
-    random_order,
-    sample_columns,
-    sample_some,
-)
+from xcmodels.batching import Batch, Block, Entries, epoch_order, pooled_block, sample_columns, sample_some
 from xcmodels.checkpoint import load_model
 from xcmodels.combine import InnerProduct
 from xcmodels.corpus import Corpus
@@ -151,8 +142,7 @@ class Unidec:
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows of an epoch: shuffled one by one, or by clusters."""
         rng = seeds.generator(self.seed, "order", round_.stage, epoch)
-        rows = corpus.training_rows()
-        return random_order(rows, rng) if mined.clusters is None else clustered_order(rows, mined.clusters, rng)
+        return epoch_order(corpus.training_rows(), mined.clusters, rng)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Queries against the pool of their picked positives and hard negatives."""

@@ -32,9 +32,8 @@ def _paper(source: str, dim: int, epochs: int, **changed: object) -> Settings:
     return Settings(PrepareConfig(tokenizer=source), replace(config, **changed))  # type: ignore[arg-type]
 
 
-_ENCODER = {"balance": 1.0, "serve": "encoder"}
-_DEPSL: dict[str, object] = _ENCODER
-_DPR: dict[str, object] = {**_ENCODER, "positives": 1, "symmetric": 0.0, "cluster_size": 0, "negatives": 0}
+_DEPSL: dict[str, object] = {"balance": 1.0, "serve": "encoder"}
+_DPR: dict[str, object] = {**_DEPSL, "positives": 1, "symmetric": 0.0, "cluster_size": 0, "negatives": 0}
 _TAS: dict[str, object] = {**_DPR, "cluster_size": 8, "refresh_every": 10_000}
 _ANCE: dict[str, object] = {**_DPR, "negatives": 6}
 _DEXML: dict[str, object] = {**_DPR, "every_label": True}
