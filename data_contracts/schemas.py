@@ -32,6 +32,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "tokens": _table(("id", pa.int64()), ("title", pa.list_(pa.int32())), ("content", pa.list_(pa.int32())),
                      ("augmented", pa.bool_()), origin=False),
     "walks": _table(("node", pa.int64()), ("anchor", pa.int64()), ("weight", pa.float32()), origin=False),
+    "pruned": _table(("node", pa.int64()), ("anchor", pa.int64()), origin=False),
     "clusters": _table(("query", pa.int64()), ("cluster", pa.int32()), origin=False),
     "negatives": _table(("query", pa.int64()), ("labels", pa.list_(pa.int32())), origin=False),
 }

@@ -64,7 +64,8 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
     """
     kind, *parts = table.split(".")
     kind_of(table)
-    wanted = {"queries": 1, "positives": 1, "filters": 1, "anchors": 1, "edges": 2, "walks": 2, "tokens": 1}
+    wanted = {"queries": 1, "positives": 1, "filters": 1, "anchors": 1, "edges": 2, "walks": 2, "pruned": 2,
+              "tokens": 1}
     if len(parts) < wanted.get(kind, 0) or not all(parts):
         raise ValueError(f"table name {table!r} needs {wanted.get(kind, 0)} part(s) after {kind!r}")
     if kind in ("queries", "labels", "anchors"):
@@ -72,8 +73,9 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
     side = parts[-1] if parts else "train"
     points = "labels" if side == "label" else f"queries.{side}"
     many = (points, "labels") if side == "train" else (points,)
-    if kind in ("edges", "walks"):
-        return {"node": (points,), "anchor": (f"anchors.{'.'.join(parts[:-1])}",)}
+    if kind in ("edges", "walks", "pruned"):
+        nodes = many if kind == "pruned" else (points,)
+        return {"node": nodes, "anchor": (f"anchors.{'.'.join(parts[:-1])}",)}
     if kind in ("positives", "filters"):
         return {"query": (points,), "label": ("labels",)}
     return {"id": many} if kind == "tokens" else {"query": many}

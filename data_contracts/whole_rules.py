@@ -18,7 +18,7 @@ from data_contracts.tables import TEXT, Tables, mix, repeated
 # The columns that no two rows of a table may share. A repeated filter pair changes nothing, so it only warns.
 _KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": ("query",), "negatives": ("query",),
          "tokens": ("id", "augmented"), "positives": ("query", "label"), "filters": ("query", "label"),
-         "edges": ("node", "anchor"), "walks": ("node", "anchor")}
+         "edges": ("node", "anchor"), "walks": ("node", "anchor"), "pruned": ("node", "anchor")}
 
 
 def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[Rule]:
@@ -28,7 +28,7 @@ def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[R
     yield Rule("pair_unique" if "label" in key or "anchor" in key else "id_unique", table,
                f"no two rows have the same {key}", partial(_same_key, tables, table), (table,),
                "warn" if kind == "filters" else "fail")
-    if kind in ("walks", "tokens", "clusters", "negatives"):
+    if kind in ("walks", "pruned", "tokens", "clusters", "negatives"):
         yield from list_rules(tables, table)
         return
     if kind in ("queries", "labels"):

@@ -27,22 +27,22 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
     """Return the steps that turn a raw data set into a corpus, in order."""
     files = {path.name: file_digest(path) for path in data.files.values()}
     thresholds = Thresholds(leak_share=config.leak_share, drift_fail=config.drift_fail)
-    facts = {"name": data.name, "propensity": list(data.propensity)}
+    anchors = data.anchors if config.walks else ()
+    facts = {"name": data.name, "propensity": list(data.propensity), "anchors": list(anchors)}
     out = [
         Step("read", "tables", partial(read, data), ("tasks.sources",), {"files": files, "format": data.format}),
         Step("check tables", "contract", partial(check, data.name, thresholds), ("data_contracts.check",),
              {"data": data.name, "thresholds": thresholds}, {"tables": "read"}),
-        Step("tokenise", "tokens", partial(tokenise, config), ("tasks.prepare",),
+        Step("tokenise", "tokens", partial(tokenise, config, anchors), ("tasks.prepare",),
              {"tokenizer": config.tokenizer, "vocabulary": config.vocabulary, "max_title": config.max_title,
-              "max_content": config.max_content, "augment": config.augment},
-             {"tables": "read", "contract": "check tables"}),
-        Step("pack", "corpus", partial(pack, config, facts, seed), ("tasks.prepare",),
-             {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed},
-             {"tables": "read", "tokens": "tokenise"})]
-    if data.anchors and config.walks:
-        out.append(Step("walk graphs", "walks", partial(graphs.walk_all, data.anchors, seed), ("tasks.graphs",),
-                        {"anchors": list(data.anchors), "seed": seed},
-                        {"tables": "read", "contract": "check tables"}))
+              "max_content": config.max_content, "augment": config.augment, "anchors": list(anchors)},
+             {"tables": "read", "contract": "check tables"})]
+    if anchors:
+        out.append(Step("walk graphs", "walks", partial(graphs.walk_all, anchors, seed), ("tasks.graphs",),
+                        {"anchors": list(anchors), "seed": seed}, {"tables": "read", "contract": "check tables"}))
+    out.append(Step("pack", "corpus", partial(pack, config, facts, seed), ("tasks.prepare",),
+                    {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed},
+                    {"tables": "read", "tokens": "tokenise", **({"walks": "walk graphs"} if anchors else {})}))
     return out
 
 
@@ -77,19 +77,20 @@ def check(data: str, thresholds: Thresholds, job: Job) -> None:
     os.replace(baseline.with_suffix(".tmp"), baseline)
 
 
-def tokenise(config: PrepareConfig, job: Job) -> None:
+def tokenise(config: PrepareConfig, anchors: tuple[str, ...], job: Job) -> None:
     """Tokenise every shard of every side on Dask; label texts become flagged queries where `augment` asks for it."""
     tables = job.inputs["tables"]
+    sides = SIDES | {f"anchors.{anchor}": f"anchors.{anchor}" for anchor in anchors}
     backend = learn_backend(_texts(tables), config.vocabulary) if config.tokenizer == LEARNED \
         else open_backend(config.tokenizer)
     Tokenizer(backend, max_title=config.max_title, max_content=config.max_content).save(job.out / "tokenizer")
     jobs = [(shard, job.out, f"tokens.{side}", number, 0)
-            for side, table in SIDES.items() for number, shard in enumerate(_shards(tables / table))]
+            for side, table in sides.items() for number, shard in enumerate(_shards(tables / table))]
     if config.augment:
         queries, after = _rows(tables / "queries.train"), len(_shards(tables / "queries.train"))
         jobs += [(shard, job.out, "tokens.train", after + number, queries)
                  for number, shard in enumerate(_shards(tables / "labels"))]
-    for side in SIDES:
+    for side in sides:
         (job.out / f"tokens.{side}").mkdir()
     total = sum(job.workers.map(tokenise_shard, jobs, name=lambda of: f"tokenising {of[0].name} of {of[2]}"))
     job.say(f"{total:,} tokens")
@@ -104,9 +105,9 @@ def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) 
 
     from data_contracts.schemas import SCHEMAS
 
-    texts = pq.read_table(shard, columns=["id", "title", "content"])
-    titles, contents = Tokenizer.load(out / "tokenizer").fields(texts["title"].to_pylist(),
-                                                                texts["content"].to_pylist())
+    texts = pq.read_table(shard)
+    contents = texts["content"].to_pylist() if "content" in texts.column_names else [""] * len(texts)
+    titles, contents = Tokenizer.load(out / "tokenizer").fields(texts["title"].to_pylist(), contents)
     columns = [pc.add(texts["id"], after).combine_chunks(), titles, contents, [after > 0] * len(texts)]
     made = pa.table([pa.array(column) if isinstance(column, list) and not column else column for column in columns],
                     schema=SCHEMAS["tokens"])
@@ -120,17 +121,20 @@ def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
     """Write the arrays that training maps into memory (`xcmodels.corpus`)."""
     tables, out = job.inputs["tables"], job.out
     counts = {side: _rows(tables / table) for side, table in SIDES.items()}
-    for side in SIDES:
+    for side in (*SIDES, *(f"anchors.{anchor}" for anchor in facts["anchors"])):
         _pack_tokens(job.inputs["tokens"] / f"tokens.{side}", out, side)
     augmented = _rows(job.inputs["tokens"] / "tokens.train") - counts["train"]
+    for anchor in facts["anchors"]:
+        _pack_walks(job.inputs["walks"], anchor, counts, augmented, out)
     for split in ("train", "test"):
-        rows, labels = _pairs(tables / f"positives.{split}")
+        rows, labels = _pairs(tables / f"positives.{split}", "query", "label")
         if split == "train" and augmented:
             rows = np.concatenate([rows, counts["train"] + np.arange(augmented)])
             labels = np.concatenate([labels, np.arange(augmented)])
         n = counts[split] + (augmented if split == "train" else 0)
         Ragged.of_pairs(rows, labels, n).save(out, f"positives.{split}")
-        Ragged.of_pairs(*_pairs(tables / f"filters.{split}"), counts[split]).save(out, f"filters.{split}")
+        rows, labels = _pairs(tables / f"filters.{split}", "query", "label")
+        Ragged.of_pairs(rows, labels, counts[split]).save(out, f"filters.{split}")
     for name, table, column in (("label.uid", "labels", "uid"), ("label.title", "labels", "title"),
                                 ("test.uid", "queries.test", "uid"), ("test.title", "queries.test", "title"),
                                 ("test.content", "queries.test", "content")):
@@ -166,6 +170,16 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
             place = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
             values[place] = flat.flatten().to_numpy()
             starts = starts + lengths
+
+
+def _pack_walks(walks: Path, anchor: str, counts: dict[str, int], augmented: int, out: Path) -> None:
+    """Write the anchors of every training query and label; a label text added as a query has its label's."""
+    nodes, ends = _pairs(walks / f"walks.{anchor}.label", "node", "anchor")
+    Ragged.of_pairs(nodes, ends.astype(np.int32), counts["label"]).save(out, f"walks.{anchor}.label")
+    queries, found = _pairs(walks / f"walks.{anchor}.train", "node", "anchor")
+    if augmented:
+        queries, found = np.concatenate([queries, counts["train"] + nodes]), np.concatenate([found, ends])
+    Ragged.of_pairs(queries, found.astype(np.int32), counts["train"] + augmented).save(out, f"walks.{anchor}.train")
 
 
 def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
@@ -209,10 +223,9 @@ def _columns(table: Path, column: str) -> Iterator[list[str]]:
         yield pq.read_table(shard, columns=[column])[column].to_pylist()
 
 
-def _pairs(table: Path) -> tuple[np.ndarray, np.ndarray]:
-    parts = [pq.read_table(shard, columns=["query", "label"]) for shard in _shards(table)]
-    rows, labels = (np.concatenate([part[name].to_numpy() for part in parts]) for name in ("query", "label"))
-    return rows, labels
+def _pairs(table: Path, *columns: str) -> list[np.ndarray]:
+    parts = [pq.read_table(shard, columns=list(columns)) for shard in _shards(table)]
+    return [np.concatenate([part[name].to_numpy() for part in parts]) for name in columns]
 
 
 def _texts(tables: Path) -> Iterator[str]:

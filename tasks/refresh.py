@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_contracts.check import validate
-from data_contracts.schemas import SCHEMAS
+from data_contracts.schemas import SCHEMAS, kind_of
 from tasks.graphs import contract_view
 from tasks.steps import Job, Step
 from xcmodels.checkpoint import load_model
@@ -19,7 +19,7 @@ from xcmodels.training import device
 
 SHARD = 1 << 20   # rows of a shard that a contract is held against
 SIDES = ("queries", "labels")
-CLUSTERS, NEGATIVES = "clusters.npy", "negatives.npy"
+CLUSTERS, NEGATIVES, KEPT = "clusters.npy", "negatives.npy", "kept."
 
 
 def mine_step(method: Method, round_: Round, source: dict[str, str]) -> Step:
@@ -36,7 +36,13 @@ def embed_step(method: Method, stage: str, model: str) -> Step:
 
 
 def _code(method: Method) -> tuple[str, ...]:
-    return ("tasks.refresh", type(method).__module__)
+    return ("tasks.refresh", *modules(method))
+
+
+def modules(method: Method) -> tuple[str, ...]:
+    """Return the modules that a method's code is in: its own, and that of a method it is given."""
+    given = {type(value).__module__ for value in vars(method).values()}
+    return tuple(sorted({type(method).__module__, *(name for name in given if name.startswith("xcmodels.methods."))}))
 
 
 def mine(method: Method, round_: Round, job: Job) -> None:
@@ -50,12 +56,19 @@ def mine(method: Method, round_: Round, job: Job) -> None:
     rows = corpus.training_rows()
     if (clusters := mined.clusters) is not None:
         np.save(job.out / CLUSTERS, clusters)
-        _check(job, "clusters", rows, lambda part: pa.array(clusters[part]))
+        _check(job, "clusters", rows, partial(_slice, clusters))
         job.say(f"{len(rows):,} queries in {int(clusters.max(initial=-1)) + 1:,} clusters of {round_.cluster_size}")
     if (negatives := mined.negatives) is not None:
         np.save(job.out / NEGATIVES, negatives)
         _check(job, "negatives", rows, lambda part: _lists(negatives[rows[part]]))
         job.say(f"{len(rows):,} queries with {negatives.shape[1]} hard negatives each")
+    for name, kept in mined.kept.items():
+        np.save(job.out / f"{KEPT}{name}.npy", kept)
+        graph, _, side = name.rpartition(".")
+        edges = corpus.graphs[graph].edges[side]
+        nodes, ends = np.repeat(np.arange(len(edges)), edges.lengths)[kept], edges.values[kept].astype(np.int64)
+        _check(job, f"pruned.{name}", nodes, partial(_slice, ends))
+        job.say(f"{kept.sum():,} of {len(kept):,} edges of {name} kept")
 
 
 def _check(job: Job, table: str, rows: np.ndarray, column: Callable[[slice], pa.Array]) -> None:
@@ -64,11 +77,16 @@ def _check(job: Job, table: str, rows: np.ndarray, column: Callable[[slice], pa.
     shards.mkdir(parents=True, exist_ok=True)
     for number, start in enumerate(range(0, max(len(rows), 1), SHARD)):
         part = slice(start, start + SHARD)
-        pq.write_table(pa.table([rows[part], column(part)], schema=SCHEMAS[table]),
+        pq.write_table(pa.table([rows[part], column(part)], schema=SCHEMAS[kind_of(table)]),
                        shards / f"part-{number:05d}.parquet")
-    beside = {name: job.inputs["tables"] for name in ("queries.train", "labels", "positives.train")}
+    anchors = {f"anchors.{table.split('.')[1]}"} if table.startswith("pruned") else set()
+    beside = {name: job.inputs["tables"] for name in {"queries.train", "labels", "positives.train"} | anchors}
     view = contract_view(job.scratch / "view", {table: shards.parent, **beside})
     validate(view, only=[table], report_dir=job.scratch / "report").raise_for_failure()
+
+
+def _slice(values: np.ndarray, part: slice) -> pa.Array:
+    return pa.array(values[part])
 
 
 def _lists(ids: np.ndarray) -> pa.Array:
@@ -86,8 +104,9 @@ def _vectors(method: Method, stage: str, corpus: Corpus, checkpoint: Path) -> Ve
 
 def embed(method: Method, stage: str, job: Job) -> None:
     """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever stand on."""
-    for name, make in _vectors(method, stage, Corpus(job.inputs["corpus"]), job.inputs["model"]).items():
-        vectors = make()
+    made = _vectors(method, stage, Corpus(job.inputs["corpus"]), job.inputs["model"])
+    for name in SIDES:
+        vectors = made[name]()
         np.save(job.out / f"{name}.npy", vectors)
         job.say(f"{len(vectors):,} {name}")
 
@@ -97,9 +116,11 @@ def read_mined(mined: Path | None, vectors: Path | None) -> Mined:
     def there(name: str) -> np.ndarray | None:
         return np.load(mined / name, mmap_mode="r") if mined and (mined / name).exists() else None
 
-    return Mined(there(CLUSTERS), there(NEGATIVES), read_vectors(vectors) if vectors else {})
+    kept = {file.name.removeprefix(KEPT).removesuffix(".npy"): np.load(file, mmap_mode="r")
+            for file in sorted(mined.glob(f"{KEPT}*"))} if mined else {}
+    return Mined(there(CLUSTERS), there(NEGATIVES), kept, read_vectors(vectors))
 
 
-def read_vectors(folder: Path) -> dict[str, np.ndarray]:
-    """Map the vectors of an embed step into memory, by side."""
-    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in SIDES}
+def read_vectors(folder: Path | None) -> dict[str, np.ndarray]:
+    """Map the vectors of an embed step into memory, by side; none where there was no such step."""
+    return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in SIDES} if folder else {}

@@ -4,9 +4,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 
 from data_contracts.errors import ProjectError, Stopped
-from tasks.refresh import embed_step, mine_step, read_mined, read_vectors
+from tasks.refresh import embed_step, mine_step, modules, read_mined, read_vectors
 from tasks.steps import Job, Step
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Round
@@ -16,10 +17,12 @@ from xcmodels.training import Interrupted, Watch, train_round
 def steps(method: Method) -> list[Step]:
     """Return the steps from a corpus to a retriever, in order; `pack` makes the corpus."""
     out: list[Step] = []
-    code = ("tasks.train", type(method).__module__)
+    code = ("tasks.train", *modules(method))
     models: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
-    vectors = ""                    # the step that embedded with the newest encoder
+    vectors = ""                    # the step that embedded with an encoder that is left as it is from then on
+    followed = {before.name for before, stage in pairwise(method.stages()) if stage.frozen}
     for stage in method.stages():
+        mined: dict[int, str] = {}  # source of what was mined -> the step that mined it
         for round_ in (each for each in method.rounds() if each.stage == stage.name):
             needs = {"corpus": "pack"}
             if stage.name in models:
@@ -27,18 +30,21 @@ def steps(method: Method) -> list[Step]:
             if stage.frozen:
                 needs["vectors"] = vectors
             if round_.mines:
-                source = {"vectors": vectors} if stage.frozen else {"start": models[stage.name]}
-                out.append(mine_step(method, round_, source))
-                needs["mined"] = out[-1].name
+                if round_.source not in mined:
+                    taken = {"vectors": vectors} if stage.frozen else {"start": f"{stage.name} round {round_.source}"}
+                    out.append(mine_step(method, round_, taken))
+                    mined[round_.source] = out[-1].name
+                needs["mined"] = mined[round_.source]
             out.append(Step(round_.name, "checkpoint", partial(train, method, round_), code,
                             {**method.settings(stage.name), "round": round_}, needs))
             models[stage.name] = round_.name
-        if not stage.frozen:
+        if stage.name in followed:
             out.append(embed_step(method, stage.name, models[stage.name]))
             vectors = out[-1].name
     settings = {key: value for stage in method.stages() for key, value in method.settings(stage.name).items()}
     out.append(Step("build retriever", "retriever", partial(build_retriever, method, list(models)), code,
-                    {**settings, **method.settings("retriever")}, {"corpus": "pack", "vectors": vectors, **models}))
+                    {**settings, **method.settings("retriever")},
+                    {"corpus": "pack", **models, **({"vectors": vectors} if vectors else {})}))
     return out
 
 
@@ -58,7 +64,7 @@ def build_retriever(method: Method, stages: list[str], job: Job) -> None:
     """Fit what combines the scores and write the folder that answers queries."""
     corpus = Corpus(job.inputs["corpus"])
     measured = method.retriever({stage: job.inputs[stage] for stage in stages}, corpus,
-                                read_vectors(job.inputs["vectors"]), job.out)
+                                read_vectors(job.inputs.get("vectors")), job.out)
     (job.out / "metrics.json").write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
     if measured:
         job.say(", ".join(f"{name} {value:,.0f}" for name, value in measured.items()))

@@ -118,8 +118,11 @@ def test_without_a_choice_every_positive_of_the_pool_is_pulled(corpus):
 @pytest.mark.parametrize("most", [1, 2, 9])
 def test_some_positives_of_each_row(corpus, most):
     positives, rows = corpus.positives["train"], np.array([5, 3, 3, 60, 0])
-    drawn = [sample_some(positives, rows, most, np.random.default_rng(seed)) for seed in range(200)]
-    for labels in drawn:
+    drawn = []
+    for seed in range(200):
+        labels, lengths = sample_some(positives, rows, most, np.random.default_rng(seed))
+        drawn.append(labels)
+        assert lengths.tolist() == np.minimum(positives.lengths[rows], most).tolist()
         ends = np.cumsum(np.minimum(positives.lengths[rows], most))
         for part, row in zip(np.split(labels, ends[:-1]), rows, strict=True):
             assert len(set(part.tolist())) == len(part) and set(part.tolist()) <= set(positives[row].tolist())

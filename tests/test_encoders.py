@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.toy import backend, toy_corpus
+from xcmodels.batching import Entries
 from xcmodels.encoders import (
     LABEL,
     QUERY,
@@ -162,15 +163,21 @@ def test_tokens_are_left_out_in_training_only(idf):
     assert torch.equal(encoder.trunk(many, QUERY), part)
 
 
+def both(encoder, queries, labels):
+    pooled = encoder.pool({"queries": Entries(torch.arange(len(queries)), tokens=queries),
+                           "labels": Entries(torch.arange(len(labels)), tokens=labels)})
+    return encoder.view(pooled["queries"], QUERY), encoder.view(pooled["labels"], LABEL)
+
+
 def test_both_sides_at_once(idf, texts):
     encoder = trained(build_encoder(BAG, idf, 0)).train()
     labels = tokens([([9, 5], [5]), ([], [7])])
-    queries, others = encoder.both(texts, labels)
+    queries, others = both(encoder, texts, labels)
     torch.testing.assert_close(queries, encoder(texts, QUERY))
     torch.testing.assert_close(others, encoder(labels, LABEL))
     encoder.trunk.table.take_gradients()
     (queries.sum() + others.sum()).backward()
-    encoder.both(texts, labels)[0].sum().backward()
+    both(encoder, texts, labels)[0].sum().backward()
     assert encoder.trunk.table.take_gradients()[0].tolist() == sorted(
         {x + VOCABULARY * (place >= title) for made in (texts, labels) for ids, title in rows_of(made)
          for place, x in enumerate(ids)})
@@ -244,7 +251,7 @@ def test_padding_does_not_change_a_vector(bert, idf, texts):
         alone = encoder(tokens([(ids[:title], ids[title:])]), LABEL)[0]
         torch.testing.assert_close(alone, together[row], rtol=1e-4, atol=1e-5)
     assert together.norm(dim=1).tolist() == pytest.approx([1.0] * len(texts), rel=1e-5)
-    queries, labels = encoder.both(texts, tokens([([5, 6], [])]))
+    queries, labels = both(encoder, texts, tokens([([5, 6], [])]))
     assert torch.equal(queries, encoder(texts, QUERY))
     assert torch.equal(labels, encoder(tokens([([5, 6], [])]), LABEL))
 

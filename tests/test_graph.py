@@ -12,7 +12,8 @@ from data_contracts.schemas import SCHEMAS
 from tasks.graphs import WalkSettings, walk
 from tests import oracles
 from xcmodels import graph as graph_module
-from xcmodels.graph import WalkGraph, hashed_uniform, label_correlation, prune, random_walks, walk_graph
+from xcmodels.corpus import Ragged
+from xcmodels.graph import WalkGraph, alike, hashed_uniform, label_correlation, random_walks, shared_anchors, walk_graph
 
 
 def random_graph(seed, nodes=40, anchors=30, density=0.12, weighted=True):
@@ -158,23 +159,33 @@ def test_label_correlation_keeps_the_diagonal_among_equals():
     assert operator.sum(axis=1) == pytest.approx(np.ones(60))
 
 
-def test_prune_keeps_what_points_the_same_way():
+def test_pruning_keeps_what_points_the_same_way():
     rng = np.random.default_rng(0)
     nodes, anchors = rng.standard_normal((50, 4)), rng.standard_normal((30, 4))
     nodes[7] = 0
-    edges = rng.integers(0, 50, 20_000), rng.integers(0, 30, 20_000), rng.random(20_000, dtype=np.float32)
+    edges = Ragged.of_pairs(rng.integers(0, 50, 20_000), rng.integers(0, 30, 20_000), 50)
     for threshold in (0.0, 0.4):
         cosine = [n @ a / np.linalg.norm(n) / np.linalg.norm(a) if n.any() else 0
-                  for n, a in zip(nodes[edges[0]], anchors[edges[1]], strict=True)]  # fmt: skip
+                  for row, n in enumerate(nodes) for a in anchors[edges[row]]]
         keep = np.array(cosine) > threshold
         assert 0 < keep.sum() < 20_000
-        assert same(prune(edges, nodes, anchors, threshold), [column[keep] for column in edges])
+        assert np.array_equal(alike(edges, nodes, anchors, threshold), keep)
 
 
-def test_prune_drops_right_angles():
-    edges = np.array([0, 0, 0]), np.array([0, 1, 2]), np.ones(3, np.float32)
-    kept = prune(edges, np.array([[1.0, 0]]), np.array([[2.0, 0], [0, 1], [-1, 0]]))
-    assert kept[1].tolist() == [0]
+def test_pruning_drops_right_angles():
+    edges = Ragged(np.array([0, 3]), np.array([0, 1, 2]))
+    assert alike(edges, np.array([[1.0, 0]]), np.array([[2.0, 0], [0, 1], [-1, 0]])).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_labels_that_share_anchors_with_a_query(most):
+    rng = np.random.default_rng(1)
+    queries, labels = (Ragged.of_pairs(*np.nonzero(rng.random((n, 12)) < 0.2), n) for n in (30, 40))
+    found = shared_anchors(queries, labels, 12, most)
+    for row in range(30):
+        shared = [len({*queries[row].tolist()} & {*labels[label].tolist()}) for label in range(40)]
+        best = sorted((label for label in range(40) if shared[label]), key=lambda label: (-shared[label], label))[:most]
+        assert found[row].tolist() == sorted(best)
 
 
 # ------------------------------------------------------------------ the Dask task

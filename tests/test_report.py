@@ -42,7 +42,7 @@ def write_corpus(folder, truth, texts, labels, *, train=None, contents=None):
     np.save(folder / "idf.npy", np.zeros(4, np.float32))
     np.save(folder / "validation.npy", np.zeros(0, np.int64))
     told = {"name": "toy", "propensity": [0.55, 1.5], "train": len(rows["train"])}
-    (folder / "corpus.json").write_text(json.dumps(told | {"test": len(truth), "label": len(labels)}))
+    (folder / "corpus.json").write_text(json.dumps(told | {"test": len(truth), "label": len(labels), "anchors": []}))
     return Corpus(folder)
 
 

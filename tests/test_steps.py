@@ -98,6 +98,7 @@ def test_plain_and_slug():
     from xcmodels.method import Round
 
     assert plain({"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}) == {
-        "round": {"stage": "encoder", "index": 1, "first": 2, "last": 3, "cluster_size": 0, "negatives": 0},
+        "round": {"stage": "encoder", "index": 1, "first": 2, "last": 3, "cluster_size": 0, "negatives": 0,
+                  "source": -1},
         "path": "a/b", "pair": [1, 2]}
     assert slug("a b/../c") == "a-b-..-c" and slug("///") == "unnamed"

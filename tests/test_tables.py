@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from xcmodels.tables import RowAdam, RowTable
+from xcmodels.tables import RowAdam, RowSGD, RowTable
 
 N, D = 40, 6
 
@@ -140,3 +140,65 @@ def test_a_step_without_a_gradient_moves_nothing():
     table.gather(torch.tensor([1]))       # asked for and not used
     RowAdam(table).step(1.0)
     assert torch.equal(table.weight, torch.ones(4, 2))
+
+
+SGD = {"momentum": 0.9, "weight_decay": 20.0}
+
+
+def slow(step):
+    return rate(step) / 50
+
+
+def sgd_by_rows(start, dtype=torch.float64, restart_at=None):
+    table = RowTable(start.clone().to(dtype)).train()
+    sgd = RowSGD(table, **SGD)
+    for step, (a, b, ta, tb) in enumerate(draws(0)):
+        if step == restart_at:
+            state = {name: value.clone() for name, value in sgd.state().items()}
+            table = RowTable(table.weight.clone()).train()
+            sgd = RowSGD(table, **SGD)
+            sgd.restore(state)
+        rows_a, at_a = table.gather(a)
+        rows_b, at_b = table.gather(b)
+        loss_of(rows_a[at_a], rows_b[at_b], ta.to(dtype), tb.to(dtype)).backward()
+        sgd.step(slow(step))
+    sgd.settle()
+    return table, sgd
+
+
+def test_sgd_equals_decay_of_every_row_at_every_step():
+    """The dense oracle: all rows decay at each step, touched ones move along their momentum."""
+    start = torch.randn(N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    weight, velocity = start.clone(), torch.zeros(N, D).double()
+    for step, (a, b, ta, tb) in enumerate(draws(0)):
+        leaf = weight.clone().requires_grad_()
+        loss_of(leaf[a], leaf[b], ta.double(), tb.double()).backward()
+        weight *= 1 - slow(step) * 20
+        for row in sorted({*a.tolist(), *b.tolist()}):
+            velocity[row] = 0.9 * velocity[row] + leaf.grad[row]
+            weight[row] -= slow(step) * velocity[row]
+    table, sgd = sgd_by_rows(start)
+    torch.testing.assert_close(table.weight, weight, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(sgd.velocity, velocity)
+
+
+def test_sgd_without_decay_is_torchs_where_every_row_is_touched():
+    start = torch.randn(N, D, dtype=torch.float64)
+    table, weight = RowTable(start.clone()).train(), torch.nn.Parameter(start.clone())
+    mine, torchs = RowSGD(table, momentum=0.9), torch.optim.SGD([weight], lr=0.01, momentum=0.9)
+    for step in range(5):
+        rows, place = table.gather(torch.arange(N))
+        (rows[place].square().sum() + step * rows.sum()).backward()
+        mine.step(0.01)
+        torchs.zero_grad()
+        (weight.square().sum() + step * weight.sum()).backward()
+        torchs.step()
+    torch.testing.assert_close(table.weight, weight.detach())
+
+
+@pytest.mark.parametrize("at", [1, 5, 11])
+def test_when_sgd_is_saved_shows_in_no_bit(at):
+    start = torch.randn(N, D)
+    whole, parts = (sgd_by_rows(start, torch.float32, restart_at=where) for where in (None, at))
+    assert torch.equal(whole[0].weight, parts[0].weight)
+    assert all(torch.equal(value, parts[1].state()[name]) for name, value in whole[1].state().items())

@@ -9,14 +9,12 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from tests import oracles
-from tests.toy import run_round, toy_corpus, train_all
-from xcmodels import metrics, seeds
-from xcmodels.encoders import QUERY, encode_all
+from tests.toy import ends_the_same_when_stopped, precision, toy_corpus, train_all
+from xcmodels import seeds
 from xcmodels.method import Mined
 from xcmodels.methods.unidec import CLASSIFIER, Unidec, UnidecConfig
 from xcmodels.presets import PRESETS, resolve
 from xcmodels.retrieval import Retriever
-from xcmodels.training import Interrupted, Watch
 from xcmodels.trunks import EncoderConfig
 
 TOY = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-2, warmup=5, refresh_from=4,
@@ -48,19 +46,10 @@ def trained(corpus, tmp_path_factory):
     return train_all(corpus, Unidec(TOY), tmp_path_factory.mktemp("unidec"))
 
 
-def precision(retriever, corpus):
-    """P@1 on the test split, in percent."""
-    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY)
-    ids, scores = retriever.search(queries, 20)
-    ids, _ = metrics.drop_filtered(ids, scores, corpus.filters["test"], 10)
-    judged = metrics.judge(ids, corpus.positives["test"], corpus.filters["test"], corpus.n_labels)
-    return 100 * judged.hits[:, 0].mean()
-
-
 @pytest.mark.parametrize("relative", RELATIVES)
 def test_learns_the_planted_labels(corpus, tmp_path, relative):
     made = train_all(corpus, Unidec(replace(TOY, **RELATIVES[relative])), tmp_path)
-    assert precision(Retriever.load(made.retriever), corpus) > 90
+    assert precision(made) > 90
 
 
 @pytest.mark.parametrize("relative", ["unidec", "depsl", "supcon", "bce", "classifier", "tanh"])
@@ -153,22 +142,8 @@ def test_the_rounds_of_the_relatives():
 
 
 @pytest.mark.parametrize("every", [1, 7])
-def test_stopped_again_and_again_ends_the_same(corpus, trained, tmp_path, every):
-    for name, round_ in trained.rounds.items():
-        while True:
-            done = []
-            watch = Watch(report=done.append, stop=lambda done=done: len(done) >= every)
-            try:
-                out, measured = run_round(corpus, trained.method, round_, trained.mined[name], tmp_path / name,
-                                          start=trained.starts[name], watch=watch)
-                break
-            except Interrupted:
-                continue
-        assert measured == trained.metrics[name]
-        for file in ("model.safetensors", "optimiser.safetensors"):
-            mine, wanted = load_file(out / file), load_file(trained.outs[name] / file)
-            assert mine.keys() == wanted.keys()
-            assert all(torch.equal(mine[key], wanted[key]) for key in wanted)
+def test_stopped_again_and_again_ends_the_same(trained, tmp_path, every):
+    ends_the_same_when_stopped(trained, tmp_path, every)
 
 
 def test_what_is_served(corpus, trained, tmp_path):

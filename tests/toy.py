@@ -11,15 +11,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
+from xcmodels import metrics
 from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Corpus, Ragged, Texts
+from xcmodels.encoders import QUERY, encode_all
 from xcmodels.method import Method, Mined, Model, Round
 from xcmodels.methods.ngame import FusionConfig, ModuleConfig, Ngame, NgameConfig
+from xcmodels.retrieval import Retriever
 from xcmodels.tokens import Tokenizer
-from xcmodels.training import Watch, train_round
+from xcmodels.training import Interrupted, Progress, Watch, train_round
 from xcmodels.trunks import EncoderConfig
 
 WORDS = 5        # of a label; its title shows the first two, so the others must be learned
@@ -68,11 +72,30 @@ def toy_corpus(folder: Path, *, queries: int = 600, labels: int = 60, tests: int
         Texts.save(folder, f"{side}.title", list(titles))
         Texts.save(folder, f"{side}.content", list(contents))
         Texts.save(folder, f"{side}.uid", [f"{side}:{i}" for i in range(len(titles))])
+    _write_graph(folder, tokenizer, labels, rng)
     np.save(folder / "idf.npy", _idf(tokenizer, [texts["train"], texts["label"]]))
     np.save(folder / "validation.npy", np.sort(rng.permutation(queries)[:validation]))
-    facts = counts | {"name": "toy", "augmented": labels if augment else 0, "vocabulary": tokenizer.size}
+    facts = counts | {"name": "toy", "augmented": labels if augment else 0, "vocabulary": tokenizer.size,
+                      "anchors": ["group"]}
     (folder / "corpus.json").write_text(json.dumps(facts))
     return Corpus(folder)
+
+
+GROUP = 3        # labels that share an anchor
+
+
+def _write_graph(folder: Path, tokenizer: Tokenizer, labels: int, rng: np.random.Generator) -> None:
+    """An anchor for each group of labels, whose text is of words that the labels' own do not show, and noisy edges."""
+    groups = -(-labels // GROUP)
+    texts = [" ".join(word(label, 2) for label in range(group * GROUP, min(labels, (group + 1) * GROUP)))
+             for group in range(groups)]
+    tokens = tokenizer(texts, [""] * groups)
+    Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)).save(folder, "anchors.group.tokens")
+    np.save(folder / "anchors.group.titles.npy", tokens.titles.numpy().astype(np.int32))
+    truth = Ragged.load(folder, "positives.train")
+    for side, rows in (("train", [truth[row] for row in range(len(truth))]), ("label", np.arange(labels)[:, None])):
+        edges = [{*(row // GROUP).tolist(), *rng.choice(groups, int(rng.random() < 0.3)).tolist()} for row in rows]
+        _ragged([sorted(row) for row in edges]).save(folder, f"walks.group.{side}")
 
 
 def _queries(rng: np.random.Generator, n: int, labels: int, split: str):
@@ -177,14 +200,13 @@ def train_all(corpus: Corpus, method: Method, folder: Path) -> Trained:
             vectors = embed(corpus, method, *list(newest.items())[-1])
         found = Mined()
         if round_.mines:
-            known = vectors or embed(corpus, method, round_.stage, newest[round_.stage])
+            known = vectors or embed(corpus, method, round_.stage, outs[f"{round_.stage} round {round_.source}"])
             found = method.mine({side: partial(known.__getitem__, side) for side in known}, corpus, round_)
         mined[name] = replace(found, vectors=vectors)
         starts[name] = newest.get(round_.stage)
         newest[round_.stage], metrics[name] = run_round(corpus, method, round_, mined[name],
                                                         folder / name.replace(" ", "-"), start=starts[name])
         outs[name] = newest[round_.stage]
-    vectors = vectors or embed(corpus, method, *list(newest.items())[-1])
     (folder / "retriever").mkdir()
     measured = method.retriever(newest, corpus, vectors, folder / "retriever")
     return Trained(corpus, method, rounds, mined, starts, outs, metrics, vectors, folder / "retriever", measured)
@@ -200,3 +222,30 @@ def read_model(corpus: Corpus, method: Method, stage: str, folder: Path) -> Mode
     model = method.build(corpus, stage, {})
     load_model(model, folder)
     return model
+
+
+def precision(made: Trained) -> float:
+    """P@1 of what was trained on the test split, in percent."""
+    retriever, corpus = Retriever.load(made.retriever), made.corpus
+    ids, scores = retriever.search(encode_all(retriever.encoder, corpus.sides["test"], QUERY), 20)
+    ids, _ = metrics.drop_filtered(ids, scores, corpus.filters["test"], 10)
+    return 100 * metrics.judge(ids, corpus.positives["test"], corpus.filters["test"], corpus.n_labels).hits[:, 0].mean()
+
+
+def ends_the_same_when_stopped(made: Trained, folder: Path, every: int) -> None:
+    """Train every round again, stopped after each `every` steps and resumed; all bits must be those of `made`."""
+    for name, round_ in made.rounds.items():
+        while True:
+            done: list[Progress] = []
+            watch = Watch(report=done.append, stop=lambda done=done: len(done) >= every)
+            try:
+                out, measured = run_round(made.corpus, made.method, round_, made.mined[name], folder / name,
+                                          start=made.starts[name], watch=watch)
+                break
+            except Interrupted:
+                continue
+        assert measured == made.metrics[name]
+        for file in ("model.safetensors", "optimiser.safetensors"):
+            mine, wanted = load_file(out / file), load_file(made.outs[name] / file)
+            assert mine.keys() == wanted.keys()
+            assert all(torch.equal(mine[key], wanted[key]) for key in wanted)

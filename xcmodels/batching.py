@@ -86,13 +86,31 @@ def sample_positive(positives: Ragged, rows: np.ndarray, rng: np.random.Generato
     return positives.values[positives.offsets[rows] + (rng.random(len(rows)) * lengths).astype(np.int64)]
 
 
-def sample_some(positives: Ragged, rows: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """Return up to `most` labels of each row, drawn without replacement, end to end (UniDEC, section 3.1: beta)."""
+def sample_kept(edges: Ragged, kept: np.ndarray | None, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return one value of each row (n,), uniformly among those that `kept` marks (None = all); -1 where none is.
+
+    kept: a flag a value of `edges`.
+    """
+    values, lengths = edges.take(rows)
+    row = np.repeat(np.arange(len(rows)), lengths)
+    there = np.arange(len(values)) if kept is None else np.flatnonzero(Ragged(edges.offsets, kept).take(rows)[0])
+    there = there[rng.permutation(len(there))]
+    drawn = np.full(len(rows), -1, dtype=np.int64)
+    drawn[row[there]] = values[there]
+    return drawn
+
+
+def sample_some(positives: Ragged, rows: np.ndarray, most: int,
+                rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return up to `most` labels of each row, drawn without replacement, end to end, and how many each row has.
+
+    UniDEC, section 3.1: beta; ASTRA: k_p.
+    """
     values, lengths = positives.take(rows)
     row = np.repeat(np.arange(len(rows)), lengths)
     order = np.lexsort((rng.random(len(values)), row))
     rank = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return values[order[rank < most]]
+    return values[order[rank < most]], np.minimum(lengths, most)
 
 
 def sample_columns(matrix: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -104,13 +122,17 @@ def sample_columns(matrix: np.ndarray, count: int, rng: np.random.Generator) -> 
 
 def membership(ragged: Ragged, rows: np.ndarray, pool: np.ndarray) -> np.ndarray:
     """Return (R, C) bool: whether label pool[c] stands in row rows[r]; `pool` sorted and unique."""
-    found = np.zeros((len(rows), len(pool)), dtype=bool)
     values, lengths = ragged.take(rows)
-    if len(pool) == 0 or len(values) == 0:
-        return found
-    place = np.searchsorted(pool, values)
-    hit = pool[np.minimum(place, len(pool) - 1)] == values
-    found[np.repeat(np.arange(len(rows)), lengths)[hit], place[hit]] = True
+    return _found(np.repeat(np.arange(len(rows)), lengths), values, len(rows), pool)
+
+
+def _found(rows: np.ndarray, labels: np.ndarray, n: int, pool: np.ndarray) -> np.ndarray:
+    """Return (n, C) bool, true at the place of every pair whose label is in the pool."""
+    found = np.zeros((n, len(pool)), dtype=bool)
+    if len(pool):
+        place = np.minimum(np.searchsorted(pool, labels), len(pool) - 1)
+        hit = pool[place] == labels
+        found[rows[hit], place[hit]] = True
     return found
 
 
@@ -121,12 +143,74 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
     row's other positives in the pool, and its filter pairs, get weight 0: they are neither pulled nor pushed.
     """
     positives = membership(corpus.positives["train"], rows, pool)
-    weights = np.ones(positives.shape, dtype=np.float32)
-    if chosen is not None:
-        weights[positives] = 0.0
-        row, slot = np.nonzero(chosen >= 0)
-        weights[row, np.searchsorted(pool, chosen[row, slot])] = 1.0
-    # Label texts added as queries come after the queries that filters speak of.
-    known = rows < len(corpus.filters["train"])
-    weights[known] *= ~membership(corpus.filters["train"], rows[known], pool)
+    weights = np.ones(positives.shape, dtype=np.float32) if chosen is None else _counting(positives, pool, chosen)
+    weights[_filtered(corpus, rows, pool)] = 0.0
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
+
+
+def anchor_block(sides: tuple[str, str], edges: Ragged, rows: np.ndarray, pool: np.ndarray,
+                 chosen: np.ndarray) -> Block:
+    """Return the block of the nodes `rows` of one side against the anchor `pool` (sorted, unique).
+
+    sides: the names of nodes and anchors in the batch; chosen (R,) the anchor that each node is pulled to, -1 = none.
+    Its other anchors, those of pruned edges too, are neither pulled nor pushed.
+    """
+    positives = membership(edges, rows, pool)
+    weights = _counting(positives, pool, chosen[:, None])
+    return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights))
+
+
+def _counting(positives: np.ndarray, pool: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return weights (R, C): 1 for what is no positive and for the chosen ones, 0 for other positives."""
+    weights = (~positives).astype(np.float32)
+    row, slot = np.nonzero(chosen >= 0)
+    weights[row, np.searchsorted(pool, chosen[row, slot])] = 1.0
+    return weights
+
+
+def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.ndarray, weight: float) -> Block:
+    """Return the block of training queries `rows` against labels drawn for all of them alike, negatives alone.
+
+    pool: labels drawn uniformly from all, sorted and unique; mined (R, H) label ids, -1 = none, that another block
+    holds. A pair weighs `weight`, or 0 where the label is a positive, a filter pair or mined for the row (ASTRA, eq.
+    2).
+    """
+    row, slot = np.nonzero(mined >= 0)
+    spared = (membership(corpus.positives["train"], rows, pool) | _filtered(corpus, rows, pool)
+              | _found(row, mined[row, slot], len(rows), pool))
+    return Block("queries", "labels", torch.zeros(spared.shape, dtype=torch.bool),
+                 torch.from_numpy(np.where(spared, 0.0, weight).astype(np.float32)))
+
+
+def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:
+    """Return the block of training queries `rows` against labels of their own: some positives and what was mined.
+
+    most: positives of a row; of a row that has more as many are drawn, and each weighs positives / most, so that
+    their sum has the mean of all. mined (R, H) label ids that are neither positives nor filter pairs, -1 = none.
+    """
+    values, lengths = sample_some(corpus.positives["train"], rows, most, rng)
+    drawn = padded(values, lengths)
+    share = corpus.positives["train"].subset(rows).lengths / np.maximum(lengths, 1)
+    columns = np.concatenate([drawn, mined], axis=1)
+    weights = (columns >= 0).astype(np.float32)
+    weights[:, :drawn.shape[1]] *= share[:, None]
+    positives = np.zeros(columns.shape, dtype=bool)
+    positives[:, :drawn.shape[1]] = drawn >= 0
+    return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights),
+                 torch.from_numpy(np.maximum(columns, 0).astype(np.int64)))
+
+
+def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return (n, longest) of rows of these lengths that stand end to end in `values`, padded with -1."""
+    out = np.full((len(lengths), int(lengths.max(initial=0))), -1, dtype=np.int64)
+    out[np.arange(out.shape[1]) < lengths[:, None]] = values
+    return out
+
+
+def _filtered(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> np.ndarray:
+    """Return (R, C) bool: the filter pairs."""
+    # Label texts added as queries come after the queries that filters speak of.
+    out = np.zeros((len(rows), len(pool)), dtype=bool)
+    known = rows < len(corpus.filters["train"])
+    out[known] = membership(corpus.filters["train"], rows[known], pool)
+    return out

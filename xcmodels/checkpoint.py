@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from xcmodels.method import Stage
-from xcmodels.tables import RowAdam, RowTable
+from xcmodels.method import RowRule, Stage
+from xcmodels.tables import RowAdam, RowSGD, RowTable
 
 log = logging.getLogger(__name__)
 
@@ -24,13 +24,13 @@ MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
 
 
 class Optimisers:
-    """Adam for everything in a model: torch's AdamW for dense parameters, RowAdam for each row table."""
+    """What trains a model: torch's AdamW for dense parameters, for each row table what the stage says."""
 
     def __init__(self, model: nn.Module, tables: dict[str, RowTable], stage: Stage) -> None:
         self.stage = stage
         dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dense = torch.optim.AdamW(dense, lr=stage.lr, weight_decay=stage.weight_decay) if dense else None
-        self.rows = {name: RowAdam(table) for name, table in tables.items()}
+        self.rows = {name: _by_rows(table, stage.tables[name]) for name, table in tables.items()}
 
     def step(self, factor: float) -> None:
         """Take one step with the stage's learning rates times `factor`, and forget the gradients."""
@@ -40,7 +40,12 @@ class Optimisers:
             self.dense.step()
             self.dense.zero_grad()
         for name, table in self.rows.items():
-            table.step(self.stage.table_lr[name] * factor)
+            table.step(self.stage.tables[name].lr * factor)
+
+    def settle(self) -> None:
+        """Bring every row of every table up to date."""
+        for table in self.rows.values():
+            table.settle()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return every moment as one flat dict."""
@@ -55,7 +60,7 @@ class Optimisers:
     def restore(self, flat: dict[str, torch.Tensor]) -> None:
         """Take up the moments that `state` returned."""
         for name, rows in self.rows.items():
-            rows.restore({key: flat[f"rows.{name}.{key}"] for key in ("mean", "square", "steps")})
+            rows.restore({key: flat[f"rows.{name}.{key}"] for key in rows.state()})
         if not self.dense:
             return
         state: dict[int, dict[str, torch.Tensor]] = {}
@@ -65,6 +70,12 @@ class Optimisers:
                 index, _, field = rest.partition(".")
                 state.setdefault(int(index), {})[field] = value
         self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
+
+
+def _by_rows(table: RowTable, rule: RowRule) -> RowAdam | RowSGD:
+    if rule.momentum is None:
+        return RowAdam(table)
+    return RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
 
 
 def save_model(model: nn.Module, folder: Path) -> None:

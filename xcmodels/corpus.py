@@ -6,6 +6,7 @@ One folder. Per side (`train`, `test`, `label`): `<side>.tokens.{offsets,values}
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,6 +128,14 @@ class Side:
                       torch.from_numpy(self.titles[rows].astype(np.int64)))
 
 
+@dataclass(frozen=True)
+class Graph:
+    """A metadata graph as walks left it: the anchors' texts, and the anchors of each node of either side."""
+
+    anchors: Side
+    edges: Mapping[str, Ragged]     # of training queries ("train") and of labels ("label")
+
+
 class Corpus:
     """A prepared data set, opened from its folder; nothing is read until it is used."""
 
@@ -138,6 +147,10 @@ class Corpus:
                       for name in ("train", "test", "label")}
         self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
         self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
+        self.graphs = {name: Graph(Side(Ragged.load(folder, f"anchors.{name}.tokens"),
+                                        np.load(folder / f"anchors.{name}.titles.npy", mmap_mode="r")),
+                                   {side: Ragged.load(folder, f"walks.{name}.{side}") for side in ("train", "label")})
+                       for name in self.facts["anchors"]}
         self.idf = np.load(folder / "idf.npy", mmap_mode="r")
         self.validation = np.load(folder / "validation.npy")
 

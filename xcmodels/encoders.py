@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from xcmodels import seeds
+from xcmodels.batching import Entries
 from xcmodels.corpus import Side
 from xcmodels.method import Model
 from xcmodels.tables import RowTable
@@ -106,10 +107,11 @@ class Encoder(Model):
         """Return (n, width(view)) vectors of texts, as seen in `view`: "query", "label" or another of the layout's."""
         return self.view(self.trunk(tokens, LABEL if view == LABEL else QUERY), view)
 
-    def both(self, queries: Tokens, labels: Tokens) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the vectors of queries and of labels."""
-        pooled = self.trunk.groups((queries, QUERY), (labels, LABEL))
-        return self.view(pooled[0], QUERY), self.view(pooled[1], LABEL)
+    def pool(self, sides: Mapping[str, Entries]) -> dict[str, torch.Tensor]:
+        """Return the trunk's vectors of each side that has tokens, in one pass; all but "queries" count as labels."""
+        texts = {name: (side.tokens, QUERY if name == "queries" else LABEL)
+                 for name, side in sides.items() if side.tokens is not None}
+        return dict(zip(texts, self.trunk.groups(*texts.values()), strict=True))
 
     def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
         """Return the vectors that a view's heads make of the trunk's."""

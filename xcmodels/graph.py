@@ -1,10 +1,13 @@
 """Random walks on a bipartite graph of nodes and anchors, and the edges they leave (RAMEN, SiameseXML)."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+
+from xcmodels.corpus import Ragged
 
 Edges = tuple[np.ndarray, np.ndarray, np.ndarray]  # node int64, anchor int64, weight float32
 
@@ -195,19 +198,40 @@ def label_correlation(
     return sp.csr_array((weight, (row, column)), shape=(n_labels, n_labels))
 
 
-def prune(edges: Edges, node_vectors: np.ndarray, anchor_vectors: np.ndarray, threshold: float = 0.0) -> Edges:
-    """Keep the edges whose ends have a cosine above `threshold` (RAMEN, Appendix A), weights as they were.
+def alike(edges: Ragged, node_vectors: np.ndarray, anchor_vectors: np.ndarray, threshold: float = 0.0) -> np.ndarray:
+    """Return, for each edge from a node to an anchor, whether their cosine is above `threshold` (RAMEN, Appendix A).
 
     The vectors are (nodes, d) and (anchors, d) of any length, and may be memory-mapped; a zero vector has cosine 0.
     """
-    nodes, anchors, _ = edges
+    nodes, anchors = np.repeat(np.arange(len(edges)), edges.lengths), edges.values
     keep = np.zeros(len(nodes), dtype=bool)
     for at in range(0, len(nodes), 8192):
         part = slice(at, at + 8192)
         one, two = node_vectors[nodes[part]], anchor_vectors[anchors[part]]
         lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
         keep[part] = np.einsum("ed,ed->e", one, two) / np.where(lengths > 0, lengths, 1) > threshold
-    return edges[0][keep], edges[1][keep], edges[2][keep]
+    return keep
+
+
+def shared_anchors(queries: Ragged, labels: Ragged, n_anchors: int, most: int) -> Ragged:
+    """Return for each query the labels that share most anchors with it, at most `most`, ties by id (RAMEN, AugGT).
+
+    queries, labels: the anchors of each.
+    """
+    of_labels = sp.csr_array((np.ones(len(labels.values), np.float32), labels.values, labels.offsets),
+                             shape=(len(labels), n_anchors)).T.tocsr()
+    rows, found = [], []
+    for start in range(0, len(queries), 1024):
+        part = queries.subset(np.arange(start, min(start + 1024, len(queries))))
+        shared = sp.csr_array((np.ones(len(part.values), np.float32), part.values, part.offsets),
+                              shape=(len(part), n_anchors)) @ of_labels
+        shared.sort_indices()
+        for row, (low, high) in enumerate(pairwise(shared.indptr)):
+            order = np.argsort(-shared.data[low:high], kind="stable")[:most]
+            found.append(shared.indices[low:high][order])
+            rows.append(np.full(len(order), start + row))
+    return Ragged.of_pairs(np.concatenate([np.empty(0, np.int64), *rows]),
+                           np.concatenate([np.empty(0, np.int32), *found]).astype(np.int32), len(queries))
 
 
 def _check_walk(hops: int, restart: float, top: int) -> None:

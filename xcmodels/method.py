@@ -20,6 +20,15 @@ from xcmodels.tables import RowTable
 
 
 @dataclass(frozen=True)
+class RowRule:
+    """How the rows of a table are trained: by Adam, or by SGD where `momentum` is given."""
+
+    lr: float
+    momentum: float | None = None
+    weight_decay: float = 0.0     # decoupled (SGD)
+
+
+@dataclass(frozen=True)
 class Stage:
     """A stretch of training with one model, one loss and one schedule; epochs count from 0 in each stage."""
 
@@ -27,7 +36,7 @@ class Stage:
     epochs: int
     batch_size: int
     lr: float            # of the dense parameters
-    table_lr: Mapping[str, float]  # of each matrix trained by rows, by its name
+    tables: Mapping[str, RowRule]  # of each matrix trained by rows, by its name
     warmup: int          # steps of linear warm-up; decay to zero follows
     weight_decay: float = 0.0
     decay: str = "linear"  # linear | cosine
@@ -55,6 +64,8 @@ class Round:
 
     cluster_size: of the training queries that a batch takes together; 0 = single ones.
     negatives: hard negative labels mined for each training query; 0 = none.
+    source: index of the round whose result is mined; rounds of one source share what was mined. -1 = what there is
+    before the stage.
     """
 
     stage: str
@@ -63,6 +74,7 @@ class Round:
     last: int
     cluster_size: int = 0
     negatives: int = 0
+    source: int = -1
 
     @property
     def mines(self) -> bool:
@@ -79,12 +91,13 @@ class Round:
 class Mined:
     """What a refresh gives a round.
 
-    clusters (training rows,) int32; negatives (rows of the training side, k) int32, -1 = none; fixed vectors by
-    side, (n, d) float32.
+    clusters (training rows,) int32; negatives (rows of the training side, k) int32, -1 = none; kept (edges,) bool:
+    the edges left of each graph and side, by "graph.side"; fixed vectors by side, (n, d) float32.
     """
 
     clusters: np.ndarray | None = None
     negatives: np.ndarray | None = None
+    kept: dict[str, np.ndarray] = field(default_factory=dict)
     vectors: dict[str, np.ndarray] = field(default_factory=dict)
 
 

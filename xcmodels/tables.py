@@ -5,6 +5,9 @@ a batch names into a small leaf, lets autograd fill its gradient, and scatters t
 costs what the batch touches, whatever the size of the vocabulary or of the label set.
 """
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -18,6 +21,7 @@ class RowTable(nn.Module):
         super().__init__()
         self.register_buffer("weight", weight)
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.settle: Callable[[torch.Tensor], None] = lambda ids: None   # brings rows up to date before they are read
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (rows (u, d), place (k,)) with `rows[place]` the rows of `ids` (k,).
@@ -27,6 +31,7 @@ class RowTable(nn.Module):
         if not (self.training and torch.is_grad_enabled()):
             return self.weight, ids
         unique, place = torch.unique(ids, return_inverse=True)
+        self.settle(unique)
         leaf = self.weight[unique].requires_grad_()
         self._gathered.append((unique, leaf))
         return leaf, place
@@ -69,6 +74,9 @@ class RowAdam:
         scale = lr * (1 - second**self.steps) ** 0.5 / (1 - first**self.steps)
         self.table.weight[ids] -= scale * mean / square.sqrt_().add_(self.eps)
 
+    def settle(self) -> None:
+        """Nothing: every row is as its last step left it."""
+
     def state(self) -> dict[str, torch.Tensor]:
         """Return what a checkpoint must hold."""
         return {"mean": self.mean, "square": self.square, "steps": torch.tensor(self.steps)}
@@ -78,3 +86,59 @@ class RowAdam:
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.steps = int(state["steps"])
+
+
+class RowSGD:
+    """SGD with momentum and decoupled weight decay over the rows that a batch touches.
+
+    A row's momentum waits while it is not touched, as RowAdam's moments do. Decay does not wait: a step at rate lr
+    takes the share lr * weight_decay of every row, and a row catches up with the steps it missed when it is next
+    read, so that a step costs what the batch touches: w <- w * product over missed t of (1 - lr_t * weight_decay).
+    """
+
+    def __init__(self, table: RowTable, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+        self.table, self.momentum, self.weight_decay = table, momentum, weight_decay
+        self.velocity = torch.zeros_like(table.weight)
+        # The log of what decay leaves of a weight of 1: after all steps, and after those a row has caught up with.
+        self.left = torch.zeros((), dtype=torch.float64)
+        self.settled = torch.zeros(len(table.weight), dtype=torch.float64, device=table.weight.device)
+        table.settle = self._settle
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Update the touched rows with learning rate `lr`."""
+        touched = self.table.take_gradients()
+        self.left = self.left + math.log1p(-lr * self.weight_decay)
+        if touched is None:
+            return
+        ids, gradients = touched
+        self._settle(ids)
+        velocity = self.velocity[ids].mul_(self.momentum).add_(gradients)
+        self.velocity[ids] = velocity
+        self.table.weight[ids] -= lr * velocity
+
+    @torch.no_grad()
+    def _settle(self, ids: torch.Tensor) -> None:
+        """Let rows have the decay that they missed."""
+        if not self.weight_decay:
+            return
+        missed = self.left.to(self.settled.device) - self.settled[ids]
+        self.table.weight[ids] *= missed.exp().to(self.table.weight.dtype)[:, None]
+        self.settled[ids] = self.left.to(self.settled.device)
+
+    def settle(self) -> None:
+        """Bring every row up to date, for whoever reads the whole table."""
+        self._settle(torch.arange(len(self.settled), device=self.settled.device))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint must hold.
+
+        Rows are not settled for it: what a run ends with may not depend on when it was saved.
+        """
+        return {"velocity": self.velocity, "settled": self.settled, "left": self.left}
+
+    def restore(self, state: dict[str, torch.Tensor]) -> None:
+        """Take up the state of a checkpoint."""
+        self.velocity.copy_(state["velocity"])
+        self.settled.copy_(state["settled"])
+        self.left = state["left"].double().cpu()

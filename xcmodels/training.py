@@ -69,6 +69,7 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
     loop = _Loop(method, model, corpus, stage, round_, mined, optimisers)
     while position.epoch < round_.last:
         loop.epoch(position, checkpoints, watch)
+    optimisers.settle()
     save_model(model, out)
     save_file({name: value.contiguous() for name, value in optimisers.state().items()}, out / OPTIMISER)
     return position.epochs or []

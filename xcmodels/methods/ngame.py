@@ -4,6 +4,7 @@ Module M1 trains a Siamese encoder, module M2 a classifier per label that starts
 encoder frozen, and a regression tree fuses the two scores. Algorithm 1, equation 1, Appendix C.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,13 @@ import torch
 import torch.nn.functional as F
 
 from xcmodels import ann, limits, losses, mining, seeds
-from xcmodels.batching import Batch, Entries, epoch_order, pooled_block, sample_positive
+from xcmodels.batching import Batch, Entries, epoch_order, padded, pooled_block, sample_positive
 from xcmodels.checkpoint import load_model
 from xcmodels.combine import TreeFusion, pair_scores
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, build_encoder, encode_all
 from xcmodels.fusion import fit_tree
-from xcmodels.method import Mined, Model, Round, Stage, Vectors
+from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import candidates, save_retriever
 from xcmodels.tables import RowTable
 from xcmodels.trunks import EncoderConfig
@@ -28,7 +29,7 @@ ENCODER, CLASSIFIER = "encoder", "classifier"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleConfig(mining.Schedule):
+class ModuleConfig(mining.ClusterSchedule):
     """The settings of one module beside its schedule: rates, triplet loss."""
 
     batch_size: int
@@ -93,6 +94,9 @@ class Classifiers(Model):
 class Ngame:
     """The method, for one configuration."""
 
+    name = "ngame"
+    query_view = QUERY
+
     def __init__(self, config: NgameConfig) -> None:
         self.config, self.seed = config, config.seed
         self._modules = {ENCODER: config.m1, CLASSIFIER: config.m2}
@@ -100,7 +104,7 @@ class Ngame:
     def stages(self) -> list[Stage]:
         """M1, then M2."""
         tables = {ENCODER: "tokens", CLASSIFIER: "labels"}
-        return [Stage(name, module.epochs, module.batch_size, module.lr, {tables[name]: module.table_lr},
+        return [Stage(name, module.epochs, module.batch_size, module.lr, {tables[name]: RowRule(module.table_lr)},
                       module.warmup, frozen=name == CLASSIFIER) for name, module in self._modules.items()]
 
     def settings(self, stage: str) -> dict[str, object]:
@@ -135,7 +139,7 @@ class Ngame:
         if round_.stage == ENCODER:
             chosen = sample_positive(positives, rows, rng)[:, None]
         else:
-            chosen = _padded(*positives.take(rows))
+            chosen = padded(*positives.take(rows))
         pool = np.unique(chosen[chosen >= 0])
         blocks = {"triplet": pooled_block(corpus, rows, pool, chosen)}
         ids, labels = torch.from_numpy(rows), torch.from_numpy(pool)
@@ -149,16 +153,27 @@ class Ngame:
 
     def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
         """The triplet loss of equation 1 over the hardest pairs of the batch."""
-        module, block = self._modules[stage], batch.blocks["triplet"]
-        queries, labels = batch.sides["queries"], batch.sides["labels"]
         if isinstance(model, Encoder):
-            embedded = model.both(queries.tokens, labels.tokens)  # type: ignore[arg-type]
-            scores = embedded[0] @ embedded[1].T
-        else:
-            scores = model(queries.vectors, labels.ids)
-        return {"triplet": losses.triplet(
+            return self.terms(model, batch, model.pool(batch.sides))
+        scores = model(batch.sides["queries"].vectors, batch.sides["labels"].ids)
+        return {"triplet": self._triplet(stage, batch, scores)}
+
+    def encoder(self, model: Model) -> Encoder:
+        """Return the encoder of M1, the model itself."""
+        assert isinstance(model, Encoder)
+        return model
+
+    def terms(self, model: Model, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The loss of M1 from the trunk's vectors of queries and labels."""
+        encoder = self.encoder(model)
+        scores = encoder.view(pooled["queries"], QUERY) @ encoder.view(pooled["labels"], LABEL).T
+        return {"triplet": self._triplet(ENCODER, batch, scores)}
+
+    def _triplet(self, stage: str, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
+        module, block = self._modules[stage], batch.blocks["triplet"]
+        return losses.triplet(
             scores, block.positives, block.weights, margin=module.margin, hard_positives=module.positives,
-            hard_negatives=module.negatives, temperature=module.temperature)}
+            hard_negatives=module.negatives, temperature=module.temperature)
 
     def vectors(self, model: Model, corpus: Corpus) -> Vectors:
         """Embeddings of the training queries and of the labels."""
@@ -191,7 +206,7 @@ class Ngame:
                         min_leaf=self.config.fusion.min_leaf)
         encoder = build_encoder(self.config.encoder, corpus.idf, self.seed)
         load_model(encoder, models[ENCODER])
-        save_retriever(out, corpus, method="ngame", encoder=encoder, indexes={CLASSIFIER: index},
+        save_retriever(out, corpus, method=self.name, encoder=encoder, indexes={CLASSIFIER: index},
                        shortlist=self.config.fusion.shortlist,
                        scores=TreeFusion(tree, vectors["labels"], weights, frequencies))
         return {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
@@ -207,13 +222,6 @@ class Ngame:
         banned = corpus.filters["train"].subset(corpus.validation)
         kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))
         return kept // corpus.n_labels, kept % corpus.n_labels
-
-
-def _padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return (n, longest) of ragged rows, padded with -1."""
-    out = np.full((len(lengths), int(lengths.max(initial=1))), -1, dtype=np.int64)
-    out[np.arange(out.shape[1]) < lengths[:, None]] = values
-    return out
 
 
 __all__ = ["CLASSIFIER", "ENCODER", "FusionConfig", "ModuleConfig", "Ngame", "NgameConfig"]

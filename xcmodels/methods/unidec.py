@@ -6,6 +6,7 @@ scores with one pair of heads, the classifier with a third head and a vector a l
 end to end. DEPSL is the dual encoder alone; DPR, TAS, ANCE and DEXML are settings of it.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,11 @@ from xcmodels.batching import Batch, Block, Entries, epoch_order, pooled_block, 
 from xcmodels.checkpoint import load_model
 from xcmodels.combine import InnerProduct
 from xcmodels.corpus import Corpus
-from xcmodels.encoders import LABEL, QUERY, HeadConfig, Layout, build_encoder, encode_all, siamese
-from xcmodels.method import Mined, Model, Round, Stage, Vectors
+from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
+from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import save_retriever
 from xcmodels.tables import RowTable
+from xcmodels.training import device
 from xcmodels.trunks import EncoderConfig
 
 STAGE = "joint"
@@ -31,7 +33,7 @@ LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnidecConfig(mining.Schedule):
+class UnidecConfig(mining.ClusterSchedule):
     """Everything that decides a model, beside the corpus; the defaults are UniDEC's (section 4, Algorithm 1)."""
 
     batch_size: int
@@ -109,14 +111,17 @@ def layout(config: UnidecConfig) -> Layout:
 class Unidec:
     """The method, for one configuration."""
 
+    name = "unidec"
+    query_view = DUAL
+
     def __init__(self, config: UnidecConfig) -> None:
         self.config, self.seed = config, config.seed
 
     def stages(self) -> list[Stage]:
         """One: both learn together."""
         config = self.config
-        return [Stage(STAGE, config.epochs, config.batch_size, config.lr,
-                      {"tokens": config.token_lr, "labels": config.label_lr}, config.warmup, decay=config.decay)]
+        tables = {"tokens": RowRule(config.token_lr), "labels": RowRule(config.label_lr)}
+        return [Stage(STAGE, config.epochs, config.batch_size, config.lr, tables, config.warmup, decay=config.decay)]
 
     def settings(self, stage: str) -> dict[str, object]:
         """Training depends on everything but what is served and how it is indexed."""
@@ -146,7 +151,7 @@ class Unidec:
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Queries against the pool of their picked positives and hard negatives."""
-        picked = [sample_some(corpus.positives["train"], rows, self.config.positives, rng)]
+        picked = [sample_some(corpus.positives["train"], rows, self.config.positives, rng)[0]]
         if mined.negatives is not None:
             picked.append(sample_columns(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else np.unique(np.concatenate(picked))
@@ -156,17 +161,24 @@ class Unidec:
 
     def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
         """The losses of the dual encoder and of the classifier, each both ways (sections 3.2 and 3.3)."""
+        return self.terms(model, batch, self.encoder(model).pool(batch.sides))
+
+    def encoder(self, model: Model) -> Encoder:
+        """Return the encoder of a model."""
+        assert isinstance(model, Joint)
+        return model.encoder
+
+    def terms(self, model: Model, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The losses from the trunk's vectors of queries and labels."""
         assert isinstance(model, Joint)
         config, block, encoder = self.config, batch.blocks["pool"], model.encoder
-        queries, labels = batch.sides["queries"], batch.sides["labels"]
-        pooled = encoder.trunk.groups((queries.tokens, QUERY), (labels.tokens, LABEL))  # type: ignore[arg-type]
         terms = {}
         if config.balance > 0:
-            scores = encoder.view(pooled[0], DUAL) @ encoder.view(pooled[1], LABEL).T
+            scores = encoder.view(pooled["queries"], DUAL) @ encoder.view(pooled["labels"], LABEL).T
             terms["encoder"] = config.balance * self._both_ways(scores / config.temperature, block)
         if model.labels is not None:
-            rows, place = model.labels.gather(labels.ids)
-            scores = encoder.heads[CLASSIFIER](pooled[0]) @ rows[place].T / config.temperature
+            rows, place = model.labels.gather(batch.sides["labels"].ids)
+            scores = encoder.heads[CLASSIFIER](pooled["queries"]) @ rows[place].T / config.temperature
             terms["classifier"] = (1 - config.balance) * self._both_ways(scores, block)
             if config.bce:
                 terms["bce"] = (1 - config.balance) * config.bce * losses.weighted_bce(
@@ -197,12 +209,15 @@ class Unidec:
         """Write one index over what is served: label embeddings, classifiers, or both end to end (section 3.4)."""
         model = Joint(self.config, corpus)
         load_model(model, models[STAGE])
-        halves = [np.asarray(vectors["labels"])] if self.config.serve != CLASSIFIER else []
+        halves = []
+        if self.config.serve != CLASSIFIER:
+            halves.append(encode_all(model.to(device()).encoder, corpus.sides["label"], LABEL))
+            model.cpu()
         if model.labels is not None and self.config.serve != "encoder":
             weight = model.labels.weight
             halves.append((F.normalize(weight, dim=1) if self.config.unit else weight).numpy())
         index = ann.build(np.ascontiguousarray(np.concatenate(halves, axis=1)), self.config.index)
-        save_retriever(out, corpus, method="unidec", encoder=model.encoder, indexes={"labels": index}, shortlist=0,
+        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": index}, shortlist=0,
                        scores=InnerProduct(index.vectors))
         return {}
 
