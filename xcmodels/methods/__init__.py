@@ -1,6 +1,23 @@
-"""The methods, by name. Methods never import each other; DEPSL and the dual encoders are settings of UniDEC's parts."""
+"""The methods, by name, and the baselines that are settings of their parts. Methods never import each other.
 
+A configuration makes a method: METHODS["ngame"](config).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from xcmodels.method import Method
+from xcmodels.methods.astra import Astra
 from xcmodels.methods.ngame import Ngame
+from xcmodels.methods.ramen import Base, Ramen, RamenConfig
 from xcmodels.methods.unidec import Unidec
 
-METHODS = {"ngame": Ngame, **dict.fromkeys(("unidec", "depsl", "dpr", "tas", "ance", "dexml"), Unidec)}
+
+def _ramen(base: Callable[[Any], Base]) -> Callable[[RamenConfig], Ramen]:
+    return lambda config: Ramen(config, base(replace(config.base, seed=config.seed)))
+
+
+METHODS: Mapping[str, Callable[[Any], Method]] = {
+    "ngame": Ngame, **dict.fromkeys(("unidec", "depsl", "dpr", "tas", "ance", "dexml"), Unidec),
+    **dict.fromkeys(("astra", "renee"), Astra), "ramen": _ramen(Ngame), "ramen-ance": _ramen(Unidec)}

@@ -6,12 +6,15 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from xcmodels.corpus import PrepareConfig
+from xcmodels.presets.astra import ASTRA, RENEE
 from xcmodels.presets.ngame import NGAME
+from xcmodels.presets.ramen import RAMEN, RAMEN_ANCE
 from xcmodels.presets.settings import Preset, Settings
 from xcmodels.presets.unidec import ANCE, DEPSL, DEXML, DPR, TAS, UNIDEC
 
 PRESETS: dict[str, dict[str, Preset]] = {
-    "ngame": NGAME, "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "tas": TAS, "ance": ANCE, "dexml": DEXML}
+    "astra": ASTRA, "renee": RENEE, "ngame": NGAME, "ramen": RAMEN, "ramen-ance": RAMEN_ANCE,
+    "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "tas": TAS, "ance": ANCE, "dexml": DEXML}
 
 
 def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:

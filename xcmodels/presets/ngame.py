@@ -1,11 +1,9 @@
 """NGAME's presets."""
 
-from dataclasses import replace
-
 from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.ngame import ModuleConfig, NgameConfig
-from xcmodels.presets.settings import Preset, Settings
-from xcmodels.tokens import LEARNED, MINILM
+from xcmodels.presets.settings import Preset, Settings, learned
+from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
 
@@ -15,12 +13,6 @@ def _cpu() -> Settings:
                         refresh_every=3, double_every=3, cluster_size=8, cluster_max=32, negatives=50),
         m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
                         double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5)))
-
-
-def _cpu_learned() -> Settings:
-    base = _cpu()
-    return Settings(replace(base.prepare, tokenizer=LEARNED),
-                    replace(base.method, encoder=EncoderConfig(source="random")))
 
 
 def _paper(encoder: str, epochs: int, prepare: PrepareConfig) -> Settings:
@@ -41,7 +33,7 @@ def _paper(encoder: str, epochs: int, prepare: PrepareConfig) -> Settings:
 NGAME = {
     "cpu": Preset("bag of tokens started from MiniLM's token embeddings; two cores, minutes", _cpu),
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
-                          _cpu_learned),
+                          lambda: learned(_cpu())),
     "minilm": Preset("the paper's schedule on the packaged MiniLM transformer; one GPU",
                      lambda: _paper(MINILM, 100, PrepareConfig())),
     "paper": Preset("the paper's set-up: msmarco-distilbert from the hub, 300 epochs; GPUs",

@@ -1,11 +1,16 @@
 """What a preset holds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from xcmodels.corpus import PrepareConfig
+from xcmodels.methods.astra import AstraConfig
 from xcmodels.methods.ngame import NgameConfig
+from xcmodels.methods.ramen import RamenConfig
 from xcmodels.methods.unidec import UnidecConfig
+from xcmodels.tokens import LEARNED
+from xcmodels.trunks import EncoderConfig
 
 
 @dataclass(frozen=True)
@@ -13,7 +18,7 @@ class Settings:
     """Everything that decides a run, beside the data."""
 
     prepare: PrepareConfig
-    method: NgameConfig | UnidecConfig
+    method: AstraConfig | NgameConfig | RamenConfig | UnidecConfig
 
     @property
     def seed(self) -> int:
@@ -27,3 +32,9 @@ class Preset:
 
     about: str
     settings: Callable[[], Settings] = field(repr=False)
+
+
+def learned(base: Settings) -> Settings:
+    """Return `base` from scratch: a bag of tokens on a vocabulary learned from the data, whatever its language."""
+    method: Any = base.method
+    return Settings(replace(base.prepare, tokenizer=LEARNED), replace(method, encoder=EncoderConfig(source="random")))

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.unidec import UnidecConfig
-from xcmodels.presets.settings import Preset, Settings
-from xcmodels.tokens import LEARNED, MINILM
+from xcmodels.presets.settings import Preset, Settings, learned
+from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
 HUB = "distilbert/distilbert-base-uncased"
@@ -16,11 +16,6 @@ def _cpu(**changed: object) -> Settings:
                           refresh_every=3, double_every=3, cluster_size=8, cluster_max=32, negatives=0,
                           decay="linear", unit=False)
     return Settings(PrepareConfig(), replace(config, **changed))  # type: ignore[arg-type]
-
-
-def _learned(base: Settings) -> Settings:
-    return Settings(replace(base.prepare, tokenizer=LEARNED),
-                    replace(base.method, encoder=EncoderConfig(source="random")))
 
 
 def _paper(source: str, dim: int, epochs: int, **changed: object) -> Settings:
@@ -43,7 +38,7 @@ def _presets(about: str, **changed: object) -> dict[str, Preset]:
     return {
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**changed)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
-                              lambda: _learned(_cpu(**changed))),
+                              lambda: learned(_cpu(**changed))),
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
                          lambda: _paper(MINILM, 384, 60, **({"bce": 0.0} | changed))),
         "paper": Preset(f"{about}; DistilBERT from the hub, a GPU", lambda: _paper(HUB, 384, 100, **changed)),

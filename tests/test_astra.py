@@ -1,0 +1,218 @@
+"""ASTRA and Renee: the unbiased estimate, what a batch holds, what is mined when, resuming, the planted labels."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.toy import embed, ends_the_same_when_stopped, precision, toy_corpus, train_all
+from xcmodels import seeds
+from xcmodels.batching import own_block, uniform_block
+from xcmodels.corpus import Ragged, Side
+from xcmodels.encoders import QUERY
+from xcmodels.losses import weighted_bce
+from xcmodels.methods.astra import Astra, AstraConfig
+from xcmodels.presets import PRESETS, resolve
+from xcmodels.retrieval import Retriever
+from xcmodels.trunks import EncoderConfig
+
+TOY = AstraConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=0.1, warmup=5, refresh_from=3,
+                  refresh_every=3, ahead=1, positives=3, hard=5, uniform=20,
+                  encoder=EncoderConfig(source="random", dim=32, batch=256))
+RELATIVES = {"astra": {}, "random": {"negatives": "random"}, "hard": {"negatives": "hard"},
+             "curriculum": {"negatives": "curriculum"}, "over the encoder": {"source": "encoder"},
+             "renee": {"every_label": True}, "fresh": {"ahead": 0}, "one positive": {"positives": 1},
+             "bottleneck": {"dim": 24}}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return toy_corpus(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    torch.set_num_threads(1)
+    return train_all(corpus, Astra(TOY), tmp_path_factory.mktemp("astra"))
+
+
+@pytest.mark.parametrize("relative", RELATIVES)
+def test_learns_the_planted_labels(corpus, tmp_path, relative):
+    made = train_all(corpus, Astra(replace(TOY, **RELATIVES[relative])), tmp_path)
+    assert precision(made) > 90
+
+
+def test_learns_without_label_texts(tmp_path):
+    """Classifiers begin about zero, and no label text is a training point."""
+    corpus = toy_corpus(tmp_path / "corpus")
+    nothing = Ragged(np.zeros(corpus.n_labels + 1, np.int64), np.empty(0, np.int32))
+    corpus.sides["label"] = Side(nothing, np.zeros(corpus.n_labels, np.int32))
+    config = replace(TOY, start="random", label_lr=0.3, epochs=16)
+    assert precision(train_all(corpus, Astra(config), tmp_path)) > 90
+
+
+def test_learns_with_label_texts_as_points(tmp_path):
+    corpus = toy_corpus(tmp_path / "corpus", augment=True)
+    assert precision(train_all(corpus, Astra(TOY), tmp_path)) > 90
+
+
+def all_labels(scores, truth, banned):
+    """Equation 1, a row: log(1 + e^-s) of positives, s + log(1 + e^-s) of the other labels but filter pairs."""
+    total = 0.0
+    for label, score in enumerate(scores):
+        if label in truth:
+            total = total + torch.log1p(torch.exp(-score))
+        elif label not in banned:
+            total = total + score + torch.log1p(torch.exp(-score))
+    return total
+
+
+def test_the_estimate_is_unbiased(tmp_path):
+    """Lemma 4.1: the mean over every possible uniform draw is the loss over all labels, and so are its gradients."""
+    corpus = toy_corpus(tmp_path, queries=60, labels=9, tests=5, validation=5)
+    rng = np.random.default_rng(0)
+    rows, k = np.array([3, 7, 8, 20]), 4
+    scores = torch.randn(len(rows), 9, dtype=torch.float64, requires_grad=True)
+    true, banned = corpus.positives["train"], corpus.filters["train"]
+    free = [[label for label in range(9) if label not in true[row] and label not in banned[row]] for row in rows]
+    mined = np.array([[*rng.permutation(each)[:2], -1] for each in free], dtype=np.int32)
+    own = own_block(corpus, rows, 9, mined, rng)
+    found = weighted_bce(scores.gather(1, own.columns), own.positives, own.weights)
+    draws = [np.array(pool) for pool in combinations(range(9), k)]
+    for pool in draws:
+        block = uniform_block(corpus, rows, pool, mined, 9 / k)
+        found = found + weighted_bce(scores[:, pool], block.positives, block.weights) / len(draws)
+    wanted = sum(all_labels(scores[i], true[row], banned[row]) for i, row in enumerate(rows)) / len(rows)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(torch.autograd.grad(found, scores)[0], torch.autograd.grad(wanted, scores)[0])
+
+
+def test_some_positives_stand_for_all(corpus):
+    """With fewer positives drawn than there are, the mean over draws is the sum over all of them."""
+    rows = np.flatnonzero(corpus.positives["train"].lengths == 3)[:1]
+    nothing = np.empty((1, 0), np.int32)
+    sums = {}
+    for seed in range(60):
+        block = own_block(corpus, rows, 2, nothing, np.random.default_rng(seed))
+        assert block.positives.all()
+        sums[frozenset(block.columns[0].tolist())] = block.weights[0].sum()
+    assert len(sums) == 3 and all(len(drawn) == 2 for drawn in sums)
+    assert all(total == pytest.approx(3.0) for total in sums.values())
+
+
+def test_what_a_batch_holds(corpus, trained):
+    last = list(trained.rounds.values())[-1]
+    mined = trained.mined[last.name]
+    rows = corpus.training_rows()[:40]
+    batch = trained.method.batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
+    own, uniform, pool = batch.blocks["own"], batch.blocks["pool"], batch.sides["labels"].ids.tolist()
+    assert pool == sorted(set(pool)) and len(pool) == 20
+    for r, row in enumerate(rows):
+        true, banned = corpus.positives["train"][row].tolist(), corpus.filters["train"][row].tolist()
+        there = own.weights[r] > 0
+        assert sorted(own.columns[r][own.positives[r]].tolist()) == true
+        assert own.columns[r][there & ~own.positives[r]].tolist() == mined.negatives[row].tolist()
+        spared = {*true, *banned, *mined.negatives[row].tolist()}
+        assert uniform.weights[r].tolist() == [0.0 if label in spared else 3.0 for label in pool]
+        assert not uniform.positives[r].any()
+    biased = Astra(replace(TOY, unbiased=False)).batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
+    assert set(biased.blocks["pool"].weights.unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("relative", ["astra", "renee"])
+def test_the_loss_is_the_papers(corpus, trained, relative):
+    method = Astra(replace(TOY, **RELATIVES[relative]))
+    model = method.build(corpus, "joint", {}).train()
+    method.begin(model, corpus)
+    last, rows = list(trained.rounds.values())[-1], corpus.training_rows()[:12]
+    batch = method.batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "loss"))
+    queries = model.encoder.heads[QUERY](model.encoder.trunk(batch.sides["queries"].tokens, QUERY))
+    logits = 20 * queries @ model.labels.weight.T - 10
+    mine = method.loss(model, batch, "joint")
+    for name, block in batch.blocks.items():
+        columns = batch.sides["labels"].ids.expand(len(rows), -1) if block.columns is None else block.columns
+        total = 0.0
+        for r in range(len(rows)):
+            for c, label in enumerate(columns[r]):
+                sign = -1 if block.positives[r, c] else 1
+                total = total + block.weights[r, c] * torch.log1p(torch.exp(sign * logits[r, label])) / len(rows)
+        torch.testing.assert_close(mine.pop(name), total, rtol=1e-4, atol=1e-5)
+    assert not mine
+
+
+def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(corpus, trained):
+    last = list(trained.rounds.values())[-1]
+    source = trained.rounds[f"joint round {last.source}"]
+    assert (source.last, last.first, last.last) == (5, 6, 8)
+    known = embed(corpus, trained.method, "joint", trained.outs[source.name])
+    held = load_file(trained.outs[source.name] / "model.safetensors")["labels.weight"].numpy()
+    for row in corpus.training_rows()[:50]:
+        order = np.argsort(-(held @ known["queries"][row]), kind="stable")
+        spared = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
+        assert trained.mined[last.name].negatives[row].tolist() == [i for i in order.tolist() if i not in spared][:5]
+
+
+def test_rounds_end_where_vectors_are_taken():
+    def shape(**changed):
+        return [(r.first, r.last, r.negatives, r.source) for r in Astra(replace(TOY, **changed)).rounds()]
+
+    assert shape(ahead=0) == [(0, 3, 0, -1), (3, 6, 5, 0), (6, 8, 5, 1)]
+    assert shape(ahead=1) == [(0, 2, 0, -1), (2, 3, 0, -1), (3, 5, 5, 0), (5, 6, 5, 0), (6, 8, 5, 2)]
+    assert shape(ahead=9) == [(0, 1, 0, -1), (1, 3, 0, -1), (3, 6, 5, 0), (6, 8, 5, 0)]
+    assert shape(negatives="random") == shape(every_label=True) == [(0, 8, 0, -1)]
+
+
+def test_counts_of_each_mix():
+    def counts(**changed):
+        config = replace(TOY, ahead=0, epochs=9, **changed)
+        return [config.counts(round_) for round_ in Astra(config).rounds()]
+
+    assert counts() == [(0, 25), (5, 20), (5, 20)]
+    assert counts(negatives="hard") == [(0, 25), (25, 0), (25, 0)]
+    assert counts(negatives="random") == [(0, 25)]
+    assert counts(negatives="curriculum") == [(0, 25), (12, 13), (25, 0)]
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_stopped_again_and_again_ends_the_same(trained, tmp_path, every):
+    ends_the_same_when_stopped(trained, tmp_path, every)
+
+
+def test_the_retriever_holds_the_classifiers_alone(trained):
+    retriever = Retriever.load(trained.retriever)
+    assert retriever.indexes["labels"].vectors.shape == (60, 32)
+    assert [labels[0].id for labels in retriever.predict(["l3w1 l3w0", "l9w0 l9w1"], k=2)] == [3, 9]
+
+
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"positives": 0}, "positives must be at least 1, got 0"),
+    ({"hard": 0, "uniform": 0}, "hard + uniform must be at least 1, got 0"),
+    ({"negatives": "all"}, "negatives must be one of both, random, hard, curriculum, got 'all'"),
+    ({"source": "labels"}, "source must be one of classifier, encoder, got 'labels'"),
+    ({"label_lr": 3.0, "weight_decay": 0.5}, "label_lr * weight_decay must be below 1, got 1.5"),
+    ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
+    ({"refresh_from": 0}, "refresh_from must be at least 1, got 0"),
+    ({"ahead": -1}, "ahead must be 0 or more, got -1")])
+def test_settings_that_cannot_be_meant(changed, said):
+    with pytest.raises(ValueError) as caught:
+        replace(TOY, **changed)
+    assert said in str(caught.value)
+
+
+def test_presets_hold_table_11():
+    assert {"lf-amazontitles-131k", "lf-amazon-131k", "lf-wikipedia-500k", "lf-amazontitles-1.3m", "amazon-670k",
+            "amazon-3m"} <= set(PRESETS["astra"])
+    made = resolve("astra", "amazon-670k", {})
+    assert (made.method.batch_size, made.method.uniform, made.method.hard) == (16 * 16, 16 * 400, 16 * 50)
+    assert not made.prepare.augment and resolve("astra", "lf-amazon-131k", {}).prepare.augment
+    for preset in PRESETS["astra"]:
+        assert resolve("astra", preset, {"seed": "3"}).seed == 3
+    assert resolve("renee", "cpu", {}).method.every_label

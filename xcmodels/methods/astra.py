@@ -1,0 +1,206 @@
+"""ASTRA: encoder and classifiers together, on stale hard negatives of the classifiers and uniform ones (Mehta et al.).
+
+A query has a few labels of its own, some positives and the hard negatives mined for it some epochs ago, and all
+queries of a batch share labels drawn uniformly from all. The weights make the sum an unbiased estimate of the binary
+cross-entropy over every label (equation 2, Lemma 4.1), so that a step costs the same whatever their number. Renee,
+which takes every label for every query, is a setting.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from xcmodels import ann, limits, losses, mining, seeds
+from xcmodels.batching import Batch, Entries, epoch_order, own_block, pooled_block, uniform_block
+from xcmodels.checkpoint import load_model
+from xcmodels.combine import InnerProduct
+from xcmodels.corpus import Corpus
+from xcmodels.encoders import QUERY, HeadConfig, Layout, build_encoder, encode_all
+from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
+from xcmodels.retrieval import save_retriever
+from xcmodels.tables import RowTable
+from xcmodels.trunks import EncoderConfig
+
+STAGE = "joint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AstraConfig(mining.Schedule):
+    """Everything that decides a model, beside the corpus (Algorithm 1, Appendix B.2)."""
+
+    batch_size: int
+    lr: float                    # of dense parameters (Adam)
+    token_lr: float              # of token embeddings (bag; Adam)
+    label_lr: float              # of classifiers (SGD)
+    momentum: float = 0.9        # of the classifiers' SGD
+    weight_decay: float = 1e-4   # of classifiers
+    warmup: int                  # steps
+    decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
+    positives: int               # k_p: of a query in its loss
+    hard: int                    # k_h: mined negatives of a query
+    uniform: int                 # k_r: labels drawn uniformly, one draw a batch
+    negatives: str = "both"      # both | random | hard | curriculum: random alone first, hard alone at the end
+    source: str = "classifier"   # classifier | encoder: what hard negatives are mined over
+    every_label: bool = False    # every label is a negative of every query, nothing is mined (Renee)
+    unbiased: bool = True        # a uniform negative weighs L / k_r, not 1
+    ahead: int = 2               # epochs before a refresh at whose end the model that it mines with is taken
+    start: str = "label"         # label | random: classifiers begin at the embeddings of label texts, or about zero
+    scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here
+    bias: float = -10.0
+    dim: int = 0                 # of the bottleneck; 0 = as the trunk
+    dropout: float = 0.0         # on query vectors
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    index: str = "auto"          # auto | exact | hnsw
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.at_least(self, 1, "batch_size", "positives", "refresh_from")
+        limits.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "hard", "uniform", "ahead", "dim")
+        limits.share(self, "dropout", "momentum", "weight_decay", whole=False)
+        limits.one_of(self, decay=("linear", "cosine"), negatives=("both", "random", "hard", "curriculum"),
+                      source=("classifier", "encoder"), start=("label", "random"))
+        if self.hard + self.uniform < 1:
+            raise ValueError("hard + uniform must be at least 1, got 0: there is nothing to push a query from")
+        if self.label_lr * self.weight_decay >= 1:
+            raise ValueError(f"label_lr * weight_decay must be below 1, got {self.label_lr * self.weight_decay:g}")
+
+    @property
+    def mined(self) -> int:
+        """How many hard negatives of a query a refresh mines."""
+        if self.every_label or self.negatives == "random":
+            return 0
+        return self.hard + (0 if self.negatives == "both" else self.uniform)
+
+    def counts(self, round_: Round) -> tuple[int, int]:
+        """Return k_h and k_r of a round; their sum is always the same (Algorithm 1, steps 8 and 15; Table 5)."""
+        total = self.hard + self.uniform
+        if not round_.negatives:
+            return 0, total
+        done = (round_.last - self.refresh_from) / (self.epochs - self.refresh_from)
+        hard = {"both": self.hard, "hard": total, "curriculum": round(total * done)}[self.negatives]
+        return hard, total - hard
+
+
+class OneVsAll(Model):
+    """An encoder and a vector a label; the logit of a pair is scale * <x, w> + bias."""
+
+    def __init__(self, config: AstraConfig, corpus: Corpus) -> None:
+        super().__init__()
+        head = HeadConfig("linear", config.dim, config.dropout)
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
+        width = self.encoder.width(QUERY)
+        self.labels = RowTable(torch.randn(corpus.n_labels, width) * 0.02)
+        self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(config.bias))
+
+    def tables(self) -> dict[str, RowTable]:
+        """The token embeddings of a bag, and the classifiers."""
+        return self.encoder.tables() | {"labels": self.labels}
+
+    def classifiers(self) -> np.ndarray:
+        """Return the classifiers, (L, d)."""
+        return self.labels.weight.cpu().numpy()
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the logits of each block of a batch, (R, C)."""
+        queries = self.encoder.heads[QUERY](self.encoder.trunk(batch.sides["queries"].tokens, QUERY))
+        pool = batch.sides["labels"].ids
+        own = batch.blocks["own"].columns if "own" in batch.blocks else None
+        rows, place = self.labels.gather(pool if own is None else torch.cat([pool, own.flatten()]))
+        scores = {"pool": queries @ rows[place[:len(pool)]].T}
+        if own is not None:
+            # Not rows[...]: the gradient of an index is summed by racing threads, and no two runs agree.
+            chosen = F.embedding(place[len(pool):].view_as(own), rows)
+            scores["own"] = torch.einsum("rd,rcd->rc", queries, chosen)
+        return {name: self.scale * of + self.bias for name, of in scores.items()}
+
+
+class Astra:
+    """The method, for one configuration."""
+
+    def __init__(self, config: AstraConfig) -> None:
+        self.config, self.seed = config, config.seed
+        self.name = "renee" if config.every_label else "astra"
+
+    def stages(self) -> list[Stage]:
+        """One: encoder by Adam, classifiers by SGD."""
+        config = self.config
+        tables = {"tokens": RowRule(config.token_lr),
+                  "labels": RowRule(config.label_lr, config.momentum, config.weight_decay)}
+        return [Stage(STAGE, config.epochs, config.batch_size, config.lr, tables, config.warmup, decay=config.decay)]
+
+    def settings(self, stage: str) -> dict[str, object]:
+        """Training depends on everything but how what it made is indexed."""
+        own = asdict(self.config)
+        index = own.pop("index")
+        return {**own, **({"index": index} if stage == "retriever" else {})}
+
+    def rounds(self) -> list[Round]:
+        """Uniform negatives alone first, then a round for every refresh, whose vectors were taken `ahead` of it."""
+        return mining.rounds(STAGE, self.config, self.config.mined, self.config.ahead)
+
+    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> Model:
+        """Build the encoder and the classifiers."""
+        return OneVsAll(self.config, corpus)
+
+    def begin(self, model: Model, corpus: Corpus) -> None:
+        """Start each classifier at its label's embedding, the label's text read as a query's."""
+        assert isinstance(model, OneVsAll)
+        if self.config.start == "label":
+            model.labels.weight.copy_(torch.from_numpy(encode_all(model.encoder, corpus.sides["label"], QUERY)))
+
+    def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
+        """Training rows of an epoch, shuffled."""
+        return epoch_order(corpus.training_rows(), None, seeds.generator(self.seed, "order", STAGE, epoch))
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Queries against labels of their own and labels drawn for the batch, or against every label."""
+        config, n = self.config, corpus.n_labels
+        queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
+        if config.every_label:
+            pool = np.arange(n)
+            return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
+                         {"pool": pooled_block(corpus, rows, pool)})
+        hard, uniform = config.counts(round_)
+        hardest = mined.negatives[rows, :hard] if mined.negatives is not None else np.empty((len(rows), 0), np.int32)
+        pool = np.sort(rng.choice(n, min(uniform, n), replace=False))
+        weight = n / max(len(pool), 1) if config.unbiased else 1.0
+        return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
+                     {"own": own_block(corpus, rows, config.positives, hardest, rng),
+                      "pool": uniform_block(corpus, rows, pool, hardest, weight)})
+
+    def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
+        """The estimate of equation 2, a term a block."""
+        return {name: losses.weighted_bce(scores, batch.blocks[name].positives, batch.blocks[name].weights)
+                for name, scores in model(batch).items()}
+
+    def vectors(self, model: Model, corpus: Corpus) -> Vectors:
+        """Embeddings of the training queries, and what is mined over: the classifiers, or label texts' embeddings."""
+        assert isinstance(model, OneVsAll)
+        labels: Callable[[], np.ndarray] = partial(encode_all, model.encoder, corpus.sides["label"], QUERY)
+        if self.config.source == "classifier":
+            labels = model.classifiers
+        return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], QUERY), "labels": labels}
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """The labels nearest to each query that are not its own."""
+        return mining.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)
+
+    def retriever(self, models: dict[str, Path], corpus: Corpus, vectors: dict[str, np.ndarray],
+                  out: Path) -> dict[str, float]:
+        """Write one index over the classifiers."""
+        model = OneVsAll(self.config, corpus)
+        load_model(model, models[STAGE])
+        index = ann.build(model.classifiers(), self.config.index)
+        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": index}, shortlist=0,
+                       scores=InnerProduct(index.vectors))
+        return {}
+
+
+__all__ = ["STAGE", "Astra", "AstraConfig"]
