@@ -49,6 +49,6 @@ def evaluate(seed: int, job: Job) -> None:
 def _recalls(retriever: Retriever, queries: np.ndarray, seed: int) -> dict[str, float]:
     """Return each index's recall@100 against exact search over the vectors it holds, in percent."""
     rows = np.sort(seeds.generator(seed, "index recall").permutation(len(queries))[:SAMPLE])
-    return {f"index/{name}/recall/{DEPTH}": 100 * ann.recall(index, index.vectors, queries[rows], DEPTH)
+    return {f"index/{name}/recall/{DEPTH}": 100 * ann.recall(index, index.vectors, queries[rows, :index.dim], DEPTH)
             for name, index in retriever.indexes.items()}
 

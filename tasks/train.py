@@ -20,18 +20,23 @@ def steps(method: Method) -> list[Step]:
     code = ("tasks.train", *modules(method))
     models: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
     vectors = ""                    # the step that embedded with an encoder that is left as it is from then on
-    followed = {before.name for before, stage in pairwise(method.stages()) if stage.frozen}
+    mined_at_once = {each.stage for each in method.rounds() if each.mines and each.source < 0}
+    followed = {before.name for before, stage in pairwise(method.stages())
+                if stage.frozen or stage.name in mined_at_once}
     for stage in method.stages():
         mined: dict[int, str] = {}  # source of what was mined -> the step that mined it
         for round_ in (each for each in method.rounds() if each.stage == stage.name):
             needs = {"corpus": "pack"}
             if stage.name in models:
                 needs["start"] = models[stage.name]
+            elif models:
+                needs["before"] = list(models.values())[-1]
             if stage.frozen:
                 needs["vectors"] = vectors
             if round_.mines:
                 if round_.source not in mined:
-                    taken = {"vectors": vectors} if stage.frozen else {"start": f"{stage.name} round {round_.source}"}
+                    taken = {"vectors": vectors} if stage.frozen or round_.source < 0 else {
+                        "start": f"{stage.name} round {round_.source}"}
                     out.append(mine_step(method, round_, taken))
                     mined[round_.source] = out[-1].name
                 needs["mined"] = mined[round_.source]
@@ -55,7 +60,8 @@ def train(method: Method, round_: Round, job: Job) -> None:
     model = method.build(corpus, round_.stage, mined.vectors)
     with job.watch(round_.name) as (report, stop), _stoppable():
         metrics = train_round(method, model, corpus, round_, mined, start=job.inputs.get("start"),
-                              scratch=job.scratch / "steps", out=job.out, watch=Watch(report, stop))
+                              before=job.inputs.get("before"), scratch=job.scratch / "steps", out=job.out,
+                              watch=Watch(report, stop))
     (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
     job.say(f"loss {metrics[-1]['loss']:.4f}")
 
@@ -67,7 +73,7 @@ def build_retriever(method: Method, stages: list[str], job: Job) -> None:
                                 read_vectors(job.inputs.get("vectors")), job.out)
     (job.out / "metrics.json").write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
     if measured:
-        job.say(", ".join(f"{name} {value:,.0f}" for name, value in measured.items()))
+        job.say(", ".join(f"{name} {value:,.6g}" for name, value in measured.items()))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from xcmodels import ann
 from xcmodels.combine import pair_scores
 from xcmodels.corpus import Texts
 from xcmodels.methods.ngame import FusionConfig, Ngame
-from xcmodels.retrieval import Label, Retriever, candidates
+from xcmodels.retrieval import Label, Proposer, Retriever, candidates
 
 
 @pytest.fixture(scope="module")
@@ -205,12 +205,12 @@ def test_a_missing_file_is_an_error(toy, tmp_path):
 def test_candidates_of_two_indexes_are_a_union():
     rng = np.random.default_rng(0)
     a, b, queries = (rng.normal(size=(n, 4)).astype(np.float32) for n in (9, 9, 6))
-    ids = candidates([ann.build(a, "exact"), ann.build(b, "exact")], queries, 4)
+    ids = candidates([Proposer(ann.build(a, "exact")), Proposer(ann.build(b, "exact"))], queries, 4)
     for row, query in zip(ids, queries, strict=True):
         wanted = set(np.argsort(-(a @ query))[:4]) | set(np.argsort(-(b @ query))[:4])
         kept = row[row >= 0].tolist()
         assert sorted(kept) == sorted(wanted)
-    few = candidates([ann.build(a[:2], "exact")], queries, 5)
+    few = candidates([Proposer(ann.build(a[:2], "exact"))], queries, 5)
     assert [sorted(row[row >= 0].tolist()) for row in few] == [[0, 1]] * 6
 
 
@@ -230,9 +230,9 @@ def test_equal_scores_come_by_label_and_padding_last(retriever):
     scores = fusion(np.ones((1, 32), np.float32), ids)
     assert np.isneginf(scores[ids < 0]).all()
     assert len(np.unique(scores[ids >= 0])) == 1
-    from xcmodels.retrieval import _best
+    from xcmodels.retrieval import best_of
 
-    assert _best(ids, scores, 4)[0].tolist() == [[1, 3, 5, 7]]
+    assert best_of(ids, scores, 4)[0].tolist() == [[1, 3, 5, 7]]
 
 
 def test_the_fusion_sees_the_shortlist_less_the_filters(toy):

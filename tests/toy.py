@@ -156,6 +156,7 @@ class Trained:
     rounds: dict[str, Round]
     mined: dict[str, Mined]
     starts: dict[str, Path | None]
+    befores: dict[str, Path | None]
     outs: dict[str, Path]
     metrics: dict[str, list[dict[str, float]]]
     vectors: dict[str, np.ndarray]
@@ -176,13 +177,14 @@ UNWATCHED = Watch()
 
 
 def run_round(corpus: Corpus, method: Method, round_: Round, mined: Mined, folder: Path, *,
-              start: Path | None = None, watch: Watch = UNWATCHED) -> tuple[Path, list[dict[str, float]]]:
+              start: Path | None = None, before: Path | None = None,
+              watch: Watch = UNWATCHED) -> tuple[Path, list[dict[str, float]]]:
     """Train a round from its beginning or from `folder`'s step checkpoint; return its folder and metrics."""
     out = folder / "out"
     out.mkdir(parents=True, exist_ok=True)
     model = method.build(corpus, round_.stage, mined.vectors)
-    return out, train_round(method, model, corpus, round_, mined, start=start, scratch=folder / "scratch", out=out,
-                            watch=watch)
+    return out, train_round(method, model, corpus, round_, mined, start=start, before=before,
+                            scratch=folder / "scratch", out=out, watch=watch)
 
 
 def train_all(corpus: Corpus, method: Method, folder: Path) -> Trained:
@@ -192,11 +194,14 @@ def train_all(corpus: Corpus, method: Method, folder: Path) -> Trained:
     newest: dict[str, Path] = {}
     mined: dict[str, Mined] = {}
     starts: dict[str, Path | None] = {}
+    befores: dict[str, Path | None] = {}
     outs: dict[str, Path] = {}
     metrics: dict[str, list[dict[str, float]]] = {}
     vectors: dict[str, np.ndarray] = {}
     for name, round_ in rounds.items():
-        if round_.stage in frozen and not vectors:
+        first = round_.stage not in newest and len(newest) > 0
+        befores[name] = list(newest.values())[-1] if first else None
+        if first and (round_.stage in frozen or (round_.mines and round_.source < 0)):
             vectors = embed(corpus, method, *list(newest.items())[-1])
         found = Mined()
         if round_.mines:
@@ -205,11 +210,13 @@ def train_all(corpus: Corpus, method: Method, folder: Path) -> Trained:
         mined[name] = replace(found, vectors=vectors)
         starts[name] = newest.get(round_.stage)
         newest[round_.stage], metrics[name] = run_round(corpus, method, round_, mined[name],
-                                                        folder / name.replace(" ", "-"), start=starts[name])
+                                                        folder / name.replace(" ", "-"), start=starts[name],
+                                                        before=befores[name])
         outs[name] = newest[round_.stage]
     (folder / "retriever").mkdir()
     measured = method.retriever(newest, corpus, vectors, folder / "retriever")
-    return Trained(corpus, method, rounds, mined, starts, outs, metrics, vectors, folder / "retriever", measured)
+    return Trained(corpus, method, rounds, mined, starts, befores, outs, metrics, vectors, folder / "retriever",
+                   measured)
 
 
 def embed(corpus: Corpus, method: Method, stage: str, folder: Path) -> dict[str, np.ndarray]:
@@ -240,7 +247,7 @@ def ends_the_same_when_stopped(made: Trained, folder: Path, every: int) -> None:
             watch = Watch(report=done.append, stop=lambda done=done: len(done) >= every)
             try:
                 out, measured = run_round(made.corpus, made.method, round_, made.mined[name], folder / name,
-                                          start=made.starts[name], watch=watch)
+                                          start=made.starts[name], before=made.befores[name], watch=watch)
                 break
             except Interrupted:
                 continue

@@ -148,6 +148,20 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
 
 
+def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
+    """Return the block of `labels` (B,) against one training query drawn for each, `queries` (B,) (SiameseXML, I).
+
+    A label's own query is its one positive that counts; other queries that have it, or a filter pair with it, are
+    neither pulled nor pushed. Either may come up twice.
+    """
+    pool, place = np.unique(labels, return_inverse=True)
+    positives = membership(corpus.positives["train"], queries, pool).T[place]
+    weights = (~positives).astype(np.float32)
+    weights[_filtered(corpus, queries, pool).T[place]] = 0.0
+    np.fill_diagonal(weights, 1.0)
+    return Block("labels", "queries", torch.from_numpy(positives), torch.from_numpy(weights))
+
+
 def anchor_block(sides: tuple[str, str], edges: Ragged, rows: np.ndarray, pool: np.ndarray,
                  chosen: np.ndarray) -> Block:
     """Return the block of the nodes `rows` of one side against the anchor `pool` (sorted, unique).

@@ -88,6 +88,13 @@ def load_model(model: nn.Module, folder: Path) -> None:
     model.load_state_dict(load_file(folder / MODEL))
 
 
+def load_part(module: nn.Module, folder: Path, prefix: str) -> None:
+    """Read the tensors of one part of a saved model, those whose names begin with `prefix`; none may be missing."""
+    saved = load_file(folder / MODEL)
+    module.load_state_dict({name.removeprefix(prefix): value for name, value in saved.items()
+                            if name.startswith(prefix)})
+
+
 @dataclass
 class Position:
     """Where training stands: the epoch, the next step in it, and the sums that its metrics will be made of."""

@@ -3,6 +3,7 @@
 A combination scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none) -> scores (n, S), -inf for none.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,46 @@ class TreeFusion:
                    indexes["classifier"].vectors, np.load(folder / "frequencies.npy", mmap_mode="r"))
 
 
-KINDS: Mapping[str, type[InnerProduct] | type[TreeFusion]] = {each.kind: each for each in (InnerProduct, TreeFusion)}
+@dataclass(frozen=True)
+class CentroidMix:
+    """SiameseXML's score: alpha w^T x + (1 - alpha) (z + v)^T x (section 4, log-time prediction).
+
+    A query vector is its intermediate embedding, then its embedding for each of `partitions` parts of the labels;
+    label l is scored by part l mod partitions.
+    """
+
+    classifiers: np.ndarray    # (L, d), w
+    centroids: np.ndarray      # (L, d), the embedding of the label's text and its centroid, z + v
+    partitions: int
+    alpha: float
+    kind = "centroid mix"
+
+    def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
+        rows, slots = np.nonzero(ids >= 0)
+        labels = ids[rows, slots]
+        parts = queries[:, self.classifiers.shape[1]:].reshape(len(queries) * self.partitions, -1)
+        rows_of = rows * self.partitions + labels % self.partitions
+        classified = pair_scores(parts, self.classifiers, rows_of, labels)
+        similar = pair_scores(parts, self.centroids, rows_of, labels)
+        return _spread(ids.shape, rows, slots, self.alpha * classified + (1 - self.alpha) * similar)
+
+    def save(self, folder: Path) -> None:
+        """Write both matrices and how they mix."""
+        np.save(folder / "classifiers.npy", self.classifiers)
+        np.save(folder / "centroids.npy", self.centroids)
+        (folder / "mix.json").write_text(json.dumps({"partitions": self.partitions, "alpha": self.alpha}))
+
+    @classmethod
+    def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "CentroidMix":
+        """Map what `save` wrote."""
+        facts = json.loads((folder / "mix.json").read_text())
+        return cls(np.load(folder / "classifiers.npy", mmap_mode="r"), np.load(folder / "centroids.npy", mmap_mode="r"),
+                   facts["partitions"], facts["alpha"])
+
+
+KINDS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {
+    each.kind: each for each in (InnerProduct, TreeFusion, CentroidMix)}
 
 
 def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, labels: np.ndarray,

@@ -31,7 +31,7 @@ class HeadConfig:
 
     kind: str               # unit | residual | tanh | linear
     dim: int = 0            # of what it returns; 0 = as the trunk (always so for unit and residual)
-    dropout: float = 0.0    # on what it returns (tanh, linear)
+    dropout: float = 0.0    # on what it returns (tanh, linear), on what it adds (residual)
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,11 @@ class Unit(nn.Module):
 
 
 class Residual(nn.Module):
-    """v -> normalise(v + U gelu(W v + b)), the identity at the start since U = 0."""
+    """v -> normalise(v + U dropout(gelu(W v + b))), the identity at the start since U = 0."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.inner = nn.Linear(dim, dim)
         self.outer = nn.Linear(dim, dim, bias=False)
         nn.init.normal_(self.inner.weight, std=0.1)
@@ -70,7 +71,8 @@ class Residual(nn.Module):
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         unit = F.normalize(vectors, dim=1)
-        return F.normalize(unit + self.outer(F.gelu(self.inner(unit))), dim=1)
+        inner = F.dropout(F.gelu(self.inner(unit)), self.dropout, self.training)
+        return F.normalize(unit + self.outer(inner), dim=1)
 
 
 class Projection(nn.Module):
@@ -104,12 +106,15 @@ class Encoder(Model):
         return self.trunk.tables()
 
     def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
-        """Return (n, width(view)) vectors of texts, as seen in `view`: "query", "label" or another of the layout's."""
-        return self.view(self.trunk(tokens, LABEL if view == LABEL else QUERY), view)
+        """Return (n, width(view)) vectors of texts, as seen in `view`: "query", "label" or another of the layout's.
 
-    def pool(self, sides: Mapping[str, Entries]) -> dict[str, torch.Tensor]:
-        """Return the trunk's vectors of each side that has tokens, in one pass; all but "queries" count as labels."""
-        texts = {name: (side.tokens, QUERY if name == "queries" else LABEL)
+        A view whose name begins with "label" is of texts on the label side.
+        """
+        return self.view(self.trunk(tokens, LABEL if view.startswith(LABEL) else QUERY), view)
+
+    def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
+        """Return the trunk's vectors of each side that has tokens, in one pass; all but `queries` count as labels."""
+        texts = {name: (side.tokens, QUERY if name in queries else LABEL)
                  for name, side in sides.items() if side.tokens is not None}
         return dict(zip(texts, self.trunk.groups(*texts.values()), strict=True))
 
@@ -125,7 +130,7 @@ class Encoder(Model):
 def _head(dim: int, config: HeadConfig) -> nn.Module:
     if config.kind in ("tanh", "linear"):
         return Projection(dim, config)
-    return Unit() if config.kind == "unit" else Residual(dim)
+    return Unit() if config.kind == "unit" else Residual(dim, config.dropout)
 
 
 def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:

@@ -4,6 +4,8 @@ scores (R, C) float, positives (R, C) bool, weights (R, C) float or None; an ent
 the loss, neither as a positive nor as a negative. A symmetric loss is the same function on the transpose.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -58,6 +60,24 @@ def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor 
     """
     present = _present(positives, weights)
     return _mean_of_rows(_logsumexp(scores, present) - scores, positives & present)
+
+
+def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None, *, c: float, d: float,
+                hard_negatives: torch.Tensor) -> torch.Tensor:
+    """Mean over rows of the sum of -log p over positives and hard negatives (SiameseXML, eq. 5 and 6).
+
+    A pair of cosine s is true with probability c exp(d (s - 1)), 0 < c < 1, so that no pair costs without bound. Of a
+    row's negatives the `hard_negatives` (R,) highest scores count; a positive counts by its weight.
+    """
+    present = _present(positives, weights)
+    pulled, pushed = positives & present, ~positives & present
+    worth = pulled.float() if weights is None else weights * pulled
+    found = (d * (1 - scores) - math.log(c)) * worth
+    deepest = min(int(hard_negatives.max()), scores.shape[1])
+    hardest, at = torch.where(pushed, scores, -torch.inf).topk(deepest, dim=1)
+    kept = pushed.gather(1, at) & (torch.arange(deepest, device=scores.device) < hard_negatives[:, None])
+    missed = -torch.log1p(-c * torch.exp(d * (torch.where(kept, hardest, -1.0) - 1)))
+    return (found.sum(1) + torch.where(kept, missed, 0.0).sum(1)).mean()
 
 
 def weighted_bce(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:

@@ -130,8 +130,11 @@ class Method(Protocol):
     def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> Model:
         """Build the model of a stage at its start; `vectors` are those of the stage before."""
 
-    def begin(self, model: Model, corpus: Corpus) -> None:
-        """Set what a stage starts from where that takes work; called once, before the stage's first step."""
+    def begin(self, model: Model, corpus: Corpus, before: Path | None) -> None:
+        """Set what a stage starts from where that takes work; called once, before the stage's first step.
+
+        before: the folder of the model that the stage before it ended with.
+        """
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows in the order of an epoch."""

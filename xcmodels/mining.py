@@ -100,14 +100,24 @@ def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: 
     out = np.full((len(rows), k), -1, dtype=np.int32)
     for start in range(0, len(rows), CHUNK):
         part = rows[start:start + CHUNK]
-        # Label texts added as queries come after the queries that filters speak of.
-        known = np.flatnonzero(part < len(corpus.filters["train"]))
-        spared = np.concatenate([corpus.positives["train"].subset(part).keys(len(index)),
-                                 corpus.filters["train"].subset(part[known]).keys(len(index), known)])
-        deepest = k + int(np.bincount(spared // len(index)).max(initial=0))
+        spared = spared_pairs(corpus, part)
+        deepest = k + int(np.bincount(spared // corpus.n_labels).max(initial=0))
         ids = index.search(queries[start:start + CHUNK], deepest)[1]
-        allowed = (ids >= 0) & ~np.isin(np.arange(len(part))[:, None] * len(index) + ids, spared)
+        allowed = may_be_pushed(ids, spared, corpus.n_labels)
         place = np.cumsum(allowed, axis=1) - 1
         row, slot = np.nonzero(allowed & (place < k))
         out[start + row, place[row, slot]] = ids[row, slot]
     return out
+
+
+def spared_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+    """Return i * L + label for every positive and filter pair of rows[i]."""
+    # Label texts added as queries come after the queries that filters speak of.
+    known = np.flatnonzero(rows < len(corpus.filters["train"]))
+    return np.concatenate([corpus.positives["train"].subset(rows).keys(corpus.n_labels),
+                           corpus.filters["train"].subset(rows[known]).keys(corpus.n_labels, known)])
+
+
+def may_be_pushed(ids: np.ndarray, spared: np.ndarray, n_labels: int) -> np.ndarray:
+    """Return which of the label ids (n, k), -1 = none, are a label and no pair of `spared_pairs`."""
+    return (ids >= 0) & ~np.isin(np.arange(len(ids))[:, None] * n_labels + ids, spared)

@@ -14,11 +14,13 @@ import numpy as np
 import torch
 
 from xcmodels import ann, combine
-from xcmodels.corpus import Corpus, Texts
+from xcmodels.batching import padded
+from xcmodels.corpus import Corpus, Ragged, Texts
 from xcmodels.encoders import QUERY, Encoder, load_encoder, save_encoder
 from xcmodels.tokens import Tokenizer
 
 FORMAT = 2
+NEIGHBOURS = 5     # labels that a shortlist has room for, a training query that proposes its own
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,42 @@ class Label:
     score: float
 
 
-def candidates(indexes: Iterable[ann.Index], queries: np.ndarray, shortlist: int) -> np.ndarray:
+@dataclass(frozen=True)
+class Proposer:
+    """An index that proposes labels for queries: those it holds, or those of the training queries that it holds.
+
+    It reads as many of a query vector's dimensions, from the first, as its own vectors have.
+    """
+
+    index: ann.Index
+    labels: Ragged | None = None     # of each vector of the index; None = its rows are the labels
+
+    def __call__(self, queries: np.ndarray, shortlist: int) -> np.ndarray:
+        """Return up to `shortlist` labels of each query (n, width), best first, as (n, S) int64, -1 for none."""
+        queries = queries[:, :self.index.dim]
+        if self.labels is None:
+            return self.index.search(queries, shortlist)[1]
+        near = self.index.search(queries, max(1, shortlist // NEIGHBOURS))[1]
+        found, lengths = self.labels.take(near[near >= 0])
+        a_query = np.bincount(np.nonzero(near >= 0)[0], weights=lengths, minlength=len(near)).astype(np.int64)
+        return padded(found, a_query)[:, :shortlist]
+
+    def save(self, folder: Path) -> None:
+        """Write the index, and the labels of what it holds."""
+        self.index.save(folder)
+        if self.labels is not None:
+            self.labels.save(folder, "labels")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Proposer":
+        """Map what `save` wrote."""
+        there = (folder / "labels.offsets.npy").exists()
+        return cls(ann.load(folder), Ragged.load(folder, "labels") if there else None)
+
+
+def candidates(proposers: Iterable[Proposer], queries: np.ndarray, shortlist: int) -> np.ndarray:
     """Return the union of every index's best `shortlist` labels a query, (n, S) int64, -1 for a repetition."""
-    ids = np.sort(np.concatenate([index.search(queries, shortlist)[1] for index in indexes], axis=1), axis=1)
+    ids = np.sort(np.concatenate([propose(queries, shortlist) for propose in proposers], axis=1), axis=1)
     ids[:, 1:][ids[:, 1:] == ids[:, :-1]] = -1
     return ids
 
@@ -52,7 +87,8 @@ class Retriever:
                              "install the version of xcflow that made it")
         self.encoder: Encoder = load_encoder(folder / "encoder").eval()
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
-        self.indexes = {name: ann.load(folder / "index" / name) for name in self.facts["indexes"]}
+        self.proposers = {name: Proposer.load(folder / "index" / name) for name in self.facts["indexes"]}
+        self.indexes = {name: proposer.index for name, proposer in self.proposers.items()}
         self.combine = combine.KINDS[self.facts["combine"]].load(folder, self.indexes)
         self.uids, self.titles = Texts.load(folder, "label.uid"), Texts.load(folder, "label.title")
 
@@ -76,8 +112,8 @@ class Retriever:
         scores = np.full((len(queries), k), -np.inf, np.float32)
         for start in range(0, len(queries), chunk):
             part = queries[start:start + chunk]
-            found = candidates(self.indexes.values(), part, max(self.facts["shortlist"], k))
-            best, of = _best(found, self.combine(part, found), k)
+            found = candidates(self.proposers.values(), part, max(self.facts["shortlist"], k))
+            best, of = best_of(found, self.combine(part, found), k)
             rows = slice(start, start + len(part))
             ids[rows, :best.shape[1]], scores[rows, :best.shape[1]] = best, of
         return ids, scores
@@ -97,13 +133,13 @@ class Retriever:
                  if i >= 0] for row, of in zip(ids, scores, strict=True)]
 
 
-def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def best_of(ids: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k best of each row, or all where there are fewer; equal scores in the order of label ids."""
     order = np.lexsort((ids, -scores), axis=1)[:, :k]
     return np.take_along_axis(ids, order, 1), np.take_along_axis(scores, order, 1)
 
 
-def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, indexes: Mapping[str, ann.Index],
+def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, indexes: Mapping[str, Proposer],
                    shortlist: int, scores: combine.Combine) -> None:
     """Write everything that `Retriever.load` needs to `out`, an empty folder.
 

@@ -46,10 +46,12 @@ def device() -> torch.device:
 
 
 def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, mined: Mined, *,
-                start: Path | None, scratch: Path, out: Path, watch: Watch = Watch()) -> list[dict[str, float]]:
+                start: Path | None, scratch: Path, out: Path, before: Path | None = None,
+                watch: Watch = Watch()) -> list[dict[str, float]]:
     """Train one round and write its model and optimiser to `out`; return one dict of metrics an epoch.
 
-    start: the folder of the round before it in the same stage, or None; scratch: where step checkpoints live.
+    start: the folder of the round before it in the same stage, or None; before: that of the last round of the stage
+    before, where there is one; scratch: where step checkpoints live.
     Raises Interrupted when `watch.stop()` turns true, and FloatingPointError at a loss that is not finite; in both
     cases the newest step checkpoint stays in `scratch`, and the same call goes on from it.
     """
@@ -64,7 +66,7 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
     if position is None:
         position = Position(epoch=round_.first)
         if start is None:
-            method.begin(model, corpus)
+            method.begin(model, corpus, before)
     model.train()
     loop = _Loop(method, model, corpus, stage, round_, mined, optimisers)
     while position.epoch < round_.last:

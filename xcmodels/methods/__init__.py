@@ -11,6 +11,7 @@ from xcmodels.method import Method
 from xcmodels.methods.astra import Astra
 from xcmodels.methods.ngame import Ngame
 from xcmodels.methods.ramen import Base, Ramen, RamenConfig
+from xcmodels.methods.siamesexml import Siamesexml
 from xcmodels.methods.unidec import Unidec
 
 
@@ -19,5 +20,7 @@ def _ramen(base: Callable[[Any], Base]) -> Callable[[RamenConfig], Ramen]:
 
 
 METHODS: Mapping[str, Callable[[Any], Method]] = {
-    "ngame": Ngame, **dict.fromkeys(("unidec", "depsl", "dpr", "tas", "ance", "dexml"), Unidec),
-    **dict.fromkeys(("astra", "renee"), Astra), "ramen": _ramen(Ngame), "ramen-ance": _ramen(Unidec)}
+    "ngame": Ngame, "ramen": _ramen(Ngame), "ramen-ance": _ramen(Unidec),
+    **dict.fromkeys(("astra", "renee"), Astra),
+    **dict.fromkeys(("unidec", "depsl", "dpr", "tas", "ance", "dexml"), Unidec),
+    **dict.fromkeys(("siamesexml", "siamesexml++"), Siamesexml)}

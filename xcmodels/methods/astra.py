@@ -23,7 +23,7 @@ from xcmodels.combine import InnerProduct
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import QUERY, HeadConfig, Layout, build_encoder, encode_all
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
-from xcmodels.retrieval import save_retriever
+from xcmodels.retrieval import Proposer, save_retriever
 from xcmodels.tables import RowTable
 from xcmodels.trunks import EncoderConfig
 
@@ -149,7 +149,7 @@ class Astra:
         """Build the encoder and the classifiers."""
         return OneVsAll(self.config, corpus)
 
-    def begin(self, model: Model, corpus: Corpus) -> None:
+    def begin(self, model: Model, corpus: Corpus, before: Path | None) -> None:
         """Start each classifier at its label's embedding, the label's text read as a query's."""
         assert isinstance(model, OneVsAll)
         if self.config.start == "label":
@@ -198,8 +198,8 @@ class Astra:
         model = OneVsAll(self.config, corpus)
         load_model(model, models[STAGE])
         index = ann.build(model.classifiers(), self.config.index)
-        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": index}, shortlist=0,
-                       scores=InnerProduct(index.vectors))
+        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": Proposer(index)},
+                       shortlist=0, scores=InnerProduct(index.vectors))
         return {}
 
 

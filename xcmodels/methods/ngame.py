@@ -21,7 +21,7 @@ from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, build_encoder, encode_all
 from xcmodels.fusion import fit_tree
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
-from xcmodels.retrieval import candidates, save_retriever
+from xcmodels.retrieval import Proposer, candidates, save_retriever
 from xcmodels.tables import RowTable
 from xcmodels.trunks import EncoderConfig
 
@@ -125,7 +125,7 @@ class Ngame:
             return build_encoder(self.config.encoder, corpus.idf, self.seed)
         return Classifiers(vectors["labels"], self.config.m2.dropout)
 
-    def begin(self, model: Model, corpus: Corpus) -> None:
+    def begin(self, model: Model, corpus: Corpus, before: Path | None) -> None:
         """Nothing: the classifiers are built at the vectors of the stage before."""
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
@@ -206,7 +206,7 @@ class Ngame:
                         min_leaf=self.config.fusion.min_leaf)
         encoder = build_encoder(self.config.encoder, corpus.idf, self.seed)
         load_model(encoder, models[ENCODER])
-        save_retriever(out, corpus, method=self.name, encoder=encoder, indexes={CLASSIFIER: index},
+        save_retriever(out, corpus, method=self.name, encoder=encoder, indexes={CLASSIFIER: Proposer(index)},
                        shortlist=self.config.fusion.shortlist,
                        scores=TreeFusion(tree, vectors["labels"], weights, frequencies))
         return {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
@@ -217,7 +217,7 @@ class Ngame:
         The paper adds the positives that the shortlist has missed. Those are the only pairs of low scores then, all of
         them relevant, and the tree learns that a low score is a good sign; here it sees what it will be asked about.
         """
-        ids = candidates([index], queries, self.config.fusion.shortlist)
+        ids = candidates([Proposer(index)], queries, self.config.fusion.shortlist)
         row, slot = np.nonzero(ids >= 0)
         banned = corpus.filters["train"].subset(corpus.validation)
         kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))

@@ -120,9 +120,9 @@ class Ramen:
         arms = len(corpus.graphs) * len(self.graph.pulled)
         return Regularised(model, Bandit(arms, self.graph.strength, self.graph.rate) if self.graph.adapt else None)
 
-    def begin(self, model: Model, corpus: Corpus) -> None:
+    def begin(self, model: Model, corpus: Corpus, before: Path | None) -> None:
         """As the base does."""
-        self.base.begin(_bare(model), corpus)
+        self.base.begin(_bare(model), corpus, before)
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows in the base's order."""

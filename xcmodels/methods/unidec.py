@@ -22,7 +22,7 @@ from xcmodels.combine import InnerProduct
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
-from xcmodels.retrieval import save_retriever
+from xcmodels.retrieval import Proposer, save_retriever
 from xcmodels.tables import RowTable
 from xcmodels.training import device
 from xcmodels.trunks import EncoderConfig
@@ -137,7 +137,7 @@ class Unidec:
         """Build the encoder and the classifiers."""
         return Joint(self.config, corpus)
 
-    def begin(self, model: Model, corpus: Corpus) -> None:
+    def begin(self, model: Model, corpus: Corpus, before: Path | None) -> None:
         """Start each classifier at its label's embedding; most labels are too rare to learn one from nothing."""
         assert isinstance(model, Joint)
         if model.labels is not None:
@@ -217,8 +217,8 @@ class Unidec:
             weight = model.labels.weight
             halves.append((F.normalize(weight, dim=1) if self.config.unit else weight).numpy())
         index = ann.build(np.ascontiguousarray(np.concatenate(halves, axis=1)), self.config.index)
-        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": index}, shortlist=0,
-                       scores=InnerProduct(index.vectors))
+        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": Proposer(index)},
+                       shortlist=0, scores=InnerProduct(index.vectors))
         return {}
 
 

@@ -8,6 +8,7 @@ from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.astra import AstraConfig
 from xcmodels.methods.ngame import NgameConfig
 from xcmodels.methods.ramen import RamenConfig
+from xcmodels.methods.siamesexml import SiamesexmlConfig
 from xcmodels.methods.unidec import UnidecConfig
 from xcmodels.tokens import LEARNED
 from xcmodels.trunks import EncoderConfig
@@ -18,7 +19,7 @@ class Settings:
     """Everything that decides a run, beside the data."""
 
     prepare: PrepareConfig
-    method: AstraConfig | NgameConfig | RamenConfig | UnidecConfig
+    method: AstraConfig | NgameConfig | RamenConfig | SiamesexmlConfig | UnidecConfig
 
     @property
     def seed(self) -> int:

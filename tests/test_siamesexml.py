@@ -1,0 +1,219 @@
+"""SiameseXML: the likelihoods as the paper writes them, batches of labels, the shortlist, partitions, resuming."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from tests.test_losses import case
+from tests.toy import embed, ends_the_same_when_stopped, precision, toy_corpus, train_all
+from xcmodels import seeds
+from xcmodels.encoders import QUERY
+from xcmodels.losses import bounded_nll
+from xcmodels.method import Mined
+from xcmodels.methods.siamesexml import EXTREME, SIAMESE, LikelihoodConfig, Siamesexml, SiamesexmlConfig
+from xcmodels.presets import PRESETS, resolve
+from xcmodels.retrieval import Retriever
+from xcmodels.trunks import EncoderConfig
+
+TOY = SiamesexmlConfig(
+    siamese=LikelihoodConfig(epochs=30, batch_size=32, lr=2e-3, table_lr=1e-2, warmup=5, c=0.9, d=1.5, negatives=3),
+    extreme=LikelihoodConfig(epochs=6, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, c=0.75, d=3.0, negatives=3),
+    shortlist=20, mined=8, dropout=0.1, token_lr=3e-3, encoder=EncoderConfig(source="random", dim=32, batch=256))
+RELATIVES = {"siamesexml": {}, "++": {"joint": True}, "partitions": {"partitions": 3}, "plain": {"correlation": False}}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return toy_corpus(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module", params=RELATIVES)
+def trained(request, corpus, tmp_path_factory):
+    torch.set_num_threads(1)
+    return train_all(corpus, Siamesexml(replace(TOY, **RELATIVES[request.param])), tmp_path_factory.mktemp("xml"))
+
+
+def test_learns_the_planted_labels(trained):
+    assert precision(trained) > 95
+
+
+def oracle(scores, positives, weights, *, c, d, most):
+    """Mean over rows of -sum of ln p(y, s), p(+1, s) = c e^(ds) / e^d, p(-1, s) = 1 - p(+1, s), over S of each row."""
+    total = 0.0
+    for r in range(scores.shape[0]):
+        present = [k for k in range(scores.shape[1]) if weights[r, k] > 0]
+        pushed = sorted((k for k in present if not positives[r, k]), key=lambda k, r=r: -float(scores[r, k].detach()))
+        for k in present:
+            if positives[r, k]:
+                total = total - weights[r, k] * torch.log(c * torch.exp(d * scores[r, k]) / math.exp(d))
+        for k in pushed[:int(most[r])]:
+            total = total - torch.log(1 - c * torch.exp(d * scores[r, k]) / math.exp(d))
+    return total / scores.shape[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([(0.9, 1.5), (0.75, 3.0)]), st.integers(0, 14))
+def test_the_bounded_likelihood_equals_equation_5(seed, likelihood, most):
+    made, positives, weights = case(seed)
+    scores = torch.tanh(made.detach()).requires_grad_()
+    hardest = torch.randint(0, most + 1, (len(scores),))
+    c, d = likelihood
+    mine = bounded_nll(scores, positives, weights, c=c, d=d, hard_negatives=hardest)
+    wanted = oracle(scores, positives, weights, c=c, d=d, most=hardest) + 0 * scores.sum()
+    torch.testing.assert_close(mine, wanted)
+    torch.testing.assert_close(torch.autograd.grad(mine, scores)[0], torch.autograd.grad(wanted, scores)[0])
+
+
+def test_a_perfect_score_has_a_bounded_loss_and_gradient():
+    scores = torch.tensor([[1.0 + 1e-7, 1.0 + 1e-7]], requires_grad=True)
+    loss = bounded_nll(scores, torch.tensor([[True, False]]), None, c=0.9, d=1.5, hard_negatives=torch.tensor([1]))
+    assert float(loss) == pytest.approx(-math.log(0.9) - math.log(0.1), rel=1e-4)
+    assert torch.isfinite(torch.autograd.grad(loss, scores)[0]).all()
+
+
+def test_labels_are_drawn_by_a_power_of_their_frequency(corpus):
+    method = Siamesexml(replace(TOY, power=0.45))
+    round_ = method.rounds()[0]
+    drawn = np.concatenate([method.order(corpus, round_, Mined(), epoch) for epoch in range(400)])
+    frequencies = np.zeros(corpus.n_labels)
+    for row in corpus.training_rows():
+        frequencies[corpus.positives["train"][row]] += 1
+    share = np.bincount(drawn, minlength=corpus.n_labels) / len(drawn)
+    off = {power: np.abs(share - frequencies**power / (frequencies**power).sum()).sum() for power in (0.3, 0.45, 0.6)}
+    assert min(off, key=off.get) == 0.45 and off[0.45] < 0.06
+
+
+def test_a_batch_of_labels(corpus):
+    method = Siamesexml(TOY)
+    round_ = method.rounds()[0]
+    labels = np.array([3, 7, 3, 50, 0, 41])
+    batch = method.batch(corpus, round_, Mined(), labels, seeds.generator(0, "labels"))
+    first, second = batch.sides["queries"].ids.tolist(), batch.sides["seconds"].ids.tolist()
+    rows, block = set(corpus.training_rows().tolist()), batch.blocks["labels"]
+    for r, label in enumerate(labels):
+        assert label in corpus.positives["train"][first[r]] and label in corpus.positives["train"][second[r]]
+        assert {first[r], second[r]} <= rows, "nothing is drawn from the validation split"
+        for c, query in enumerate(first):
+            true = label in corpus.positives["train"][query]
+            banned = label in corpus.filters["train"][query]
+            assert block.positives[r, c] == true
+            assert float(block.weights[r, c]) == (1.0 if r == c or not (true or banned) else 0.0)
+
+
+@pytest.mark.parametrize("centroid", [0.3, 0.0])
+def test_module_i_is_equation_6(corpus, centroid):
+    method = Siamesexml(replace(TOY, centroid=centroid))
+    round_ = method.rounds()[0]
+    model = method.build(corpus, SIAMESE, {}).eval()
+    batch = method.batch(corpus, round_, Mined(), np.arange(20), seeds.generator(0, "labels"))
+    sides, block = batch.sides, batch.blocks["labels"]
+    one, two = (model(sides[name].tokens, QUERY) for name in ("queries", "seconds"))
+    text, how = model(sides["labels"].tokens, "label"), {"c": 0.9, "d": 1.5, "most": [3] * 20}
+    wanted = {"text": (1 - centroid) * oracle(text @ one.T, block.positives, block.weights, **how)}
+    if centroid:
+        middle = F.normalize(one + two, dim=1)
+        wanted["centroid"] = centroid * oracle(middle @ one.T, block.positives, block.weights, **how)
+    mine = method.loss(model, batch, SIAMESE)
+    assert mine.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_module_iv_scores_by_the_residual_layer_of_a_labels_partition(corpus, trained):
+    method, round_ = trained.method, trained.rounds["extreme round 0"]
+    model = method.build(corpus, EXTREME, {}).eval()
+    model.load_state_dict(load_file(trained.outs[round_.name] / "model.safetensors"))
+    rows = corpus.training_rows()[:12]
+    batch = method.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "extreme"))
+    columns, encoder = batch.blocks["own"].columns, model.encoder
+    inner = encoder.trunk(corpus.sides["train"].tokens(rows), QUERY)
+    scores = model(batch).detach()
+    for r in range(len(rows)):
+        for c, label in enumerate(columns[r].tolist()):
+            head = encoder.heads[f"extreme{label % method.config.partitions}"]
+            x = F.normalize(head(inner[r:r + 1]), dim=1)[0].detach()
+            w = F.normalize(model.labels.weight[label], dim=0)
+            assert float(scores[r, c]) == pytest.approx(float(x @ w), abs=1e-5)
+
+
+def test_hard_negatives_come_from_the_three_indexes(corpus, trained):
+    """By brute force: texts smoothed over correlated labels, centroids, the labels of the nearest training queries."""
+    method, round_ = trained.method, trained.rounds["extreme round 0"]
+    known = embed(corpus, method, SIAMESE, trained.outs["siamese round 0"])
+    queries, labels, rows = known["queries"], known["labels"], corpus.training_rows()
+    centroids = np.zeros_like(labels)
+    for row in rows:
+        centroids[corpus.positives["train"][row]] += queries[row]
+    centroids /= np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
+    smoothed = method._smoothed(corpus, labels)
+    assert np.linalg.norm(smoothed, axis=1) == pytest.approx(np.ones(len(smoothed)), abs=1e-5)
+    for row in rows[:25]:
+        near = rows[np.argsort(-(queries[rows] @ queries[row]), kind="stable")[:4]]
+        proposed = {label for other in near for label in corpus.positives["train"][other].tolist()}
+        for vectors in (smoothed, centroids):
+            proposed |= {*np.argsort(-(vectors @ queries[row]), kind="stable")[:20].tolist()}
+        proposed -= {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
+        worth = (labels + centroids) @ queries[row]
+        best = sorted(proposed, key=lambda label, worth=worth: -worth[label])[:8]
+        assert trained.mined[round_.name].negatives[row].tolist() == best
+
+
+def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
+    retriever = Retriever.load(trained.retriever)
+    mix, d = retriever.combine, retriever.combine.classifiers.shape[1]
+    assert set(retriever.proposers) == {"texts", "centroids", "queries"}
+    assert mix.alpha == trained.measured["alpha"] and 0 <= mix.alpha <= 1
+    assert trained.measured["validation/P/1"] >= max(trained.measured["validation/P/1/classifiers"],
+                                                     trained.measured["validation/P/1/embeddings"])
+    query = retriever.embed(["l3w1 l3w0"], ["l3w2"])
+    ids, scores = retriever.search(query, 5)
+    for label, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
+        part = label % mix.partitions
+        x = query[0, d * (1 + part):d * (2 + part)]
+        wanted = mix.alpha * (mix.classifiers[label] @ x) + (1 - mix.alpha) * (mix.centroids[label] @ x)
+        assert score == pytest.approx(float(wanted), abs=1e-5)
+    assert ids[0, 0] == 3
+
+
+def test_only_the_joint_method_moves_the_encoder(trained):
+    before = load_file(trained.outs["siamese round 0"] / "model.safetensors")["trunk.table.weight"]
+    after = load_file(trained.outs["extreme round 0"] / "model.safetensors")["encoder.trunk.table.weight"]
+    assert torch.equal(before, after) != trained.method.config.joint
+
+
+def test_stopped_again_and_again_ends_the_same(trained, tmp_path):
+    ends_the_same_when_stopped(trained, tmp_path, 7)
+
+
+@pytest.mark.parametrize(("module", "changed", "said"), [
+    ("siamese", {"c": 1.0}, "c must be above 0 and below 1, got 1.0"),
+    ("siamese", {"negatives": 0}, "negatives must be at least 1, got 0"),
+    ("extreme", {"d": 0.5}, "d must be at least 1, got 0.5"),
+    ("", {"partitions": 0}, "partitions must be at least 1, got 0"),
+    ("", {"power": -1.0}, "power must be 0 or more, got -1"),
+    ("", {"centroid": 2.0}, "centroid must be between 0 and 1, got 2.0")])
+def test_settings_that_cannot_be_meant(module, changed, said):
+    with pytest.raises(ValueError) as caught:
+        replace(getattr(TOY, module) if module else TOY, **changed)
+    assert said in str(caught.value)
+
+
+def test_presets_hold_section_4():
+    for method, joint in (("siamesexml", False), ("siamesexml++", True)):
+        for preset in PRESETS[method]:
+            made = resolve(method, preset, {"seed": "3"}).method
+            assert made.seed == 3 and made.joint == joint
+            assert (made.siamese.c, made.siamese.d, made.extreme.c, made.extreme.d) == (0.9, 1.5, 0.75, 3.0)
+            assert (made.power, made.centroid) == (0.45, 0.3)

@@ -1,0 +1,334 @@
+"""SiameseXML: a Siamese encoder trained on batches of labels, then a classifier a label (Dahiya et al., 2021).
+
+Module I draws labels, not queries, into its batches, by frequency^0.45, so that rare labels are pulled and mined, too.
+Module II mines hard negatives from three indexes: of label texts smoothed over correlated labels, of label centroids,
+and of training queries, whose labels are proposed. Module III starts classifiers at the smoothed label
+embeddings; module IV trains them with a residual layer over the frozen encoder, or in SiameseXML++ with all of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+
+from xcmodels import ann, limits, losses, metrics, seeds
+from xcmodels.batching import Batch, Entries, drawn_block, own_block, sample_positive
+from xcmodels.checkpoint import load_model, load_part
+from xcmodels.combine import CentroidMix, InnerProduct
+from xcmodels.corpus import Corpus, Ragged
+from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
+from xcmodels.graph import label_correlation
+from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
+from xcmodels.mining import may_be_pushed, spared_pairs
+from xcmodels.retrieval import Proposer, best_of, candidates, save_retriever
+from xcmodels.tables import RowTable
+from xcmodels.training import device
+from xcmodels.trunks import EncoderConfig
+
+SIAMESE, EXTREME = "siamese", "extreme"
+CHUNK = 2048        # queries whose shortlists are ranked at once
+# Views of the intermediate embedding, before any residual layer: what is indexed, and stays as module I left it.
+INNER, LABEL_INNER = "inner", "label inner"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LikelihoodConfig:
+    """A module's rates and its likelihood p(+1, v) = c exp(d (v - 1)) of a pair of cosine v (equation 5)."""
+
+    epochs: int
+    batch_size: int
+    lr: float                  # of dense parameters
+    table_lr: float            # of token embeddings (I), of classifiers (IV)
+    warmup: int                # steps
+    c: float
+    d: float
+    negatives: int             # kappa: hardest of a label in its batch (I), of a query for each of its positives (IV)
+
+    def __post_init__(self) -> None:
+        limits.at_least(self, 1, "epochs", "batch_size", "d", "negatives")
+        limits.at_least(self, 0, "lr", "table_lr", "warmup")
+        if not 0 < self.c < 1:
+            raise ValueError(f"c must be above 0 and below 1, got {self.c}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiamesexmlConfig:
+    """Everything that decides a model, beside the corpus (section 4)."""
+
+    siamese: LikelihoodConfig
+    extreme: LikelihoodConfig
+    power: float = 0.45          # of a label's frequency in its chance to be drawn
+    centroid: float = 0.3        # 1 - beta: share of the loss on label centroids
+    correlation: bool = True     # label embeddings are smoothed over labels that share queries
+    shortlist: int = 500         # labels of a query from the three indexes together, to mine and to predict
+    mined: int = 50              # the best of them, of which batches take the hardest
+    positives: int = 20          # of a query in a batch of module IV
+    partitions: int = 1          # of labels, each with a residual layer of its own
+    joint: bool = False          # SiameseXML++: module IV trains the whole encoder
+    token_lr: float = 0.0        # of token embeddings in module IV (++)
+    dropout: float = 0.5         # after the residual layers of module IV
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    index: str = "auto"          # auto | exact | hnsw
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        limits.at_least(self, 1, "shortlist", "mined", "positives", "partitions")
+        limits.at_least(self, 0, "power", "token_lr")
+        limits.share(self, "centroid")
+        limits.share(self, "dropout", whole=False)
+
+
+def inner_layout(config: EncoderConfig) -> Layout:
+    """Return module I's heads: those of a Siamese encoder, and none for the intermediate embeddings."""
+    heads = siamese(config)
+    return Layout({**heads.heads, INNER: HeadConfig("unit")},
+                  {**heads.views, INNER: (INNER,), LABEL_INNER: (INNER,)})
+
+
+def extreme_layout(partitions: int, dropout: float) -> Layout:
+    """Return module IV's heads: a residual layer a partition of labels; a query shows its intermediate vector first."""
+    names = tuple(f"{EXTREME}{part}" for part in range(partitions))
+    return Layout({INNER: HeadConfig("unit"), **{name: HeadConfig("residual", dropout=dropout) for name in names}},
+                  {QUERY: (INNER, *names), INNER: (INNER,), LABEL_INNER: (INNER,), EXTREME: names})
+
+
+class Extreme(Model):
+    """Module IV: residual layers over the encoder of module I, and the classifiers N(z + eta), kept as z + eta."""
+
+    def __init__(self, config: SiamesexmlConfig, corpus: Corpus) -> None:
+        super().__init__()
+        self.partitions, self.joint = config.partitions, config.joint
+        layout = extreme_layout(config.partitions, config.dropout)
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout)
+        self.labels = RowTable(torch.zeros(corpus.n_labels, self.encoder.trunk.dim))
+        if not config.joint:
+            self.encoder.trunk.requires_grad_(False)
+
+    def tables(self) -> dict[str, RowTable]:
+        """The classifiers, and in SiameseXML++ the token embeddings."""
+        return {"labels": self.labels} | (self.encoder.tables() if self.joint else {})
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Return the cosines (R, C) of queries with the classifiers of their own labels."""
+        columns = batch.blocks["own"].columns
+        assert columns is not None
+        queries = batch.sides["queries"]
+        pooled = queries.vectors if queries.vectors is not None else self.encoder.pool(batch.sides)["queries"]
+        embedded = self.encoder.view(pooled, EXTREME).view(len(pooled), self.partitions, -1)
+        rows, place = self.labels.gather(columns.flatten())
+        # Not rows[...]: the gradient of an index is summed by racing threads, and no two runs agree.
+        chosen = F.embedding(place.view_as(columns), F.normalize(rows, dim=1))
+        scores = torch.einsum("rpd,rcd->rcp", embedded, chosen)
+        return scores.gather(2, (columns % self.partitions)[:, :, None])[:, :, 0]
+
+
+class Siamesexml:
+    """The method, for one configuration."""
+
+    def __init__(self, config: SiamesexmlConfig) -> None:
+        self.config, self.seed = config, config.seed
+        self.name = "siamesexml++" if config.joint else "siamesexml"
+
+    def stages(self) -> list[Stage]:
+        """Module I, then module IV."""
+        one, four = self.config.siamese, self.config.extreme
+        tables = {"labels": RowRule(four.table_lr), **({"tokens": RowRule(self.config.token_lr)} if self.config.joint
+                                                       else {})}
+        return [Stage(SIAMESE, one.epochs, one.batch_size, one.lr, {"tokens": RowRule(one.table_lr)}, one.warmup),
+                Stage(EXTREME, four.epochs, four.batch_size, four.lr, tables, four.warmup,
+                      frozen=not self.config.joint)]
+
+    def settings(self, stage: str) -> dict[str, object]:
+        """Module I depends on its own settings, IV on its own and what is mined, the retriever on the shortlist."""
+        config = self.config
+        mined = {"correlation": config.correlation, "shortlist": config.shortlist}
+        own: dict[str, dict[str, object]] = {
+            SIAMESE: {"siamese": config.siamese, "encoder": config.encoder, "power": config.power,
+                      "centroid": config.centroid},
+            EXTREME: {"extreme": config.extreme, "mined": config.mined, "positives": config.positives,
+                      "partitions": config.partitions, "joint": config.joint, "token_lr": config.token_lr,
+                      "dropout": config.dropout, **mined},
+            "retriever": {"index": config.index, **mined}}
+        return {"seed": self.seed, **own[stage]}
+
+    def rounds(self) -> list[Round]:
+        """One each; module IV mines once, with what module I made."""
+        return [Round(SIAMESE, 0, 0, self.config.siamese.epochs),
+                Round(EXTREME, 0, 0, self.config.extreme.epochs, negatives=self.config.mined)]
+
+    def build(self, corpus: Corpus, stage: str, vectors: dict[str, np.ndarray]) -> Model:
+        """Build the Siamese encoder (I), or residual layers and classifiers (IV)."""
+        if stage == EXTREME:
+            return Extreme(self.config, corpus)
+        return build_encoder(self.config.encoder, corpus.idf, self.seed, inner_layout(self.config.encoder))
+
+    def begin(self, model: Model, corpus: Corpus, before: Path | None) -> None:
+        """Module III: take over the encoder, and start classifiers at the smoothed label embeddings."""
+        if isinstance(model, Extreme):
+            assert before is not None
+            load_part(model.encoder.trunk, before, "trunk.")
+            inner = encode_all(model.encoder, corpus.sides["label"], LABEL_INNER)
+            model.labels.weight.copy_(torch.from_numpy(self._smoothed(corpus, inner)))
+
+    def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
+        """Labels drawn by frequency^power, as many as there are (I); training rows, shuffled (IV)."""
+        rng = seeds.generator(self.seed, "order", round_.stage, epoch)
+        if round_.stage == EXTREME:
+            return rng.permutation(corpus.training_rows())
+        frequencies = _queries_of(corpus).lengths
+        known = np.flatnonzero(frequencies)
+        share = frequencies[known] ** self.config.power
+        return rng.choice(known, len(known), p=share / share.sum())
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Labels against one query of each, and a second one for its centroid (I); queries and their shortlist (IV)."""
+        if round_.stage == EXTREME:
+            assert mined.negatives is not None
+            asked = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
+                else Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
+            return Batch({"queries": asked},
+                         {"own": own_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
+        queries = _queries_of(corpus)
+        first, second = (sample_positive(queries, rows, rng).astype(np.int64) for _ in range(2))
+        text = corpus.sides["train"].tokens
+        return Batch({"labels": Entries(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
+                      "queries": Entries(torch.from_numpy(first), tokens=text(first)),
+                      "seconds": Entries(torch.from_numpy(second), tokens=text(second))},
+                     {"labels": drawn_block(corpus, rows, first)})
+
+    def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
+        """Equation 6 (I), or the incomplete negative log-likelihood over classifiers (IV)."""
+        if isinstance(model, Extreme):
+            config, block = self.config.extreme, batch.blocks["own"]
+            most = config.negatives * block.positives.sum(1)
+            return {"nll": losses.bounded_nll(model(batch), block.positives, block.weights, c=config.c, d=config.d,
+                                              hard_negatives=most)}
+        assert isinstance(model, Encoder)
+        config, block, share = self.config.siamese, batch.blocks["labels"], self.config.centroid
+        pooled = model.pool(batch.sides, ("queries", "seconds"))
+        queries, seconds = model.view(pooled["queries"], QUERY), model.view(pooled["seconds"], QUERY)
+        against = {"text": (1 - share, model.view(pooled["labels"], LABEL)),
+                   "centroid": (share, F.normalize(queries + seconds, dim=1))}
+        return {name: part * losses.bounded_nll(
+                    labels @ queries.T, block.positives, block.weights, c=config.c, d=config.d,
+                    hard_negatives=torch.full((len(labels),), config.negatives, device=labels.device))
+                for name, (part, labels) in against.items() if part}
+
+    def vectors(self, model: Model, corpus: Corpus) -> Vectors:
+        """Intermediate embeddings of the training queries and of the labels."""
+        encoder = model.encoder if isinstance(model, Extreme) else model
+        assert isinstance(encoder, Encoder)
+        return {"queries": partial(encode_all, encoder, corpus.sides["train"], INNER),
+                "labels": partial(encode_all, encoder, corpus.sides["label"], LABEL_INNER)}
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Module II: the best labels of each training query's shortlist that are none of its own."""
+        queries = vectors["queries"]()
+        shortlist = self._shortlist(corpus, queries, vectors["labels"]())
+        rows = corpus.training_rows()
+        negatives = np.full((len(queries), round_.negatives), -1, dtype=np.int32)
+        for start in range(0, len(rows), CHUNK):
+            part = rows[start:start + CHUNK]
+            negatives[part] = shortlist.best(queries[part], spared_pairs(corpus, part), self.config.shortlist,
+                                             round_.negatives)
+        return Mined(negatives=negatives)
+
+    def retriever(self, models: dict[str, Path], corpus: Corpus, vectors: dict[str, np.ndarray],
+                  out: Path) -> dict[str, float]:
+        """Write the three indexes and the classifiers, mixed by the alpha that is best on the validation split."""
+        model = Extreme(self.config, corpus)
+        load_model(model, models[EXTREME])
+        if self.config.joint:
+            vectors = {side: make() for side, make in self.vectors(model.to(device()), corpus).items()}
+            model.cpu()
+        shortlist = self._shortlist(corpus, vectors["queries"], vectors["labels"])
+        classifiers = F.normalize(model.labels.weight, dim=1).numpy()
+        mix = CentroidMix(classifiers, shortlist.scores.vectors, self.config.partitions, 0.0)
+        alpha, measured = self._best_mix(mix, shortlist.proposers, model.encoder, corpus)
+        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes=shortlist.proposers,
+                       shortlist=self.config.shortlist, scores=replace(mix, alpha=alpha))
+        return measured
+
+    def _best_mix(self, mix: CentroidMix, proposers: Mapping[str, Proposer], encoder: Encoder,
+                  corpus: Corpus) -> tuple[float, dict[str, float]]:
+        """Return the alpha of the highest P@1 on the validation split, and what it reached there."""
+        rows = corpus.validation
+        queries = encode_all(encoder, corpus.sides["train"], QUERY, rows=rows)
+        ids = candidates(proposers.values(), queries, self.config.shortlist)
+        ids[~may_be_pushed(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
+        # Minus infinity, the score of no label, times an alpha of 0 would be no number.
+        classified, similar = (np.maximum(replace(mix, alpha=alpha)(queries, ids), -1e9) for alpha in (1.0, 0.0))
+        truth, reached = corpus.positives["train"].subset(rows), {}
+        for alpha in np.linspace(0, 1, 11).round(1).tolist():
+            best, _ = best_of(ids, np.where(ids >= 0, alpha * classified + (1 - alpha) * similar, -np.inf), 1)
+            reached[alpha] = 100 * float(metrics.judge(best, truth, None, corpus.n_labels).hits.mean())
+        alpha = max(reached, key=reached.__getitem__)
+        return alpha, {"alpha": alpha, "validation/P/1": reached[alpha], "validation/P/1/classifiers": reached[1.0],
+                       "validation/P/1/embeddings": reached[0.0]}
+
+    def _smoothed(self, corpus: Corpus, inner: np.ndarray) -> np.ndarray:
+        """Return the label embeddings averaged over correlated labels, at unit length (module II)."""
+        return _unit(_correlation(corpus, self.seed) @ inner) if self.config.correlation else inner
+
+    def _shortlist(self, corpus: Corpus, queries: np.ndarray, labels: np.ndarray) -> "Shortlist":
+        """Return the three indexes over intermediate embeddings, and the score that ranks what they propose."""
+        rows = corpus.training_rows()
+        centroids = _centroids(corpus, queries)
+        kind = self.config.index
+        return Shortlist(
+            {"texts": Proposer(ann.build(self._smoothed(corpus, labels), kind)),
+             "centroids": Proposer(ann.build(centroids, kind)),
+             "queries": Proposer(ann.build(queries[rows], kind), corpus.positives["train"].subset(rows))},
+            InnerProduct(labels + centroids))
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """What proposes labels for a query's intermediate embedding, and how they are ranked before module IV."""
+
+    proposers: Mapping[str, Proposer]
+    scores: InnerProduct
+
+    def best(self, queries: np.ndarray, spared: np.ndarray, depth: int, k: int) -> np.ndarray:
+        """Return the k best labels (n, k) of the `depth` that each index proposes, less `spared` pairs, -1 padded."""
+        n_labels = len(self.scores.vectors)
+        ids = candidates(self.proposers.values(), queries, depth)
+        ids[~may_be_pushed(ids, spared, n_labels)] = -1
+        found, _ = best_of(ids, self.scores(queries, ids), k)
+        return np.pad(found, ((0, 0), (0, k - found.shape[1])), constant_values=-1)
+
+
+@lru_cache(maxsize=1)
+def _queries_of(corpus: Corpus) -> Ragged:
+    """Return the training queries of each label, (L, ...), without the validation split."""
+    values, lengths = corpus.positives["train"].take(rows := corpus.training_rows())
+    return Ragged.of_pairs(values.astype(np.int64), np.repeat(rows, lengths), corpus.n_labels)
+
+
+@lru_cache(maxsize=1)
+def _correlation(corpus: Corpus, seed: int) -> sp.csr_array:
+    """Return the label correlation operator of the training queries, (L, L)."""
+    of = _queries_of(corpus)
+    pairs = sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets),
+                         shape=(corpus.n_labels, len(corpus.sides["train"])))
+    return label_correlation(pairs.T.tocsr(), seed=seed)
+
+
+def _centroids(corpus: Corpus, queries: np.ndarray) -> np.ndarray:
+    """Return the mean embedding of each label's training queries at unit length, (L, d); zero where it has none."""
+    of = _queries_of(corpus)
+    shape = corpus.n_labels, len(queries)
+    return _unit(sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets), shape=shape) @ queries)
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+__all__ = ["EXTREME", "INNER", "SIAMESE", "LikelihoodConfig", "Siamesexml", "SiamesexmlConfig"]

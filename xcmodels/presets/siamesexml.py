@@ -1,0 +1,42 @@
+"""Presets of SiameseXML and SiameseXML++."""
+
+from dataclasses import replace
+
+from xcmodels.corpus import PrepareConfig
+from xcmodels.methods.siamesexml import LikelihoodConfig, SiamesexmlConfig
+from xcmodels.presets.settings import Preset, Settings, learned
+
+
+def _cpu(*, joint: bool) -> Settings:
+    return Settings(PrepareConfig(), SiamesexmlConfig(
+        joint=joint, token_lr=5e-4 if joint else 0.0, shortlist=100, mined=30,
+        siamese=LikelihoodConfig(epochs=15, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, c=0.9, d=1.5,
+                                 negatives=5),
+        extreme=LikelihoodConfig(epochs=8, batch_size=1024, lr=1e-3, table_lr=1e-3, warmup=50, c=0.75, d=3.0,
+                                 negatives=5)))
+
+
+def _paper(*, joint: bool) -> Settings:
+    """Section 4 and the authors' release: one bag of embeddings for both sides, on a vocabulary of the data."""
+    made = learned(_cpu(joint=joint))
+    method = made.method
+    assert isinstance(method, SiamesexmlConfig)
+    return Settings(made.prepare, replace(
+        method, encoder=replace(method.encoder, dim=300, tied=True, places=0), shortlist=500, mined=100,
+        token_lr=2e-4 if joint else 0.0,
+        siamese=replace(method.siamese, epochs=50, batch_size=4095, lr=0.01, table_lr=0.01, negatives=1),
+        extreme=replace(method.extreme, epochs=20, batch_size=255, lr=2e-4, table_lr=2e-4, negatives=5)))
+
+
+def _presets(about: str, *, joint: bool) -> dict[str, Preset]:
+    return {
+        "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(joint=joint)),
+        "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
+                              lambda: learned(_cpu(joint=joint))),
+        "paper": Preset(f"{about}; the paper's settings, started at random instead of from fastText",
+                        lambda: _paper(joint=joint)),
+    }
+
+
+SIAMESEXML = _presets("Siamese encoder on batches of labels, then classifiers", joint=False)
+SIAMESEXML_PLUS = _presets("SiameseXML whose last module trains the whole encoder", joint=True)
