@@ -1,0 +1,37 @@
+"""The guide's worked example: the method as it stands on the page trains, resumes and answers."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.conftest import ROOT
+from tests.toy import ends_the_same_when_stopped, precision, toy_corpus, train_all
+from xcmodels.presets import PRESETS
+from xcmodels.trunks import EncoderConfig
+
+GUIDE = ROOT / "docs" / "methods.md"
+
+
+@pytest.fixture(scope="module")
+def example():
+    """What the page's code defines."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    defined = {"__name__": "tests.softmax"}
+    exec(compile(code, str(GUIDE), "exec", dont_inherit=True), defined)
+    return defined
+
+
+def test_the_method_of_the_guide_works(example, tmp_path):
+    torch.set_num_threads(1)
+    config = replace(example["SoftmaxConfig"](), encoder=EncoderConfig(source="random", dim=32, batch=256))
+    made = train_all(toy_corpus(tmp_path / "corpus"), example["Softmax"](config), tmp_path / "made")
+    assert precision(made) > 90
+    ends_the_same_when_stopped(made, tmp_path / "again", 7)
+
+
+def test_the_guide_names_every_method():
+    page = GUIDE.read_text()
+    assert all(f"`{method}`" in page for method in PRESETS)
+    assert all((ROOT / "docs" / name).exists() for name in re.findall(r"\((\w+\.md)\)", page))
