@@ -10,6 +10,7 @@ from xcmodels import ann, metrics, seeds
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import QUERY, encode_all
 from xcmodels.retrieval import Retriever
+from xcmodels.trial import predict
 
 DEPTH = 100        # recall is reported to this depth
 SAMPLE = 2000      # queries on which the indexes are compared with exact search
@@ -28,16 +29,13 @@ def evaluate(seed: int, job: Job) -> None:
     Filter pairs leave the predictions before the top k is cut, and the truth.
     """
     corpus, retriever = Corpus(job.inputs["corpus"]), Retriever.load(job.inputs["retriever"])
-    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY)
+    ids, scores = predict(retriever, corpus, DEPTH)
     truth, filters = corpus.positives["test"], corpus.filters["test"]
-    spare = int(filters.lengths.max(initial=0))
-    ids, scores = retriever.search(queries, DEPTH + spare)
-    ids, scores = metrics.drop_filtered(ids, scores, filters, DEPTH)
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     measured = metrics.evaluate(ids, truth, filters, inverse)
     low, high = metrics.mean_interval(metrics.judge(ids, truth, filters, corpus.n_labels).hits[:, 0])
-    measured |= {"P/1/low": low, "P/1/high": high} | _recalls(retriever, queries, seed)
+    measured |= {"P/1/low": low, "P/1/high": high} | _recalls(retriever, corpus, seed)
     deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
     for name, value in (("metrics", measured), ("deciles", deciles)):
         (job.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
@@ -46,9 +44,11 @@ def evaluate(seed: int, job: Job) -> None:
     job.say(", ".join(f"{name.replace('/', '@')} {measured[name]:.2f}" for name in ("P/1", "P/5", "PSP/1", "PSP/5")))
 
 
-def _recalls(retriever: Retriever, queries: np.ndarray, seed: int) -> dict[str, float]:
+def _recalls(retriever: Retriever, corpus: Corpus, seed: int) -> dict[str, float]:
     """Return each index's recall@100 against exact search over the vectors it holds, in percent."""
-    rows = np.sort(seeds.generator(seed, "index recall").permutation(len(queries))[:SAMPLE])
-    return {f"index/{name}/recall/{DEPTH}": 100 * ann.recall(index, index.vectors, queries[rows, :index.dim], DEPTH)
+    test = corpus.sides["test"]
+    rows = np.sort(seeds.generator(seed, "index recall").permutation(len(test))[:SAMPLE])
+    queries = encode_all(retriever.encoder, test, QUERY, rows=rows)
+    return {f"index/{name}/recall/{DEPTH}": 100 * ann.recall(index, index.vectors, queries[:, :index.dim], DEPTH)
             for name, index in retriever.indexes.items()}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.toy import embed, ends_the_same_when_stopped, precision, toy_corpus, train_all
+from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels import seeds
 from xcmodels.batching import own_block, uniform_block
 from xcmodels.corpus import Ragged, Side
@@ -17,6 +17,7 @@ from xcmodels.losses import weighted_bce
 from xcmodels.methods.astra import Astra, AstraConfig
 from xcmodels.presets import PRESETS, resolve
 from xcmodels.retrieval import Retriever
+from xcmodels.trial import embed, train_all
 from xcmodels.trunks import EncoderConfig
 
 TOY = AstraConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=0.1, warmup=5, refresh_from=3,
@@ -131,7 +132,7 @@ def test_what_a_batch_holds(corpus, trained):
 def test_the_loss_is_the_papers(corpus, trained, relative):
     method = Astra(replace(TOY, **RELATIVES[relative]))
     model = method.build(corpus, "joint", {}).train()
-    method.begin(model, corpus)
+    method.begin(model, corpus, None)
     last, rows = list(trained.rounds.values())[-1], corpus.training_rows()[:12]
     batch = method.batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "loss"))
     queries = model.encoder.heads[QUERY](model.encoder.trunk(batch.sides["queries"].tokens, QUERY))

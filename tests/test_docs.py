@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tests.conftest import ROOT
-from tests.toy import ends_the_same_when_stopped, precision, toy_corpus, train_all
+from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels.presets import PRESETS
+from xcmodels.trial import train_all
 from xcmodels.trunks import EncoderConfig
 
 GUIDE = ROOT / "docs" / "methods.md"

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.test_unidec import RELATIVES
 from tests.test_unidec import TOY as JOINT
-from tests.toy import embed, ends_the_same_when_stopped, precision, toy_config, toy_corpus, train_all
+from tests.toy import ends_the_same_when_stopped, precision, toy_config, toy_corpus
 from xcmodels import seeds
 from xcmodels.bandit import FLOOR, SIGMA, Bandit
 from xcmodels.method import Mined
@@ -17,6 +17,7 @@ from xcmodels.methods import METHODS
 from xcmodels.methods.ramen import GraphConfig, RamenConfig
 from xcmodels.presets import PRESETS, flat, resolve
 from xcmodels.retrieval import Retriever
+from xcmodels.trial import embed, train_all
 
 BASES = {"ramen": toy_config(), "ramen-ance": replace(JOINT, **RELATIVES["ance"])}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from tests.test_losses import case
-from tests.toy import embed, ends_the_same_when_stopped, precision, toy_corpus, train_all
+from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels import seeds
 from xcmodels.encoders import QUERY
 from xcmodels.losses import bounded_nll
@@ -20,6 +20,7 @@ from xcmodels.method import Mined
 from xcmodels.methods.siamesexml import EXTREME, SIAMESE, LikelihoodConfig, Siamesexml, SiamesexmlConfig
 from xcmodels.presets import PRESETS, resolve
 from xcmodels.retrieval import Retriever
+from xcmodels.trial import embed, train_all
 from xcmodels.trunks import EncoderConfig
 
 TOY = SiamesexmlConfig(

@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from tests.toy import UNWATCHED, run_round, toy_config, toy_corpus, trained
+from tests.toy import toy_config, toy_corpus, trained
 from xcmodels.checkpoint import Optimisers
 from xcmodels.corpus import Texts
 from xcmodels.encoders import LABEL, QUERY, encode_all
@@ -25,6 +25,7 @@ from xcmodels.method import Mined
 from xcmodels.methods.ngame import ENCODER, Ngame
 from xcmodels.retrieval import Retriever
 from xcmodels.training import Interrupted, Watch
+from xcmodels.trial import UNWATCHED, run_round
 
 MINED, CLASSIFIERS = "encoder round 1", "classifier round 0"
 
@@ -116,7 +117,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np, torch
-from tests.toy import UNWATCHED, run_round, toy_config
+from tests.toy import toy_config
+from xcmodels.trial import UNWATCHED, run_round
 from xcmodels import checkpoint
 from xcmodels.corpus import Corpus
 from xcmodels.checkpoint import Optimisers

@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from tests import oracles
-from tests.toy import ends_the_same_when_stopped, precision, toy_corpus, train_all
+from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels import seeds
 from xcmodels.method import Mined
 from xcmodels.methods.unidec import CLASSIFIER, Unidec, UnidecConfig
 from xcmodels.presets import PRESETS, resolve
 from xcmodels.retrieval import Retriever
+from xcmodels.trial import train_all
 from xcmodels.trunks import EncoderConfig
 
 TOY = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-2, warmup=5, refresh_from=4,
@@ -58,7 +59,7 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
     config = replace(TOY, dropout=0.0, **RELATIVES[relative])
     method = Unidec(config)
     model = method.build(corpus, "joint", {})
-    method.begin(model, corpus)
+    method.begin(model, corpus, None)
     round_ = list(trained.rounds.values())[-1]
     rows = corpus.training_rows()[:24]
     batch = method.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "loss"))

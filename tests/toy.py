@@ -4,8 +4,7 @@ import atexit
 import json
 import shutil
 import tempfile
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,12 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
 from xcmodels import metrics
-from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Corpus, Ragged, Texts
-from xcmodels.encoders import QUERY, encode_all
-from xcmodels.method import Method, Mined, Model, Round
 from xcmodels.methods.ngame import FusionConfig, ModuleConfig, Ngame, NgameConfig
 from xcmodels.retrieval import Retriever
 from xcmodels.tokens import Tokenizer
-from xcmodels.training import Interrupted, Progress, Watch, train_round
+from xcmodels.training import Interrupted, Progress, Watch
+from xcmodels.trial import Trial, predict, run_round, train_all
 from xcmodels.trunks import EncoderConfig
 
 WORDS = 5        # of a label; its title shows the first two, so the others must be learned
@@ -147,25 +144,8 @@ def toy_config(**overrides: Any) -> NgameConfig:
                           "encoder": EncoderConfig(source="random", dim=32, token_dropout=0.1, batch=256)} | overrides)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A method trained round by round: what each round was given and left, and the retriever made of it."""
-
-    corpus: Corpus
-    method: Method
-    rounds: dict[str, Round]
-    mined: dict[str, Mined]
-    starts: dict[str, Path | None]
-    befores: dict[str, Path | None]
-    outs: dict[str, Path]
-    metrics: dict[str, list[dict[str, float]]]
-    vectors: dict[str, np.ndarray]
-    retriever: Path
-    measured: dict[str, float]
-
-
 @cache
-def trained() -> Trained:
+def trained() -> Trial:
     """Train on the toy corpus, once a session, with one thread."""
     folder = Path(tempfile.mkdtemp(prefix="xc-toy-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -173,73 +153,14 @@ def trained() -> Trained:
     return train_all(toy_corpus(folder / "corpus"), Ngame(toy_config()), folder)
 
 
-UNWATCHED = Watch()
-
-
-def run_round(corpus: Corpus, method: Method, round_: Round, mined: Mined, folder: Path, *,
-              start: Path | None = None, before: Path | None = None,
-              watch: Watch = UNWATCHED) -> tuple[Path, list[dict[str, float]]]:
-    """Train a round from its beginning or from `folder`'s step checkpoint; return its folder and metrics."""
-    out = folder / "out"
-    out.mkdir(parents=True, exist_ok=True)
-    model = method.build(corpus, round_.stage, mined.vectors)
-    return out, train_round(method, model, corpus, round_, mined, start=start, before=before,
-                            scratch=folder / "scratch", out=out, watch=watch)
-
-
-def train_all(corpus: Corpus, method: Method, folder: Path) -> Trained:
-    """Mine, train and embed round by round, without any of the tasks."""
-    rounds = {round_.name: round_ for round_ in method.rounds()}
-    frozen = {stage.name for stage in method.stages() if stage.frozen}
-    newest: dict[str, Path] = {}
-    mined: dict[str, Mined] = {}
-    starts: dict[str, Path | None] = {}
-    befores: dict[str, Path | None] = {}
-    outs: dict[str, Path] = {}
-    metrics: dict[str, list[dict[str, float]]] = {}
-    vectors: dict[str, np.ndarray] = {}
-    for name, round_ in rounds.items():
-        first = round_.stage not in newest and len(newest) > 0
-        befores[name] = list(newest.values())[-1] if first else None
-        if first and (round_.stage in frozen or (round_.mines and round_.source < 0)):
-            vectors = embed(corpus, method, *list(newest.items())[-1])
-        found = Mined()
-        if round_.mines:
-            known = vectors or embed(corpus, method, round_.stage, outs[f"{round_.stage} round {round_.source}"])
-            found = method.mine({side: partial(known.__getitem__, side) for side in known}, corpus, round_)
-        mined[name] = replace(found, vectors=vectors)
-        starts[name] = newest.get(round_.stage)
-        newest[round_.stage], metrics[name] = run_round(corpus, method, round_, mined[name],
-                                                        folder / name.replace(" ", "-"), start=starts[name],
-                                                        before=befores[name])
-        outs[name] = newest[round_.stage]
-    (folder / "retriever").mkdir()
-    measured = method.retriever(newest, corpus, vectors, folder / "retriever")
-    return Trained(corpus, method, rounds, mined, starts, befores, outs, metrics, vectors, folder / "retriever",
-                   measured)
-
-
-def embed(corpus: Corpus, method: Method, stage: str, folder: Path) -> dict[str, np.ndarray]:
-    """Return the vectors of each side by the model of a round's folder."""
-    return {side: make() for side, make in method.vectors(read_model(corpus, method, stage, folder), corpus).items()}
-
-
-def read_model(corpus: Corpus, method: Method, stage: str, folder: Path) -> Model:
-    """Return the model of a round's folder."""
-    model = method.build(corpus, stage, {})
-    load_model(model, folder)
-    return model
-
-
-def precision(made: Trained) -> float:
+def precision(made: Trial) -> float:
     """P@1 of what was trained on the test split, in percent."""
-    retriever, corpus = Retriever.load(made.retriever), made.corpus
-    ids, scores = retriever.search(encode_all(retriever.encoder, corpus.sides["test"], QUERY), 20)
-    ids, _ = metrics.drop_filtered(ids, scores, corpus.filters["test"], 10)
-    return 100 * metrics.judge(ids, corpus.positives["test"], corpus.filters["test"], corpus.n_labels).hits[:, 0].mean()
+    ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
+    truth, filters = made.corpus.positives["test"], made.corpus.filters["test"]
+    return 100 * metrics.judge(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
 
 
-def ends_the_same_when_stopped(made: Trained, folder: Path, every: int) -> None:
+def ends_the_same_when_stopped(made: Trial, folder: Path, every: int) -> None:
     """Train every round again, stopped after each `every` steps and resumed; all bits must be those of `made`."""
     for name, round_ in made.rounds.items():
         while True:
