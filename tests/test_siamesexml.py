@@ -80,7 +80,7 @@ def test_the_bounded_likelihood_equals_equation_5(seed, likelihood, most):
 def test_a_perfect_score_has_a_bounded_loss_and_gradient():
     scores = torch.tensor([[1.0 + 1e-7, 1.0 + 1e-7]], requires_grad=True)
     loss = bounded_nll(scores, torch.tensor([[True, False]]), None, c=0.9, d=1.5, hard_negatives=torch.tensor([1]))
-    assert float(loss) == pytest.approx(-math.log(0.9) - math.log(0.1), rel=1e-4)
+    assert float(loss.detach()) == pytest.approx(-math.log(0.9) - math.log(0.1), rel=1e-4)
     assert torch.isfinite(torch.autograd.grad(loss, scores)[0]).all()
 
 
@@ -140,13 +140,21 @@ def test_module_iv_scores_by_the_residual_layer_of_a_labels_partition(corpus, tr
     batch = method.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "extreme"))
     columns, encoder = batch.blocks["own"].columns, model.encoder
     inner = encoder.trunk(corpus.sides["train"].tokens(rows), QUERY)
-    scores = model(batch).detach()
+    scores, counts = model(batch, 2)
+    block, every = batch.blocks["own"], torch.zeros(columns.shape)
     for r in range(len(rows)):
         for c, label in enumerate(columns[r].tolist()):
             head = encoder.heads[f"extreme{label % method.config.partitions}"]
             x = F.normalize(head(inner[r:r + 1]), dim=1)[0].detach()
             w = F.normalize(model.labels.weight[label], dim=0)
-            assert float(scores[r, c]) == pytest.approx(float(x @ w), abs=1e-5)
+            every[r, c] = x @ w
+    present = block.weights > 0
+    for r in range(len(rows)):
+        pushed = torch.nonzero(present[r] & ~block.positives[r])[:, 0].tolist()
+        hardest = sorted(pushed, key=lambda c, r=r: -float(every[r, c]))[:2 * int(block.positives[r].sum())]
+        pulled = torch.nonzero(present[r] & block.positives[r])[:, 0].tolist()
+        assert torch.nonzero(counts[r])[:, 0].tolist() == sorted(pulled + hardest)
+    torch.testing.assert_close(scores.detach()[counts], every[counts], rtol=1e-4, atol=1e-5)
 
 
 def test_hard_negatives_come_from_the_three_indexes(corpus, trained):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -35,6 +36,17 @@ class RowTable(nn.Module):
         leaf = self.weight[unique].requires_grad_()
         self._gathered.append((unique, leaf))
         return leaf, place
+
+    def score_pairs(self, queries: torch.Tensor, asked: torch.Tensor, ids: torch.Tensor, *,
+                    unit: bool = False) -> torch.Tensor:
+        """Return the inner products (p,) of queries[asked] with the rows of `ids`, at unit length where `unit`.
+
+        queries (q, d); asked, ids (p,). What a step reads and trains is what is asked for.
+        """
+        rows, place = self.gather(ids)
+        # Not rows[place]: the gradient of an index is summed by racing threads, and no two runs agree.
+        chosen = F.embedding(place, rows)
+        return (F.embedding(asked, queries) * (F.normalize(chosen, dim=1) if unit else chosen)).sum(1)
 
     def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return the touched rows' ids (u,), sorted, and gradients (u, d), and forget them; None if untouched."""

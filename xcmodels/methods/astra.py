@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from xcmodels import ann, limits, losses, mining, seeds
@@ -108,16 +107,15 @@ class OneVsAll(Model):
         return self.labels.weight.cpu().numpy()
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the logits of each block of a batch, (R, C)."""
+        """Return the logits of each block of a batch, (R, C); of no meaning where the weight is 0."""
         queries = self.encoder.heads[QUERY](self.encoder.trunk(batch.sides["queries"].tokens, QUERY))
-        pool = batch.sides["labels"].ids
-        own = batch.blocks["own"].columns if "own" in batch.blocks else None
-        rows, place = self.labels.gather(pool if own is None else torch.cat([pool, own.flatten()]))
-        scores = {"pool": queries @ rows[place[:len(pool)]].T}
-        if own is not None:
-            # Not rows[...]: the gradient of an index is summed by racing threads, and no two runs agree.
-            chosen = F.embedding(place[len(pool):].view_as(own), rows)
-            scores["own"] = torch.einsum("rd,rcd->rc", queries, chosen)
+        rows, place = self.labels.gather(batch.sides["labels"].ids)
+        scores = {"pool": queries @ rows[place].T}
+        if (own := batch.blocks.get("own")) is not None:
+            assert own.columns is not None and own.weights is not None
+            asked, slot = torch.nonzero(own.weights, as_tuple=True)
+            found = self.labels.score_pairs(queries, asked, own.columns[asked, slot])
+            scores["own"] = torch.zeros_like(own.weights).index_put((asked, slot), found)
         return {name: self.scale * of + self.bias for name, of in scores.items()}
 
 

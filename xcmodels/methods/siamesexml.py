@@ -113,18 +113,29 @@ class Extreme(Model):
         """The classifiers, and in SiameseXML++ the token embeddings."""
         return {"labels": self.labels} | (self.encoder.tables() if self.joint else {})
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Return the cosines (R, C) of queries with the classifiers of their own labels."""
-        columns = batch.blocks["own"].columns
-        assert columns is not None
-        queries = batch.sides["queries"]
-        pooled = queries.vectors if queries.vectors is not None else self.encoder.pool(batch.sides)["queries"]
-        embedded = self.encoder.view(pooled, EXTREME).view(len(pooled), self.partitions, -1)
-        rows, place = self.labels.gather(columns.flatten())
-        # Not rows[...]: the gradient of an index is summed by racing threads, and no two runs agree.
-        chosen = F.embedding(place.view_as(columns), F.normalize(rows, dim=1))
-        scores = torch.einsum("rpd,rcd->rcp", embedded, chosen)
-        return scores.gather(2, (columns % self.partitions)[:, :, None])[:, :, 0]
+    def forward(self, batch: Batch, kappa: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines (R, C) of queries with classifiers, and which of them count (R, C) bool.
+
+        Those of positives do, and of each query's hardest labels, `kappa` for each of its positives.
+        """
+        block, side = batch.blocks["own"], batch.sides["queries"]
+        assert block.columns is not None and block.weights is not None
+        pooled = side.vectors if side.vectors is not None else self.encoder.pool(batch.sides)["queries"]
+        embedded = self.encoder.view(pooled, EXTREME).view(len(pooled) * self.partitions, -1)
+        with torch.no_grad():   # a label that is not among the hardest is read, and not trained
+            every = self._cosines(embedded, block.columns, block.weights > 0)
+            pushed = every.masked_fill(block.positives | (block.weights == 0), -torch.inf)
+            rank = pushed.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+            most = kappa * block.positives.sum(1, keepdim=True)
+            counts = (block.weights > 0) & (block.positives | (rank < most))
+        return self._cosines(embedded, block.columns, counts), counts
+
+    def _cosines(self, embedded: torch.Tensor, columns: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Return the cosines that are wanted, (R, C), 0 elsewhere; label l is scored by part l mod partitions."""
+        row, slot = torch.nonzero(wanted, as_tuple=True)
+        labels = columns[row, slot]
+        found = self.labels.score_pairs(embedded, row * self.partitions + labels % self.partitions, labels, unit=True)
+        return embedded.new_zeros(columns.shape).index_put((row, slot), found)
 
 
 class Siamesexml:
@@ -205,9 +216,10 @@ class Siamesexml:
         """Equation 6 (I), or the incomplete negative log-likelihood over classifiers (IV)."""
         if isinstance(model, Extreme):
             config, block = self.config.extreme, batch.blocks["own"]
-            most = config.negatives * block.positives.sum(1)
-            return {"nll": losses.bounded_nll(model(batch), block.positives, block.weights, c=config.c, d=config.d,
-                                              hard_negatives=most)}
+            scores, counts = model(batch, config.negatives)
+            assert block.weights is not None
+            return {"nll": losses.bounded_nll(scores, block.positives, block.weights * counts, c=config.c, d=config.d,
+                                              hard_negatives=counts.sum(1))}
         assert isinstance(model, Encoder)
         config, block, share = self.config.siamese, batch.blocks["labels"], self.config.centroid
         pooled = model.pool(batch.sides, ("queries", "seconds"))

@@ -9,10 +9,10 @@ from xcmodels.presets.settings import Preset, Settings, learned
 
 def _cpu(*, joint: bool) -> Settings:
     return Settings(PrepareConfig(), SiamesexmlConfig(
-        joint=joint, token_lr=5e-4 if joint else 0.0, shortlist=100, mined=30,
-        siamese=LikelihoodConfig(epochs=15, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, c=0.9, d=1.5,
+        joint=joint, token_lr=5e-4 if joint else 0.0, shortlist=100, mined=20,
+        siamese=LikelihoodConfig(epochs=12, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, c=0.9, d=1.5,
                                  negatives=5),
-        extreme=LikelihoodConfig(epochs=8, batch_size=1024, lr=1e-3, table_lr=1e-3, warmup=50, c=0.75, d=3.0,
+        extreme=LikelihoodConfig(epochs=6, batch_size=1024, lr=1e-3, table_lr=1e-3, warmup=50, c=0.75, d=3.0,
                                  negatives=5)))
 
 
