@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tests import oracles
 from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels import seeds
+from xcmodels.combine import FusionConfig
 from xcmodels.method import Mined
 from xcmodels.methods.unidec import CLASSIFIER, Unidec, UnidecConfig
 from xcmodels.presets import PRESETS, resolve
@@ -23,7 +24,8 @@ TOY = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-
                    encoder=EncoderConfig(source="random", dim=32, batch=256))
 RELATIVES = {"unidec": {}, "depsl": {"balance": 1.0, "serve": "encoder"}, "tanh": {"head": "tanh", "dim": 24},
              "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
-             "classifier": {"balance": 0.0, "serve": "classifier"}}
+             "classifier": {"balance": 0.0, "serve": "classifier"},
+             "fused": {"fused": True, "unit": False, "fusion": FusionConfig(shortlist=20, min_leaf=20)}}
 for name in ("dpr", "tas", "ance", "dexml"):
     own = resolve(name, "cpu", {}).method
     RELATIVES[name] = {key: getattr(own, key) for key in
@@ -163,6 +165,23 @@ def test_what_is_served(corpus, trained, tmp_path):
     assert max(served["both"], key=served["both"].__getitem__) == 3
 
 
+def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, tmp_path):
+    newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
+    config = replace(TOY, **RELATIVES["fused"])
+    measured = Unidec(config).retriever(newest, corpus, {}, tmp_path)
+    assert measured["relevant"] > 0
+    retriever = Retriever.load(tmp_path)
+    query = retriever.embed(["l3w1 l3w0"], ["l3w2"])
+    z, w = retriever.indexes["labels"].vectors[:, :32], retriever.indexes["labels"].vectors[:, 32:]
+    assert np.array_equal(retriever.combine.embeddings, z) and np.array_equal(retriever.combine.classifiers, w)
+    ids, scores = retriever.search(query, 5)
+    similar, classified = query[0, :32] @ z.T, query[0, 32:] @ w.T
+    seen = np.stack([similar, classified, corpus.frequencies()], axis=1).astype(np.float32)
+    wanted = retriever.combine.tree.predict(seen) + similar + classified
+    assert scores[0] == pytest.approx(wanted[ids[0]], abs=1e-5)
+    assert ids[0, 0] == 3
+
+
 def test_classifiers_at_the_length_they_learned(corpus, trained, tmp_path):
     newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
     Unidec(replace(TOY, serve="classifier", unit=False)).retriever(newest, corpus, trained.vectors, tmp_path)
@@ -172,7 +191,7 @@ def test_classifiers_at_the_length_they_learned(corpus, trained, tmp_path):
     assert np.ptp(np.linalg.norm(held, axis=1)) > 0.05
 
 
-@pytest.mark.parametrize("changed", [{"serve": "encoder"}, {"unit": False}, {"index": "exact"}])
+@pytest.mark.parametrize("changed", [{"serve": "encoder"}, {"unit": False}, {"fused": True}, {"index": "exact"}])
 def test_what_is_served_does_not_train_again(changed):
     one, other = Unidec(TOY), Unidec(replace(TOY, **changed))
     assert one.settings("joint") == other.settings("joint")

@@ -15,8 +15,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
 from xcmodels import metrics
+from xcmodels.combine import FusionConfig
 from xcmodels.corpus import Corpus, Ragged, Texts
-from xcmodels.methods.ngame import FusionConfig, ModuleConfig, Ngame, NgameConfig
+from xcmodels.methods.ngame import ModuleConfig, Ngame, NgameConfig
 from xcmodels.retrieval import Retriever
 from xcmodels.tokens import Tokenizer
 from xcmodels.training import Interrupted, Progress, Watch

@@ -5,14 +5,15 @@ A combination scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none)
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from xcmodels.ann import Index
-from xcmodels.fusion import RegressionTree
+from xcmodels.corpus import Corpus
+from xcmodels.fusion import RegressionTree, fit_tree
 
 
 class Combine(Protocol):
@@ -51,7 +52,11 @@ class InnerProduct:
 
 @dataclass(frozen=True)
 class TreeFusion:
-    """NGAME's fused score: T(z^T x, w^T x, f) + z^T x + w^T x (Appendix C)."""
+    """NGAME's fused score: T(z^T x, w^T x, f) + z^T x + w^T x (Appendix C).
+
+    z reads the first dimensions of a query vector and w the last: where the two have vectors of their own, a query
+    shows them end to end.
+    """
 
     tree: RegressionTree
     embeddings: np.ndarray     # (L, d), z
@@ -62,14 +67,17 @@ class TreeFusion:
     def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
-        labels = ids[rows, slots]
-        similar = pair_scores(queries, self.embeddings, rows, labels)
-        classified = pair_scores(queries, self.classifiers, rows, labels)
-        fused = self.tree.predict(np.stack([similar, classified, self.frequencies[labels]], axis=1))
-        return _spread(ids.shape, rows, slots, fused + similar + classified)
+        features = self.features(queries, rows, ids[rows, slots])
+        return _spread(ids.shape, rows, slots, self.tree.predict(features) + features[:, 0] + features[:, 1])
+
+    def features(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return z^T x, w^T x and f of (query row, label) pairs, (p, 3)."""
+        similar = pair_scores(queries[:, :self.embeddings.shape[1]], self.embeddings, rows, labels)
+        classified = pair_scores(queries[:, -self.classifiers.shape[1]:], self.classifiers, rows, labels)
+        return np.stack([similar, classified, self.frequencies[labels]], axis=1)
 
     def save(self, folder: Path) -> None:
-        """Write the tree, the embeddings and the frequencies; the classifiers are the index's."""
+        """Write the tree, the embeddings and the frequencies; the classifiers are the last dimensions of the index."""
         self.tree.save(folder / "fusion.npz")
         np.save(folder / "embeddings.npy", self.embeddings)
         np.save(folder / "frequencies.npy", self.frequencies)
@@ -77,8 +85,39 @@ class TreeFusion:
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":
         """Map what `save` wrote."""
-        return cls(RegressionTree.load(folder / "fusion.npz"), np.load(folder / "embeddings.npy", mmap_mode="r"),
-                   indexes["classifier"].vectors, np.load(folder / "frequencies.npy", mmap_mode="r"))
+        embeddings = np.load(folder / "embeddings.npy", mmap_mode="r")
+        (index,) = indexes.values()
+        return cls(RegressionTree.load(folder / "fusion.npz"), embeddings, index.vectors[:, -embeddings.shape[1]:],
+                   np.load(folder / "frequencies.npy", mmap_mode="r"))
+
+
+@dataclass(frozen=True)
+class FusionConfig:
+    """The settings of the score fusion, fitted on the validation split."""
+
+    depth: int = 7
+    shortlist: int = 200       # labels of a query whose scores are fused
+    min_leaf: int = 50         # pairs
+
+
+def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddings: np.ndarray,
+               classifiers: np.ndarray, config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
+    """Fit the tree on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
+
+    Returns the fusion, and how many pairs it was fitted on. The paper adds the positives that the shortlist has missed.
+    Those are the only pairs of low scores then, all of them relevant, and the tree learns that a low score is a good
+    sign; here it sees what it will be asked about.
+    """
+    row, slot = np.nonzero(ids >= 0)
+    banned = corpus.filters["train"].subset(corpus.validation)
+    kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))
+    truth = corpus.positives["train"].subset(corpus.validation)
+    relevant = np.isin(kept, truth.keys(corpus.n_labels))
+    nothing = RegressionTree(np.zeros(0, int), np.zeros(0, np.float32), np.zeros(1, np.float32))
+    fusion = TreeFusion(nothing, embeddings, classifiers, corpus.frequencies().astype(np.float32))
+    tree = fit_tree(fusion.features(queries, kept // corpus.n_labels, kept % corpus.n_labels),
+                    relevant.astype(np.float32), depth=config.depth, min_leaf=config.min_leaf)
+    return replace(fusion, tree=tree), {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from xcmodels import ann, limits, losses, mining, seeds
 from xcmodels.batching import Batch, Entries, epoch_order, padded, pooled_block, sample_positive
 from xcmodels.checkpoint import load_model
-from xcmodels.combine import TreeFusion, pair_scores
+from xcmodels.combine import FusionConfig, fit_fusion
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, build_encoder, encode_all
-from xcmodels.fusion import fit_tree
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import Proposer, candidates, save_retriever
 from xcmodels.tables import RowTable
@@ -47,15 +46,6 @@ class ModuleConfig(mining.ClusterSchedule):
         limits.at_least(self, 1, "batch_size", "cluster_size", "cluster_max", "positives", "negatives")
         limits.at_least(self, 0, "lr", "table_lr", "warmup", "margin", "temperature")
         limits.share(self, "dropout", whole=False)
-
-
-@dataclass(frozen=True)
-class FusionConfig:
-    """The settings of the score fusion, fitted on the validation split."""
-
-    depth: int = 7
-    shortlist: int = 200       # labels of a query whose scores are fused
-    min_leaf: int = 50         # pairs
 
 
 @dataclass(frozen=True)
@@ -196,32 +186,14 @@ class Ngame:
         weights = classifiers.table.weight.numpy()
         index = ann.build(weights, ann.choose(self.config.index, corpus.n_labels))
         queries = vectors["queries"][corpus.validation]
-        rows, labels = self._fusion_pairs(corpus, index, queries)
-        frequencies = corpus.frequencies().astype(np.float32)
-        features = np.stack([pair_scores(queries, vectors["labels"], rows, labels),
-                             pair_scores(queries, weights, rows, labels), frequencies[labels]], axis=1)
-        truth = corpus.positives["train"].subset(corpus.validation)
-        relevant = np.isin(rows * corpus.n_labels + labels, truth.keys(corpus.n_labels))
-        tree = fit_tree(features, relevant.astype(np.float32), depth=self.config.fusion.depth,
-                        min_leaf=self.config.fusion.min_leaf)
+        ids = candidates([Proposer(index)], queries, self.config.fusion.shortlist)
+        fusion, measured = fit_fusion(corpus, queries, ids, embeddings=vectors["labels"], classifiers=weights,
+                                      config=self.config.fusion)
         encoder = build_encoder(self.config.encoder, corpus.idf, self.seed)
         load_model(encoder, models[ENCODER])
         save_retriever(out, corpus, method=self.name, encoder=encoder, indexes={CLASSIFIER: Proposer(index)},
-                       shortlist=self.config.fusion.shortlist,
-                       scores=TreeFusion(tree, vectors["labels"], weights, frequencies))
-        return {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
-
-    def _fusion_pairs(self, corpus: Corpus, index: ann.Index, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the (validation row, label) pairs to fit on: each query's shortlist less its filter pairs.
-
-        The paper adds the positives that the shortlist has missed. Those are the only pairs of low scores then, all of
-        them relevant, and the tree learns that a low score is a good sign; here it sees what it will be asked about.
-        """
-        ids = candidates([Proposer(index)], queries, self.config.fusion.shortlist)
-        row, slot = np.nonzero(ids >= 0)
-        banned = corpus.filters["train"].subset(corpus.validation)
-        kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))
-        return kept // corpus.n_labels, kept % corpus.n_labels
+                       shortlist=self.config.fusion.shortlist, scores=fusion)
+        return measured
 
 
-__all__ = ["CLASSIFIER", "ENCODER", "FusionConfig", "ModuleConfig", "Ngame", "NgameConfig"]
+__all__ = ["CLASSIFIER", "ENCODER", "ModuleConfig", "Ngame", "NgameConfig"]

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 from xcmodels import ann, limits, losses, mining, seeds
 from xcmodels.batching import Batch, Block, Entries, epoch_order, pooled_block, sample_columns, sample_some
 from xcmodels.checkpoint import load_model
-from xcmodels.combine import InnerProduct
+from xcmodels.combine import Combine, FusionConfig, InnerProduct, fit_fusion
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
-from xcmodels.retrieval import Proposer, save_retriever
+from xcmodels.retrieval import Proposer, candidates, save_retriever
 from xcmodels.tables import RowTable
 from xcmodels.training import device
 from xcmodels.trunks import EncoderConfig
@@ -56,6 +56,8 @@ class UnidecConfig(mining.ClusterSchedule):
     dropout: float = 0.1         # on the projections
     serve: str = "both"          # both | encoder | classifier: whose scores rank the labels
     unit: bool = True            # classifiers are served at unit length (section 3.4), or at the length they learned
+    fused: bool = False          # where both are served: NGAME's tree fuses them; it knows how frequent a label is
+    fusion: FusionConfig = field(default_factory=FusionConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     index: str = "auto"          # auto | exact | hnsw
     seed: int = 0
@@ -126,7 +128,7 @@ class Unidec:
     def settings(self, stage: str) -> dict[str, object]:
         """Training depends on everything but what is served and how it is indexed."""
         own = asdict(self.config)
-        served = {name: own.pop(name) for name in ("serve", "unit", "index")}
+        served = {name: own.pop(name) for name in ("serve", "unit", "fused", "fusion", "index")}
         return {**own, **(served if stage == "retriever" else {})}
 
     def rounds(self) -> list[Round]:
@@ -217,9 +219,17 @@ class Unidec:
             weight = model.labels.weight
             halves.append((F.normalize(weight, dim=1) if self.config.unit else weight).numpy())
         index = ann.build(np.ascontiguousarray(np.concatenate(halves, axis=1)), self.config.index)
-        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": Proposer(index)},
-                       shortlist=0, scores=InnerProduct(index.vectors))
-        return {}
+        proposer, depth = Proposer(index), 0
+        scores: Combine = InnerProduct(index.vectors)
+        measured: dict[str, float] = {}
+        if self.config.fused and self.config.serve == "both":
+            depth = self.config.fusion.shortlist
+            queries = encode_all(model.encoder, corpus.sides["train"], QUERY, rows=corpus.validation)
+            scores, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth), embeddings=halves[0],
+                                          classifiers=halves[1], config=self.config.fusion)
+        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": proposer},
+                       shortlist=depth, scores=scores)
+        return measured
 
 
 __all__ = ["CLASSIFIER", "STAGE", "Unidec", "UnidecConfig"]

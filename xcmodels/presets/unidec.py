@@ -41,11 +41,12 @@ def _presets(about: str, **changed: object) -> dict[str, Preset]:
                               lambda: learned(_cpu(**changed))),
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
                          lambda: _paper(MINILM, 384, 60, **({"bce": 0.0} | changed))),
-        "paper": Preset(f"{about}; DistilBERT from the hub, a GPU", lambda: _paper(HUB, 384, 100, **changed)),
+        "paper": Preset(f"{about}; DistilBERT from the hub, a GPU",
+                        lambda: _paper(HUB, 384, 100, **(changed | {"fused": False}))),
     }
 
 
-UNIDEC = _presets("dual encoder and classifier together, pick-some-labels")
+UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", fused=True)
 DEPSL = _presets("UniDEC's dual encoder alone", **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", **_DPR)
 TAS = _presets("DPR with batches clustered once (TAS)", **_TAS)
