@@ -21,7 +21,7 @@ from xcmodels.trial import embed, train_all
 from xcmodels.trunks import EncoderConfig
 
 TOY = AstraConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=0.1, warmup=5, refresh_from=3,
-                  refresh_every=3, ahead=1, positives=3, hard=5, uniform=20,
+                  refresh_every=3, ahead=1, positives=3, hard=5, uniform=20, bias=-10.0,
                   encoder=EncoderConfig(source="random", dim=32, batch=256))
 RELATIVES = {"astra": {}, "random": {"negatives": "random"}, "hard": {"negatives": "hard"},
              "curriculum": {"negatives": "curriculum"}, "over the encoder": {"source": "encoder"},

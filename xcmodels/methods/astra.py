@@ -51,7 +51,7 @@ class AstraConfig(mining.Schedule):
     ahead: int = 2               # epochs before a refresh at whose end the model that it mines with is taken
     start: str = "label"         # label | random: classifiers begin at the embeddings of label texts, or about zero
     scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here
-    bias: float = -10.0
+    bias: float = -16.0
     dim: int = 0                 # of the bottleneck; 0 = as the trunk
     dropout: float = 0.0         # on query vectors
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
