@@ -9,6 +9,7 @@ from pathlib import Path
 from data_contracts.errors import ProjectError
 
 FULL = 8_000_000    # bytes free below which Prefect's server cannot be expected to work
+NO_SPACE = "No space left on device"
 
 
 def set_up(home: Path) -> None:
@@ -39,7 +40,8 @@ def full_disk_explained(home: Path) -> Iterator[None]:
         raise
     except Exception as error:
         free = shutil.disk_usage(home).free
-        if free >= FULL:
+        # What failed to be written is gone by now, and may have left room.
+        if free >= FULL and NO_SPACE not in str(error):
             raise
         raise ProjectError(f"the disk of {home} is full: {free / 1e6:.1f} MB free",
                            hint="free space on that disk; the same command resumes") from error
