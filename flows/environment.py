@@ -43,5 +43,6 @@ def full_disk_explained(home: Path) -> Iterator[None]:
         # What failed to be written is gone by now, and may have left room.
         if free >= FULL and NO_SPACE not in str(error):
             raise
-        raise ProjectError(f"the disk of {home} is full: {free / 1e6:.1f} MB free",
+        what = "is full" if free < FULL else "had no room for a file"
+        raise ProjectError(f"the disk of {home} {what}: {free / 1e6:,.1f} MB free",
                            hint="free space on that disk; the same command resumes") from error

@@ -79,7 +79,7 @@ def test_a_full_disk_is_the_cause_of_what_prefect_says(tmp_path, monkeypatch):
     with pytest.raises(ProjectError, match=r"is full: 0\.0 MB free"), full_disk_explained(tmp_path):
         raise RuntimeError("Server error '500 Internal Server Error'")
     monkeypatch.undo()
-    with pytest.raises(ProjectError, match="is full"), full_disk_explained(tmp_path):
+    with pytest.raises(ProjectError, match="had no room for a file"), full_disk_explained(tmp_path):
         raise ValueError("Error while serializing: I/O error: No space left on device (os error 28)")
     with pytest.raises(RuntimeError, match="500"), full_disk_explained(tmp_path):
         raise RuntimeError("Server error '500 Internal Server Error'")
