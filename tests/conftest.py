@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.faults import artifact, quick, store  # noqa: F401
 from tests.planted import write_planted
 from tests.raw_folders import xc_json, xc_sparse  # noqa: F401
+from tests.toy import toy_corpus
 from tests.whole_runs import command
+from xcmodels.corpus import Corpus
 
 os.environ.update({
     "DO_NOT_TRACK": "true", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -89,3 +92,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory, planted: Path, xc) -> tuple[
     code, out, said = xc(*command(planted, home))
     assert code == 0, said
     return home, json.loads(out), said
+
+
+@pytest.fixture
+def one_thread() -> None:
+    """Let torch compute by one thread, so that a sum has one order."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """The toy corpus, packed; not to be changed."""
+    return toy_corpus(tmp_path_factory.mktemp("toy"))

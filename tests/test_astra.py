@@ -20,6 +20,7 @@ from xcmodels.retrieval import Retriever
 from xcmodels.trial import embed, train_all
 from xcmodels.trunks import EncoderConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOY = AstraConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=0.1, warmup=5, refresh_from=3,
                   refresh_every=3, ahead=1, positives=3, hard=5, uniform=20, bias=-10.0,
                   encoder=EncoderConfig(source="random", dim=32, batch=256))
@@ -27,16 +28,6 @@ RELATIVES = {"astra": {}, "random": {"negatives": "random"}, "hard": {"negatives
              "curriculum": {"negatives": "curriculum"}, "over the encoder": {"source": "encoder"},
              "renee": {"every_label": True}, "fresh": {"ahead": 0}, "one positive": {"positives": 1},
              "bottleneck": {"dim": 24}}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return toy_corpus(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.test_unidec import RELATIVES
 from tests.test_unidec import TOY as JOINT
-from tests.toy import ends_the_same_when_stopped, precision, toy_config, toy_corpus
+from tests.toy import ends_the_same_when_stopped, precision, toy_config
 from xcmodels import seeds
 from xcmodels.bandit import FLOOR, SIGMA, Bandit
 from xcmodels.method import Mined
@@ -19,21 +19,12 @@ from xcmodels.presets import PRESETS, flat, resolve
 from xcmodels.retrieval import Retriever
 from xcmodels.trial import embed, train_all
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 BASES = {"ramen": toy_config(), "ramen-ance": replace(JOINT, **RELATIVES["ance"])}
 
 
 def made(name, **graph):
     return METHODS[name](RamenConfig(BASES[name], GraphConfig(**graph)))
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return toy_corpus(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module", params=BASES)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from tests.test_losses import case
-from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
+from tests.toy import ends_the_same_when_stopped, precision
 from xcmodels import seeds
 from xcmodels.encoders import QUERY
 from xcmodels.losses import bounded_nll
@@ -23,21 +23,12 @@ from xcmodels.retrieval import Retriever
 from xcmodels.trial import embed, train_all
 from xcmodels.trunks import EncoderConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOY = SiamesexmlConfig(
     siamese=LikelihoodConfig(epochs=30, batch_size=32, lr=2e-3, table_lr=1e-2, warmup=5, c=0.9, d=1.5, negatives=3),
     extreme=LikelihoodConfig(epochs=6, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, c=0.75, d=3.0, negatives=3),
     shortlist=20, mined=8, dropout=0.1, token_lr=3e-3, encoder=EncoderConfig(source="random", dim=32, batch=256))
 RELATIVES = {"siamesexml": {}, "++": {"joint": True}, "partitions": {"partitions": 3}, "plain": {"correlation": False}}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return toy_corpus(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module", params=RELATIVES)

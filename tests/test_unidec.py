@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from tests import oracles
-from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
+from tests.toy import ends_the_same_when_stopped, precision
 from xcmodels import seeds
 from xcmodels.combine import FusionConfig
 from xcmodels.method import Mined
@@ -19,6 +19,7 @@ from xcmodels.retrieval import Retriever
 from xcmodels.trial import train_all
 from xcmodels.trunks import EncoderConfig
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TOY = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-2, warmup=5, refresh_from=4,
                    refresh_every=2, double_every=2, cluster_size=4, cluster_max=8, negatives=3, positives=2,
                    encoder=EncoderConfig(source="random", dim=32, batch=256))
@@ -31,16 +32,6 @@ for name in ("dpr", "tas", "ance", "dexml"):
     RELATIVES[name] = {key: getattr(own, key) for key in
                        ("balance", "serve", "positives", "symmetric", "cluster_size", "negatives", "every_label")}
     RELATIVES[name]["refresh_every"] = 2 if name != "tas" else own.refresh_every
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return toy_corpus(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,10 @@ embeddings; module IV trains them with a residual layer over the frozen encoder,
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 
@@ -20,12 +19,12 @@ from xcmodels import ann, limits, losses, metrics, seeds
 from xcmodels.batching import Batch, Entries, drawn_block, own_block, sample_positive
 from xcmodels.checkpoint import load_model, load_part
 from xcmodels.combine import CentroidMix, InnerProduct
-from xcmodels.corpus import Corpus, Ragged
+from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
-from xcmodels.graph import label_correlation
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.mining import may_be_pushed, spared_pairs
 from xcmodels.retrieval import Proposer, best_of, candidates, save_retriever
+from xcmodels.shortlist import Shortlist, correlation, label_centroids, queries_of, unit
 from xcmodels.tables import RowTable
 from xcmodels.training import device
 from xcmodels.trunks import EncoderConfig
@@ -191,7 +190,7 @@ class Siamesexml:
         rng = seeds.generator(self.seed, "order", round_.stage, epoch)
         if round_.stage == EXTREME:
             return rng.permutation(corpus.training_rows())
-        frequencies = _queries_of(corpus).lengths
+        frequencies = queries_of(corpus).lengths
         known = np.flatnonzero(frequencies)
         share = frequencies[known] ** self.config.power
         return rng.choice(known, len(known), p=share / share.sum())
@@ -204,7 +203,7 @@ class Siamesexml:
                 else Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
             return Batch({"queries": asked},
                          {"own": own_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
-        queries = _queries_of(corpus)
+        queries = queries_of(corpus)
         first, second = (sample_positive(queries, rows, rng).astype(np.int64) for _ in range(2))
         text = corpus.sides["train"].tokens
         return Batch({"labels": Entries(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
@@ -285,62 +284,18 @@ class Siamesexml:
 
     def _smoothed(self, corpus: Corpus, inner: np.ndarray) -> np.ndarray:
         """Return the label embeddings averaged over correlated labels, at unit length (module II)."""
-        return _unit(_correlation(corpus, self.seed) @ inner) if self.config.correlation else inner
+        return unit(correlation(corpus, self.seed) @ inner) if self.config.correlation else inner
 
-    def _shortlist(self, corpus: Corpus, queries: np.ndarray, labels: np.ndarray) -> "Shortlist":
+    def _shortlist(self, corpus: Corpus, queries: np.ndarray, labels: np.ndarray) -> Shortlist:
         """Return the three indexes over intermediate embeddings, and the score that ranks what they propose."""
         rows = corpus.training_rows()
-        centroids = _centroids(corpus, queries)
+        centroids = label_centroids(corpus, queries)
         kind = self.config.index
         return Shortlist(
             {"texts": Proposer(ann.build(self._smoothed(corpus, labels), kind)),
              "centroids": Proposer(ann.build(centroids, kind)),
              "queries": Proposer(ann.build(queries[rows], kind), corpus.positives["train"].subset(rows))},
             InnerProduct(labels + centroids))
-
-
-@dataclass(frozen=True)
-class Shortlist:
-    """What proposes labels for a query's intermediate embedding, and how they are ranked before module IV."""
-
-    proposers: Mapping[str, Proposer]
-    scores: InnerProduct
-
-    def best(self, queries: np.ndarray, spared: np.ndarray, depth: int, k: int) -> np.ndarray:
-        """Return the k best labels (n, k) of the `depth` that each index proposes, less `spared` pairs, -1 padded."""
-        n_labels = len(self.scores.vectors)
-        ids = candidates(self.proposers.values(), queries, depth)
-        ids[~may_be_pushed(ids, spared, n_labels)] = -1
-        found, _ = best_of(ids, self.scores(queries, ids), k)
-        return np.pad(found, ((0, 0), (0, k - found.shape[1])), constant_values=-1)
-
-
-@lru_cache(maxsize=1)
-def _queries_of(corpus: Corpus) -> Ragged:
-    """Return the training queries of each label, (L, ...), without the validation split."""
-    values, lengths = corpus.positives["train"].take(rows := corpus.training_rows())
-    return Ragged.of_pairs(values.astype(np.int64), np.repeat(rows, lengths), corpus.n_labels)
-
-
-@lru_cache(maxsize=1)
-def _correlation(corpus: Corpus, seed: int) -> sp.csr_array:
-    """Return the label correlation operator of the training queries, (L, L)."""
-    of = _queries_of(corpus)
-    pairs = sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets),
-                         shape=(corpus.n_labels, len(corpus.sides["train"])))
-    return label_correlation(pairs.T.tocsr(), seed=seed)
-
-
-def _centroids(corpus: Corpus, queries: np.ndarray) -> np.ndarray:
-    """Return the mean embedding of each label's training queries at unit length, (L, d); zero where it has none."""
-    of = _queries_of(corpus)
-    shape = corpus.n_labels, len(queries)
-    return _unit(sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets), shape=shape) @ queries)
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 __all__ = ["EXTREME", "INNER", "SIAMESE", "LikelihoodConfig", "Siamesexml", "SiamesexmlConfig"]

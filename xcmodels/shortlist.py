@@ -1,0 +1,59 @@
+"""What SiameseXML mines and predicts from: indexes that propose labels, and what its labels look like to them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import scipy.sparse as sp
+
+from xcmodels.combine import InnerProduct
+from xcmodels.corpus import Corpus, Ragged
+from xcmodels.graph import label_correlation
+from xcmodels.mining import may_be_pushed
+from xcmodels.retrieval import Proposer, best_of, candidates
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """What proposes labels for a query's intermediate embedding, and how they are ranked before module IV."""
+
+    proposers: Mapping[str, Proposer]
+    scores: InnerProduct
+
+    def best(self, queries: np.ndarray, spared: np.ndarray, depth: int, k: int) -> np.ndarray:
+        """Return the k best labels (n, k) of the `depth` that each index proposes, less `spared` pairs, -1 padded."""
+        n_labels = len(self.scores.vectors)
+        ids = candidates(self.proposers.values(), queries, depth)
+        ids[~may_be_pushed(ids, spared, n_labels)] = -1
+        found, _ = best_of(ids, self.scores(queries, ids), k)
+        return np.pad(found, ((0, 0), (0, k - found.shape[1])), constant_values=-1)
+
+
+@lru_cache(maxsize=1)
+def queries_of(corpus: Corpus) -> Ragged:
+    """Return the training queries of each label, (L, ...), without the validation split."""
+    values, lengths = corpus.positives["train"].take(rows := corpus.training_rows())
+    return Ragged.of_pairs(values.astype(np.int64), np.repeat(rows, lengths), corpus.n_labels)
+
+
+@lru_cache(maxsize=1)
+def correlation(corpus: Corpus, seed: int) -> sp.csr_array:
+    """Return the label correlation operator of the training queries, (L, L)."""
+    of = queries_of(corpus)
+    pairs = sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets),
+                         shape=(corpus.n_labels, len(corpus.sides["train"])))
+    return label_correlation(pairs.T.tocsr(), seed=seed)
+
+
+def label_centroids(corpus: Corpus, queries: np.ndarray) -> np.ndarray:
+    """Return the mean embedding of each label's training queries at unit length, (L, d); zero where it has none."""
+    of = queries_of(corpus)
+    shape = corpus.n_labels, len(queries)
+    return unit(sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets), shape=shape) @ queries)
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return the rows at unit length; a row of zeros stays."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
