@@ -150,9 +150,10 @@ def presets(*, as_json: Json = False) -> None:
         print(json.dumps({method: {name: {"about": each.about, "settings": flat(each.settings())}
                                    for name, each in named.items()} for method, named in PRESETS.items()}, indent=1))
         return
-    for method, named in PRESETS.items():
-        for name, each in named.items():
-            print(f"{method:<10} {name:<12} {each.about}")
+    rows = [(method, name, each.about) for method, named in PRESETS.items() for name, each in named.items()]
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for method, name, about in rows:
+        print(f"{method:<{first}} {name:<{second}} {about}")
 
 
 def _flow(until: str, job: Job, tracked: Tracked) -> Any:

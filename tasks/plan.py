@@ -12,6 +12,7 @@ from tasks.sources import RawDataSet, describe
 from tasks.steps import Step
 from xcmodels.method import Method
 from xcmodels.methods import METHODS
+from xcmodels.methods.ramen import RamenConfig
 from xcmodels.presets import Settings, flat, resolve
 
 
@@ -57,7 +58,11 @@ def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> t
         settings = resolve(method, preset, overrides)
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
-    return describe(data), settings
+    raw = describe(data)
+    if isinstance(settings.method, RamenConfig) and not (raw.anchors and settings.prepare.walks):
+        raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
+                         hint="add one (docs/data.md), leave prepare.walks true, or run its base instead")
+    return raw, settings
 
 
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:

@@ -29,6 +29,17 @@ def break_rows(planted: Path, data: Path, change: Callable[[list[dict]], None]) 
         stream.writelines(json.dumps(row) + "\n" for row in rows)
 
 
+def test_ramen_wants_a_graph(planted, xc, tmp_path):
+    data = tmp_path / "bare"
+    shutil.copytree(planted, data, ignore=shutil.ignore_patterns("group*"))
+    code, _, said = xc("run", "--data", str(data), "--method", "ramen", "--home", str(tmp_path / "home"))
+    assert code == 2 and "has no anchor set" in said and "docs/data.md" in said
+    assert not (tmp_path / "home").exists()
+    code, _, said = xc("run", "--data", str(planted), "--method", "ramen-ance", "--set", "prepare.walks=false",
+                       "--home", str(tmp_path / "home"))
+    assert code == 2 and "has no anchor set" in said
+
+
 def test_what_fails_in_a_worker_is_said_once(planted, xc, tmp_path):
     data, home = tmp_path / "broken", tmp_path / "home"
     break_rows(planted, data, lambda rows: rows[6].update(target_ind=[10**6], target_rel=[1.0]))
