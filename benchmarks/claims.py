@@ -3,7 +3,7 @@
     python benchmarks/claims.py HOME [--queries 20000] [--seeds 3] [--claims 1,8,13]
 
 HOME is one in which `xc prepare` or `xc run` has packed a corpus. Each variant is trained with its method's CPU
-preset and the seeds asked for, on `--queries` of the training queries (0 = all), and judged on the test split; the
+preset and the seeds asked for, on `--queries` of the training queries (0 = all), and judged on 5,000 test queries; the
 figures are kept in HOME/claims, so that a run that was stopped goes on, and claims share what they have in common.
 Every figure is a mean over seeds, with the standard deviation after it. A claim of more or less holds if the means
 differ by more than their pooled standard deviation.
@@ -32,6 +32,7 @@ from xcmodels.presets import resolve
 from xcmodels.retrieval import Retriever
 from xcmodels.trial import Trial, measure, train_all
 
+JUDGED = 5000      # test queries
 Figures = dict[str, float]
 Extra = Callable[[Trial, Retriever], Figures]
 
@@ -123,12 +124,13 @@ class Lab:
 
 def _measured(trial: Trial, retriever: Retriever) -> Figures:
     """Return the test figures of what was trained, and of its halves where it has any."""
-    found = dict(measure(retriever, trial.corpus))
+    test = np.sort(seeds.generator(0, "claims").permutation(len(trial.corpus.sides["test"]))[:JUDGED])
+    found = dict(measure(retriever, trial.corpus, test))
     found |= trial.measured
     if trial.method.name in HALVES:
         for name, combine in HALVES[trial.method.name](trial, retriever).items():
             whole, retriever.combine = retriever.combine, combine
-            found |= {f"{figure} {name}": value for figure, value in measure(retriever, trial.corpus).items()}
+            found |= {f"{figure} {name}": value for figure, value in measure(retriever, trial.corpus, test).items()}
             retriever.combine = whole
     return found
 

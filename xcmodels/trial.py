@@ -79,19 +79,21 @@ def read_model(corpus: Corpus, method: Method, stage: str, folder: Path) -> Mode
     return model.to(device())
 
 
-def predict(retriever: Retriever, corpus: Corpus, depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best labels of every test query and their scores, (n, depth), without its filter pairs."""
-    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY)
-    filters = corpus.filters["test"]
+def predict(retriever: Retriever, corpus: Corpus, depth: int,
+            rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best labels of every test query, or of `rows`, and their scores, (n, depth), less its filter pairs."""
+    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY, rows=rows)
+    filters = corpus.filters["test"] if rows is None else corpus.filters["test"].subset(rows)
     ids, scores = retriever.search(queries, depth + int(filters.lengths.max(initial=0)))
     return metrics.drop_filtered(ids, scores, filters, depth)
 
 
-def measure(retriever: Retriever, corpus: Corpus, depth: int = 10) -> Mapping[str, float]:
-    """Return P, PSP and nDCG at k on the test split, in percent."""
-    ids, _ = predict(retriever, corpus, depth)
+def measure(retriever: Retriever, corpus: Corpus, rows: np.ndarray, depth: int = 10) -> Mapping[str, float]:
+    """Return P, PSP and nDCG at k of the test queries `rows`, in percent."""
+    ids, _ = predict(retriever, corpus, depth, rows)
     inverse = 1 / metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
-    return metrics.evaluate(ids, corpus.positives["test"], corpus.filters["test"], inverse, recall_ks=(depth,))
+    truth, filters = (pairs["test"].subset(rows) for pairs in (corpus.positives, corpus.filters))
+    return metrics.evaluate(ids, truth, filters, inverse, recall_ks=(depth,))
 
 
 def _mined(made: Trial, round_: Round) -> Mined:

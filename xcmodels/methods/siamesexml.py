@@ -267,8 +267,10 @@ class Siamesexml:
 
     def _best_mix(self, mix: CentroidMix, proposers: Mapping[str, Proposer], encoder: Encoder,
                   corpus: Corpus) -> tuple[float, dict[str, float]]:
-        """Return the alpha of the highest P@1 on the validation split, and what it reached there."""
+        """Return the alpha of the highest P@1 on the validation split, and what it reached; a half without a split."""
         rows = corpus.validation
+        if not len(rows):
+            return 0.5, {}
         queries = encode_all(encoder, corpus.sides["train"], QUERY, rows=rows)
         ids = candidates(proposers.values(), queries, self.config.shortlist)
         ids[~may_be_pushed(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
