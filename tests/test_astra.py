@@ -173,9 +173,8 @@ def test_counts_of_each_mix():
     assert counts(negatives="curriculum") == [(0, 25), (12, 13), (25, 0)]
 
 
-@pytest.mark.parametrize("every", [1, 7])
-def test_stopped_again_and_again_ends_the_same(trained, tmp_path, every):
-    ends_the_same_when_stopped(trained, tmp_path, every)
+def test_stopped_again_and_again_ends_the_same(trained, tmp_path):
+    ends_the_same_when_stopped(trained, tmp_path, 7)
 
 
 def test_the_retriever_holds_the_classifiers_alone(trained):

@@ -14,9 +14,8 @@ SIAMESE = {key: value for key, value in QUICK_JOINT.items() if key.startswith(("
     for key, value in (("epochs", epochs), ("batch_size", "64"), ("table_lr", "0.02"), ("warmup", "5"))}
 METHODS = {
     "unidec": (QUICK_JOINT, "12 hard negatives each", "clusters of 8"),
-    "ance": (QUICK_JOINT, "12 hard negatives each"),
     "astra": (ASTRA, "5 hard negatives each"),
-    "siamesexml++": (SIAMESE, "30 hard negatives each", "alpha"),
+    "siamesexml++": (SIAMESE, "20 hard negatives each", "alpha"),
     "ramen-ance": ({key if key.startswith("prepare.") else f"base.{key}": value for key, value in QUICK_JOINT.items()},
                    "12 hard negatives each", "edges of group.train kept", "edges of group.label kept")}
 
