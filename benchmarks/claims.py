@@ -34,7 +34,6 @@ from xcmodels.trial import Trial, measure, train_all
 
 JUDGED = 5000      # test queries
 Figures = dict[str, float]
-Extra = Callable[[Trial, Retriever], Figures]
 
 
 @dataclass(frozen=True)
@@ -128,19 +127,19 @@ def _measured(trial: Trial, retriever: Retriever) -> Figures:
     found = dict(measure(retriever, trial.corpus, test))
     found |= trial.measured
     if trial.method.name in HALVES:
-        for name, combine in HALVES[trial.method.name](trial, retriever).items():
+        for name, combine in HALVES[trial.method.name](retriever).items():
             whole, retriever.combine = retriever.combine, combine
             found |= {f"{figure} {name}": value for figure, value in measure(retriever, trial.corpus, test).items()}
             retriever.combine = whole
     return found
 
 
-def _ngame_halves(trial: Trial, retriever: Retriever) -> dict[str, InnerProduct]:
+def _ngame_halves(retriever: Retriever) -> dict[str, InnerProduct]:
     fusion = retriever.combine
     return {"embeddings": InnerProduct(fusion.embeddings), "classifiers": InnerProduct(fusion.classifiers)}
 
 
-def _unidec_halves(trial: Trial, retriever: Retriever) -> dict[str, InnerProduct]:
+def _unidec_halves(retriever: Retriever) -> dict[str, InnerProduct]:
     (index,) = retriever.indexes.values()
     half = retriever.encoder.width("label")
     if index.dim <= half:
@@ -150,7 +149,7 @@ def _unidec_halves(trial: Trial, retriever: Retriever) -> dict[str, InnerProduct
     return {"both": InnerProduct(index.vectors), "encoder": InnerProduct(first), "classifier": InnerProduct(second)}
 
 
-HALVES: Mapping[str, Callable[[Trial, Retriever], dict[str, InnerProduct]]] = {
+HALVES: Mapping[str, Callable[[Retriever], dict[str, InnerProduct]]] = {
     "ngame": _ngame_halves, "unidec": _unidec_halves}
 P, PSP = ("P/1", "P/5"), ("PSP/1", "PSP/5")
 NGAME, UNIDEC, RAMEN = Variant("ngame"), Variant("unidec"), Variant("ramen")
@@ -171,9 +170,6 @@ CLAIMS = [
           {"1": Variant("astra", {"refresh_every": "1", "ahead": "0"}),
            "3": Variant("astra", {"refresh_every": "3", "ahead": "0"}),
            "6": Variant("astra", {"refresh_every": "6", "ahead": "0"})}, P, _all_more("1", ["3", "6"])),
-    Claim(7, "ASTRA: the weight L / k_r of uniform negatives (no claim of a table; the design asks for both)",
-          "equation 2", {"L / k_r": Variant("astra"), "1": Variant("astra", {"unbiased": "false"})}, P,
-          _all_more("L / k_r", ["1"])),
     Claim(8, "NGAME beats random batches and batches clustered once, at equal epochs", "Figure 2",
           {"ngame": NGAME, "random": Variant("ngame", {"m1.refresh_from": "1000", "m2.refresh_from": "1000"}),
            "once": Variant("ngame", {"m1.refresh_every": "1000", "m2.refresh_every": "1000"})},
