@@ -52,13 +52,13 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
     retriever = with_shortlist(toy, tmp_path / "r", shortlist)
     queries = retriever.embed(titles, contents)
     z, w = toy.vectors["labels"], retriever.indexes["classifier"].vectors
-    f = toy.corpus.frequencies()
+    f = toy.corpus.frequencies(toy.corpus.training_rows())
     ids, scores = retriever.search(queries, 60, chunk=7)
     for q, row, got in zip(queries, ids, scores, strict=True):
         fused = []
         for label in range(60):
             zx, wx = float(z[label] @ q), float(w[label] @ q)
-            leaf = retriever.combine.tree.predict(np.array([[zx, wx, f[label]]], np.float32))[0]
+            leaf = retriever.combine.trees.predict(np.array([[zx, wx, f[label]]], np.float32))[0]
             fused.append(float(leaf) + zx + wx)
         assert sorted(row.tolist()) == list(range(60))
         assert got == pytest.approx([fused[label] for label in row], abs=1e-5)
@@ -92,7 +92,16 @@ def test_the_encoder_and_tokenizer_are_those_of_training(toy, retriever):
                         for part in ("title", "content"))
     np.testing.assert_allclose(retriever.embed(titles, contents), toy.vectors["queries"][rows], atol=1e-6)
     assert np.array_equal(retriever.combine.embeddings, toy.vectors["labels"])
-    assert np.array_equal(retriever.combine.frequencies, toy.corpus.frequencies().astype(np.float32))
+
+
+def test_a_label_is_as_frequent_as_in_what_was_trained_on(toy, retriever):
+    """Counted with the validation split, a frequent label of which nothing was learned would be one of its own."""
+    positives, wanted = toy.corpus.positives["train"], np.zeros(60)
+    for row in range(600):
+        if row not in toy.corpus.validation:
+            wanted[positives[row]] += 1
+    assert np.array_equal(retriever.combine.frequencies, wanted)
+    assert wanted.sum() < toy.corpus.frequencies().sum()
 
 
 def test_answers_do_not_change(toy, retriever, titles):

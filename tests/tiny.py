@@ -25,7 +25,7 @@ from xcmodels import ann
 from xcmodels.combine import TreeFusion
 from xcmodels.corpus import Texts
 from xcmodels.encoders import LABEL, build_encoder
-from xcmodels.fusion import RegressionTree
+from xcmodels.fusion import RegressionTrees
 from xcmodels.retrieval import save_retriever
 from xcmodels.tokens import Tokenizer, learn_backend
 from xcmodels.trunks import EncoderConfig
@@ -50,9 +50,10 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     encoder = build_encoder(config, np.ones(2 * tokenizer.size, np.float32), seed).eval()
     vectors = encoder(tokenizer(LABELS, [""] * len(LABELS)), LABEL).detach().numpy()
     index = ann.build(vectors.copy(), "exact")
-    tree = RegressionTree(np.zeros(1, np.int64), np.full(1, np.inf, np.float32), np.zeros(2, np.float32))
+    trees = RegressionTrees(np.zeros((1, 1), np.int64), np.full((1, 1), np.inf, np.float32),
+                            np.zeros((1, 2), np.float32))
     frequencies = np.arange(1, len(LABELS) + 1, dtype=np.float32)
-    fusion = TreeFusion(tree, vectors, index.vectors, frequencies)
+    fusion = TreeFusion(trees, vectors, index.vectors, frequencies)
     (folder / "retriever").mkdir()
     save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, indexes={"classifier": index},
                    shortlist=20, scores=fusion)

@@ -11,9 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
+from xcmodels import limits
 from xcmodels.ann import Index
 from xcmodels.corpus import Corpus
-from xcmodels.fusion import RegressionTree, fit_tree
+from xcmodels.fusion import RegressionTrees, fit_trees
 
 
 class Combine(Protocol):
@@ -52,23 +53,23 @@ class InnerProduct:
 
 @dataclass(frozen=True)
 class TreeFusion:
-    """NGAME's fused score: T(z^T x, w^T x, f) + z^T x + w^T x (Appendix C).
+    """NGAME's fused score: T(z^T x, w^T x, f) + z^T x + w^T x (Appendix C), T one tree or a sum of several.
 
     z reads the first dimensions of a query vector and w the last: where the two have vectors of their own, a query
     shows them end to end.
     """
 
-    tree: RegressionTree
+    trees: RegressionTrees
     embeddings: np.ndarray     # (L, d), z
     classifiers: np.ndarray    # (L, d), w
-    frequencies: np.ndarray    # (L,) float32, f
+    frequencies: np.ndarray    # (L,) float32, f: how many of the queries trained on have the label
     kind = "tree"
 
     def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
         features = self.features(queries, rows, ids[rows, slots])
-        return _spread(ids.shape, rows, slots, self.tree.predict(features) + features[:, 0] + features[:, 1])
+        return _spread(ids.shape, rows, slots, self.trees.predict(features) + features[:, 0] + features[:, 1])
 
     def features(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return z^T x, w^T x and f of (query row, label) pairs, (p, 3)."""
@@ -77,8 +78,8 @@ class TreeFusion:
         return np.stack([similar, classified, self.frequencies[labels]], axis=1)
 
     def save(self, folder: Path) -> None:
-        """Write the tree, the embeddings and the frequencies; the classifiers are the last dimensions of the index."""
-        self.tree.save(folder / "fusion.npz")
+        """Write the trees, the embeddings and the frequencies; the classifiers are the last dimensions of the index."""
+        self.trees.save(folder / "fusion.npz")
         np.save(folder / "embeddings.npy", self.embeddings)
         np.save(folder / "frequencies.npy", self.frequencies)
 
@@ -87,7 +88,7 @@ class TreeFusion:
         """Map what `save` wrote."""
         embeddings = np.load(folder / "embeddings.npy", mmap_mode="r")
         (index,) = indexes.values()
-        return cls(RegressionTree.load(folder / "fusion.npz"), embeddings, index.vectors[:, -embeddings.shape[1]:],
+        return cls(RegressionTrees.load(folder / "fusion.npz"), embeddings, index.vectors[:, -embeddings.shape[1]:],
                    np.load(folder / "frequencies.npy", mmap_mode="r"))
 
 
@@ -95,16 +96,26 @@ class TreeFusion:
 class FusionConfig:
     """The settings of the score fusion, fitted on the validation split."""
 
-    depth: int = 7
+    depth: int = 7             # of a tree
+    trees: int = 1             # each fitted on what those before it leave
+    rate: float = 1.0          # share of what a tree finds that is added
+    weight: float = 1.0        # of the trees beside the two scores
     shortlist: int = 200       # labels of a query whose scores are fused
     min_leaf: int = 50         # pairs
+
+    def __post_init__(self) -> None:
+        limits.at_least(self, 1, "depth", "trees", "shortlist", "min_leaf")
+        limits.at_least(self, 0, "weight")
+        limits.share(self, "rate")
 
 
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddings: np.ndarray,
                classifiers: np.ndarray, config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
     """Fit the tree on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
-    Returns the fusion, and how many pairs it was fitted on. The paper adds the positives that the shortlist has missed.
+    Returns the fusion, and how many pairs it was fitted on. A label is as frequent as in the queries that were trained
+    on: counting the validation queries would tell of a label that nothing was learned of whether it is theirs. The
+    paper adds the positives that the shortlist has missed.
     Those are the only pairs of low scores then, all of them relevant, and the tree learns that a low score is a good
     sign; here it sees what it will be asked about.
     """
@@ -113,11 +124,14 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))
     truth = corpus.positives["train"].subset(corpus.validation)
     relevant = np.isin(kept, truth.keys(corpus.n_labels))
-    nothing = RegressionTree(np.zeros(0, int), np.zeros(0, np.float32), np.zeros(1, np.float32))
-    fusion = TreeFusion(nothing, embeddings, classifiers, corpus.frequencies().astype(np.float32))
-    tree = fit_tree(fusion.features(queries, kept // corpus.n_labels, kept % corpus.n_labels),
-                    relevant.astype(np.float32), depth=config.depth, min_leaf=config.min_leaf)
-    return replace(fusion, tree=tree), {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
+    nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
+    frequencies = corpus.frequencies(corpus.training_rows()).astype(np.float32)
+    fusion = TreeFusion(nothing, embeddings, classifiers, frequencies)
+    trees = fit_trees(fusion.features(queries, kept // corpus.n_labels, kept % corpus.n_labels),
+                      relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,
+                      min_leaf=config.min_leaf)
+    trees = replace(trees, value=np.float32(config.weight) * trees.value)
+    return replace(fusion, trees=trees), {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
 
 
 @dataclass(frozen=True)

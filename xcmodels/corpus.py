@@ -174,10 +174,13 @@ class Corpus:
         rows = np.flatnonzero(self.positives["train"].lengths > 0)
         return np.setdiff1d(rows, self.validation, assume_unique=True)
 
-    def frequencies(self) -> np.ndarray:
-        """Return (L,) int64: how many training queries have each label, added label texts not counted."""
-        own = self.positives["train"].values[:self.positives["train"].offsets[self.n_queries]]
-        return np.bincount(own, minlength=self.n_labels)
+    def frequencies(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return (L,) int64: how many training queries, or `rows` of them, have each label.
+
+        Label texts added as queries are not counted.
+        """
+        rows = np.arange(self.n_queries) if rows is None else rows[rows < self.n_queries]
+        return np.bincount(self.positives["train"].take(rows)[0], minlength=self.n_labels)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer that the corpus was prepared with."""

@@ -1,4 +1,4 @@
-"""Fusing several scores of a (query, label) pair into one: NGAME's regression tree."""
+"""Fusing several scores of a (query, label) pair into one: NGAME's regression tree, or a boosted sum of small ones."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 
 BINS = 256
+CHUNK = 1 << 16    # rows predicted at once: what a tree's levels gather stays in the cache
 
 
 @dataclass(frozen=True)
-class RegressionTree:
-    """A binary tree of fixed depth in heap order: node i has children 2i + 1 (x <= threshold) and 2i + 2.
+class RegressionTrees:
+    """The sum of T binary trees of fixed depth in heap order: node i has children 2i + 1 (x <= threshold) and 2i + 2.
 
-    feature (2^depth - 1,) int, threshold (2^depth - 1,) float32, value (2^depth,) float32 of the leaves.
+    feature (T, 2^depth - 1) int, threshold (T, 2^depth - 1) float32, value (T, 2^depth) float32 of the leaves.
     """
 
     feature: np.ndarray
@@ -21,33 +22,47 @@ class RegressionTree:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return (n,) float32 for features (n, f)."""
-        node = np.zeros(len(x), dtype=np.int64)
-        row = np.arange(len(x))
-        for _ in range(int(np.log2(len(self.value)))):
-            node = 2 * node + 1 + (x[row, self.feature[node]] > self.threshold[node])
-        return self.value[node - len(self.feature)]
+        out = np.zeros(len(x), dtype=np.float32)
+        for start in range(0, len(x), CHUNK):
+            part = slice(start, start + CHUNK)
+            for feature, threshold, value in zip(self.feature, self.threshold, self.value, strict=True):
+                out[part] += value[_leaves(x[part], feature, threshold)]
+        return out
 
     def save(self, path: Path) -> None:
         """Write the three arrays to `path`, an .npz file."""
         np.savez(path, feature=self.feature, threshold=self.threshold, value=self.value)
 
     @classmethod
-    def load(cls, path: Path) -> "RegressionTree":
+    def load(cls, path: Path) -> "RegressionTrees":
         """Read what `save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             return cls(arrays["feature"], arrays["threshold"], arrays["value"])
 
 
-def fit_tree(x: np.ndarray, y: np.ndarray, *, depth: int = 7, min_leaf: int = 50) -> RegressionTree:
-    """Fit a least-squares regression tree, splitting at quantiles of the features (NGAME, Appendix C).
+def fit_trees(x: np.ndarray, y: np.ndarray, *, trees: int = 1, rate: float = 1.0, depth: int = 7,
+              min_leaf: int = 50) -> RegressionTrees:
+    """Fit least-squares regression trees, splitting at quantiles of the features (NGAME, Appendix C: one tree).
 
-    x (n, f) float32, y (n,) float32. A node that no split improves passes everything to its left child.
-    Raises ValueError for no rows.
+    x (n, f) float32, y (n,) float32. Each tree is fitted on what those before it leave, and adds the share `rate` of
+    what it finds. A node that no split improves passes everything to its left child. Raises ValueError for no rows.
     """
     if len(x) == 0:
         raise ValueError("cannot fit a fusion tree on 0 pairs; the validation split must hold labelled queries")
     edges = [np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1])).astype(np.float32) for column in x.T]
     binned = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, x.T, strict=True)])
+    rest, grown = y.astype(np.float32), []
+    for _ in range(trees):
+        feature, threshold, leaf = _grow(x, rest, edges, binned, depth, min_leaf)
+        value = np.float32(rate) * _leaf_values(leaf, rest, 2**depth)
+        rest = rest - value[leaf]
+        grown.append((feature, threshold, value))
+    return RegressionTrees(*(np.stack(part) for part in zip(*grown, strict=True)))
+
+
+def _grow(x: np.ndarray, y: np.ndarray, edges: list[np.ndarray], binned: np.ndarray, depth: int,
+          min_leaf: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the splits of one tree, and the leaf of each row."""
     inner = 2**depth - 1
     feature, threshold = np.zeros(inner, np.int64), np.full(inner, np.inf, np.float32)
     node = np.zeros(len(x), dtype=np.int64)
@@ -57,8 +72,21 @@ def fit_tree(x: np.ndarray, y: np.ndarray, *, depth: int = 7, min_leaf: int = 50
         for index, (column, edge) in enumerate(_best_splits(counts, sums, min_leaf), start=first):
             if column >= 0:
                 feature[index], threshold[index] = column, edges[column][edge]
-        node = 2 * node + 1 + (x[np.arange(len(x)), feature[node]] > threshold[node])
-    return RegressionTree(feature, threshold, _leaf_values(node - inner, y, 2**depth))
+        node = _below(x, node, feature, threshold)
+    return feature, threshold, node - inner
+
+
+def _leaves(x: np.ndarray, feature: np.ndarray, threshold: np.ndarray) -> np.ndarray:
+    """Return the leaf of each row of x, (n,) int64."""
+    node = np.zeros(len(x), dtype=np.int64)
+    for _ in range(len(feature).bit_length()):
+        node = _below(x, node, feature, threshold)
+    return node - len(feature)
+
+
+def _below(x: np.ndarray, node: np.ndarray, feature: np.ndarray, threshold: np.ndarray) -> np.ndarray:
+    """Return the child of its node that each row goes to."""
+    return 2 * node + 1 + (x[np.arange(len(x)), feature[node]] > threshold[node])
 
 
 def _histograms(binned: np.ndarray, node: np.ndarray, y: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.unidec import UnidecConfig
-from xcmodels.presets.settings import Preset, Settings, learned
+from xcmodels.presets.settings import BOOSTED, Preset, Settings, learned
 from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
@@ -14,7 +14,7 @@ HUB = "distilbert/distilbert-base-uncased"
 def _cpu(**changed: object) -> Settings:
     config = UnidecConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=2e-3, label_lr=2e-3, warmup=50, refresh_from=3,
                           refresh_every=3, double_every=3, cluster_size=8, cluster_max=32, negatives=0,
-                          decay="linear", unit=False)
+                          decay="linear", unit=False, fusion=BOOSTED)
     return Settings(PrepareConfig(), replace(config, **changed))  # type: ignore[arg-type]
 
 
