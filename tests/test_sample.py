@@ -1,0 +1,74 @@
+"""A sampled corpus against the one it comes from, pair by pair."""
+
+import numpy as np
+import pytest
+
+from tests.toy import toy_config, toy_corpus
+from xcmodels.corpus import Corpus, Texts
+from xcmodels.methods.ngame import Ngame
+from xcmodels.retrieval import Retriever
+from xcmodels.sample import sample
+from xcmodels.trial import train_all
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return toy_corpus(tmp_path_factory.mktemp("whole"), queries=300, labels=40, tests=80, validation=30)
+
+
+def titles(corpus, name):
+    return list(Texts.load(corpus.folder, f"{name}.title"))
+
+
+def named(corpus, name, pairs, split):
+    """Every pair of a split as (the query's tokens, the label's title), with repetitions."""
+    labels, tokens = titles(corpus, "label"), corpus.sides[split].ragged
+    return sorted((tuple(tokens[row].tolist()), labels[label]) for row in range(len(getattr(corpus, pairs)[split]))
+                  for label in getattr(corpus, pairs)[split][row].tolist())
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_pair_of_the_drawn_labels_and_no_other(whole, tmp_path, split):
+    small = sample(whole, tmp_path / "s", labels=15)
+    drawn = set(titles(small, "label"))
+    assert len(drawn) == small.n_labels == 15
+    assert named(small, "s", "positives", split) == [pair for pair in named(whole, "w", "positives", split)
+                                                     if pair[1] in drawn]
+    assert (small.positives[split].lengths > 0).all()
+    kept = {query for query, _ in named(small, "s", "positives", split)}
+    assert named(small, "s", "filters", split) == [pair for pair in named(whole, "w", "filters", split)
+                                                   if pair[1] in drawn and pair[0] in kept]
+
+
+def test_the_validation_split_stays_what_it_was(whole, tmp_path):
+    small = sample(whole, tmp_path / "s", labels=15)
+    held_out = {tuple(whole.sides["train"].ragged[row].tolist()) for row in whole.validation}
+    rows = range(small.n_queries)
+    assert [row for row in rows if tuple(small.sides["train"].ragged[row].tolist()) in held_out] \
+        == small.validation.tolist() != []
+
+
+def test_fewer_queries_and_label_texts_as_queries(whole, tmp_path):
+    small = sample(whole, tmp_path / "s", labels=15, queries=50, augment=True)
+    assert small.n_queries == 50 and len(small.sides["train"]) == 65 == len(small.positives["train"])
+    assert [small.positives["train"][50 + label].tolist() for label in range(15)] == [[label] for label in range(15)]
+    for label in range(15):
+        assert np.array_equal(small.sides["train"].ragged[50 + label], small.sides["label"].ragged[label])
+        assert np.array_equal(small.graphs["group"].edges["train"][50 + label],
+                              small.graphs["group"].edges["label"][label])
+    assert small.frequencies().sum() == small.positives["train"].offsets[50]
+
+
+def test_the_seed_decides(whole, tmp_path):
+    one, again, other = (sample(whole, tmp_path / str(i), labels=15, seed=seed) for i, seed in enumerate((0, 0, 1)))
+    assert titles(one, "label") == titles(again, "label") != titles(other, "label")
+
+
+def test_more_labels_than_there_are(whole, tmp_path):
+    assert sample(whole, tmp_path / "s", labels=1000).n_labels == (whole.frequencies() > 0).sum()
+
+
+def test_a_method_trains_on_it_and_serves(whole, tmp_path):
+    small = sample(Corpus(whole.folder), tmp_path / "s", labels=20)
+    trial = train_all(small, Ngame(toy_config()), tmp_path / "t")
+    assert Retriever.load(trial.retriever).predict([titles(small, "label")[3]], 1)[0][0].id == 3

@@ -1,0 +1,73 @@
+"""A smaller corpus out of a large one: some labels, and the queries that have them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from xcmodels import seeds
+from xcmodels.corpus import Corpus, Ragged, Side, Texts
+
+
+def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, augment: bool = False, seed: int = 0) -> Corpus:
+    """Write to `out`, and open, the corpus of some labels and of every query that has one of them (ASTRA, 3.1).
+
+    labels: how many are drawn, uniformly among those that a training query has; all of them where there are fewer.
+    queries: the most training queries that are kept, drawn uniformly; 0 = all. The validation split is what it was,
+    as far as it is kept. augment: each label's text becomes a training query of that label.
+    """
+    out.mkdir(parents=True)
+    used = np.flatnonzero(corpus.frequencies())
+    kept = {"label": np.sort(seeds.generator(seed, "sample", "labels").permutation(used)[:labels])}
+    place = np.full(corpus.n_labels, -1)
+    place[kept["label"]] = np.arange(len(kept["label"]))
+    for split in ("train", "test"):
+        rows = np.arange(corpus.n_queries if split == "train" else len(corpus.sides["test"]))
+        rows = np.flatnonzero(_within(corpus.positives[split].subset(rows), place).lengths)
+        if split == "train" and queries:
+            rows = np.sort(seeds.generator(seed, "sample", "queries").permutation(rows)[:queries])
+        kept[split] = rows
+        positives = _within(corpus.positives[split].subset(rows), place)
+        if split == "train" and augment:
+            positives = _end_to_end(positives, Ragged(np.arange(len(kept["label"]) + 1), np.arange(len(kept["label"]))))
+        positives.save(out, f"positives.{split}")
+        _within(corpus.filters[split].subset(rows), place).save(out, f"filters.{split}")
+    for name, side in corpus.sides.items():
+        more = corpus.sides["label"], kept["label"]
+        _write_side(out, name, (side, kept[name]), *([more] if augment and name == "train" else []))
+    for name in ("label.uid", "label.title", "test.uid", "test.title", "test.content"):
+        Texts.load(corpus.folder, name).bytes.subset(kept[name.split(".")[0]]).save(out, name)
+    for name, graph in corpus.graphs.items():
+        _write_side(out, f"anchors.{name}", (graph.anchors, np.arange(len(graph.anchors))))
+        edges = {side: graph.edges[side].subset(kept[side]) for side in ("train", "label")}
+        if augment:
+            edges["train"] = _end_to_end(edges["train"], edges["label"])
+        for side, of in edges.items():
+            of.save(out, f"walks.{name}.{side}")
+    shutil.copytree(corpus.folder / "tokenizer", out / "tokenizer")
+    np.save(out / "idf.npy", corpus.idf)
+    np.save(out / "validation.npy", np.flatnonzero(np.isin(kept["train"], corpus.validation)))
+    facts = corpus.facts | {name: len(rows) for name, rows in kept.items()}
+    facts["augmented"] = len(kept["label"]) if augment else 0
+    (out / "corpus.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    return Corpus(out)
+
+
+def _within(pairs: Ragged, place: np.ndarray) -> Ragged:
+    """Return the pairs whose label is kept, by its new number."""
+    rows, labels = np.repeat(np.arange(len(pairs)), pairs.lengths), place[pairs.values]
+    return Ragged.of_pairs(rows[labels >= 0], labels[labels >= 0].astype(np.int32), len(pairs))
+
+
+def _end_to_end(first: Ragged, second: Ragged) -> Ragged:
+    """Return the rows of both."""
+    return Ragged(np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]]),
+                  np.concatenate([first.values, second.values.astype(first.values.dtype)]))
+
+
+def _write_side(out: Path, name: str, *parts: tuple[Side, np.ndarray]) -> None:
+    """Write rows of sides, one part after the other."""
+    tokens = [side.ragged.subset(rows) for side, rows in parts]
+    (tokens[0] if len(tokens) == 1 else _end_to_end(*tokens)).save(out, f"{name}.tokens")
+    np.save(out / f"{name}.titles.npy", np.concatenate([side.titles[rows] for side, rows in parts]))
