@@ -38,7 +38,7 @@ bench: $(VENV)/.ready
 ## bench-claims: the papers' claims on WordNet; hours, and goes on where it was stopped
 bench-claims: $(VENV)/.ready $(DATA)/dataset.json
 	$(BIN)/xc prepare --data $(DATA) --home $(HOME_DIR)
-	$(BIN)/python benchmarks/claims.py $(HOME_DIR)
+	$(BIN)/python -m benchmarks.claims $(HOME_DIR)
 
 clean:
 	rm -rf $(VENV) .xc data

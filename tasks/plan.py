@@ -12,6 +12,7 @@ from tasks.sources import RawDataSet, describe
 from tasks.steps import Step
 from xcmodels.method import Method
 from xcmodels.methods import METHODS
+from xcmodels.methods.astra import AstraConfig
 from xcmodels.methods.ramen import RamenConfig
 from xcmodels.presets import Settings, flat, resolve
 
@@ -62,7 +63,17 @@ def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> t
     if isinstance(settings.method, RamenConfig) and not (raw.anchors and settings.prepare.walks):
         raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
                          hint="add one (docs/data.md), leave prepare.walks true, or run its base instead")
+    if raw.numbered and _reads_label_texts(settings):
+        raise UsageError(f"{method} as it is set learns from label texts, and {data} has a number for each label alone",
+                         hint="xc run --method astra --preset cpu-numbered, or add a file with their texts")
     return raw, settings
+
+
+def _reads_label_texts(settings: Settings) -> bool:
+    """Return whether anything is learned from the texts of labels."""
+    config = settings.method
+    return (settings.prepare.augment or not isinstance(config, AstraConfig)
+            or config.start == "label" or (config.source == "encoder" and config.mined > 0))
 
 
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:

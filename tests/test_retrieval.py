@@ -12,10 +12,10 @@ import torch
 
 from tests.toy import toy_config, trained
 from xcmodels import ann
-from xcmodels.combine import FusionConfig, pair_scores
-from xcmodels.corpus import Texts
+from xcmodels.combine import FusionConfig, fit_fusion, pair_scores
+from xcmodels.corpus import Corpus, Texts
 from xcmodels.methods.ngame import Ngame
-from xcmodels.retrieval import Label, Proposer, Retriever, candidates
+from xcmodels.retrieval import FORMAT, Label, Proposer, Retriever, candidates
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +155,8 @@ def test_repr(retriever):
 def test_another_format_is_refused(toy, tmp_path):
     shutil.copytree(toy.retriever, tmp_path / "r")
     facts = json.loads((tmp_path / "r" / "retriever.json").read_text())
-    (tmp_path / "r" / "retriever.json").write_text(json.dumps(facts | {"format": 3}))
-    with pytest.raises(ValueError, match=r"of format 3, this version reads 2; install"):
+    (tmp_path / "r" / "retriever.json").write_text(json.dumps(facts | {"format": FORMAT + 1}))
+    with pytest.raises(ValueError, match=rf"of format {FORMAT + 1}, this version reads {FORMAT}; install"):
         Retriever.load(tmp_path / "r")
 
 
@@ -255,6 +255,19 @@ def test_the_fusion_sees_the_shortlist_less_the_filters(toy):
         wanted |= {(row, label) for label in top if label not in banned}
     relevant = sum(label in toy.corpus.positives["train"][int(toy.corpus.validation[row])] for row, label in wanted)
     assert toy.measured == {"pairs": len(wanted), "relevant": relevant}
+
+
+def test_the_fusion_is_not_told_of_labels_that_only_validation_queries_have(toy):
+    """No test query will ever have one: those labels would not be in the label file."""
+    corpus = Corpus(toy.corpus.folder)
+    corpus.validation = np.flatnonzero([7 in corpus.positives["train"][row] for row in range(600)])
+    ids = np.tile(np.arange(60), (len(corpus.validation), 1))
+    queries, labels = np.ones((len(ids), 4), np.float32), np.ones((60, 4), np.float32)
+    fusion, measured = fit_fusion(corpus, queries, ids, embeddings=labels, classifiers=labels, config=FusionConfig())
+    banned = sum(bool(np.isin(label, corpus.filters["train"][row])) for row in corpus.validation for label in range(60)
+                 if label != 7)
+    assert measured["pairs"] == 59 * len(ids) - banned
+    assert fusion.frequencies[7] == 0 < fusion.frequencies.min(initial=99, where=np.arange(60) != 7)
 
 
 def test_predicting_needs_no_gradient(retriever):

@@ -1,6 +1,8 @@
 """The whole job by every method but NGAME, which test_run.py takes apart: from a raw folder to answers."""
 
+import gzip
 import json
+import shutil
 
 import pytest
 
@@ -37,6 +39,26 @@ def test_the_whole_job(planted, home, xc, method):
     assert result["metrics"]["P/1"] > 90 and result["version"] == str(list(METHODS).index(method) + 1)
     assert all(line in said for line in mined)
     assert said.count("s  mine ") == (1 if "siamese" in method else 2)
+
+
+def test_labels_that_have_numbers_alone(planted, tmp_path, xc):
+    """ASTRA learns from the queries alone; a method that reads label texts is refused before anything is made."""
+    data = tmp_path / "data"
+    shutil.copytree(planted, data)
+    with gzip.open(data / "lbl.json.gz") as file:
+        n = len(file.readlines())
+    (data / "lbl.json.gz").unlink()
+    (data / "dataset.json").write_text(json.dumps({"name": "numbered", "labels": n}))
+    there = ("--data", str(data), "--home", str(tmp_path / "home"), "--json")
+    code, _, said = xc("run", *there, "--method", "ngame", "--preset", "cpu-learned")
+    assert code == 2 and "--method astra --preset cpu-numbered" in said and not (tmp_path / "home").exists()
+    settings = [word for key, value in {**ASTRA, "start": "random", "scale": "10", "bias": "-3"}.items()
+                for word in ("--set", f"{key}={value}")]
+    code, out, said = xc("run", *there, "--method", "astra", "--preset", "cpu-learned", *settings)
+    assert code == 0, said
+    assert json.loads(out)["metrics"]["P/1"] > 90
+    _, out, _ = xc("predict", "--home", str(tmp_path / "home"), "--k", "1", " ".join(words(17)))
+    assert json.loads(out)["labels"][0].items() >= {"id": 17, "uid": "17"}.items()
 
 
 def test_the_champion_answers(planted, home, xc):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import ContractError, UsageError
 from tasks.sources import describe, read_table, tables
 from tests.raw_folders import LABELS, TEST, TRAIN, add_anchors, rows, write_json
 
@@ -111,6 +111,27 @@ def test_filter_pairs(xc_json: Path):
     data = describe(xc_json)
     assert rows(data, "filters.test") == [(0, 2, "filter_labels_test.txt", 1), (0, 1, "filter_labels_test.txt", 3)]
     assert rows(data, "filters.train") == []
+
+
+@pytest.mark.parametrize("form", ["xc_json", "xc_sparse"])
+def test_labels_without_texts_are_numbered(form: str, request: pytest.FixtureRequest):
+    folder = request.getfixturevalue(form)
+    positives = rows(describe(folder), "positives.train")
+    (file,) = [name for name in ("lbl.json.gz", "Y.txt") if (folder / name).exists()]
+    (folder / file).unlink()
+    with pytest.raises(UsageError, match=r"(?s)no file for labels; looked for .* how many there are to dataset.json"):
+        describe(folder)
+    (folder / "dataset.json").write_text('{"name": "mine", "labels": 3}')
+    data = describe(folder)
+    assert rows(data, "labels", rows_per_shard=2) == [(i, str(i), str(i), "", "dataset.json", 1) for i in range(3)]
+    assert rows(data, "positives.train") == positives
+    (folder / "dataset.json").write_text('{"labels": 2}')
+    with pytest.raises(ContractError, match=r"2 is not in dataset.json, which has 2 labels|dataset.json has 2"):
+        rows(describe(folder), "positives.train")
+    for wrong in ("0", "-1", "true", "2.0", '"3"', "null"):
+        (folder / "dataset.json").write_text(f'{{"labels": {wrong}}}')
+        with pytest.raises(UsageError, match="labels must be how many there are, got"):
+            describe(folder)
 
 
 @pytest.mark.parametrize(("name", "constants"), [

@@ -68,8 +68,8 @@ def changed(**values: object) -> dict:
     (changed(target_rel=[1.0, float("nan")]), "relevance must be a finite number, got nan"),
     (changed(target_rel=[float("inf"), 1.0]), "relevance must be a finite number, got inf"),
     (changed(target_rel=[1.0, -1e39]), "relevance must be a finite number, got -1e+39"),
-    (changed(target_ind=[0, 3]), "label id 3 is not in lbl.json.gz, which has 3 lines\nhint: ids are 0-based line "
-                                 "numbers of lbl.json.gz: 0 to 2 can be used here"),
+    (changed(target_ind=[0, 3]), "label id 3 is not in lbl.json.gz, which has 3 lines\nhint: ids are 0-based numbers "
+                                 "of the lines of lbl.json.gz: 0 to 2 can be used here"),
     (changed(target_ind=[-1, 0]), "label id -1 is not in lbl.json.gz, which has 3 lines"),
     (changed(target_ind=[0, 2**31 + 5]), f"label id {2**31 + 5} is not in lbl.json.gz, which has 3 lines"),
     (changed(target_ind=[0, 2**80]), f"label id {2**80} is not in lbl.json.gz"),

@@ -113,9 +113,9 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
                classifiers: np.ndarray, config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
     """Fit the tree on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
-    Returns the fusion, and how many pairs it was fitted on. A label is as frequent as in the queries that were trained
-    on: counting the validation queries would tell of a label that nothing was learned of whether it is theirs. The
-    paper adds the positives that the shortlist has missed.
+    Returns the fusion, and how many pairs it was fitted on. A label is as frequent as in the queries trained on, and
+    is left out where none of those has it: what is known of it is that the validation query does, and of no later
+    query could that be known. The paper adds the positives that the shortlist has missed.
     Those are the only pairs of low scores then, all of them relevant, and the tree learns that a low score is a good
     sign; here it sees what it will be asked about.
     """
@@ -123,9 +123,10 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     banned = corpus.filters["train"].subset(corpus.validation)
     kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))
     truth = corpus.positives["train"].subset(corpus.validation)
+    frequencies = corpus.frequencies(corpus.training_rows()).astype(np.float32)
+    kept = kept[frequencies[kept % corpus.n_labels] > 0]
     relevant = np.isin(kept, truth.keys(corpus.n_labels))
     nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
-    frequencies = corpus.frequencies(corpus.training_rows()).astype(np.float32)
     fusion = TreeFusion(nothing, embeddings, classifiers, frequencies)
     trees = fit_trees(fusion.features(queries, kept // corpus.n_labels, kept % corpus.n_labels),
                       relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,

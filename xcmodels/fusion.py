@@ -53,14 +53,14 @@ def fit_trees(x: np.ndarray, y: np.ndarray, *, trees: int = 1, rate: float = 1.0
     binned = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, x.T, strict=True)])
     rest, grown = y.astype(np.float32), []
     for _ in range(trees):
-        feature, threshold, leaf = _grow(x, rest, edges, binned, depth, min_leaf)
+        feature, threshold, leaf = _grow(x, rest, edges, binned, depth=depth, min_leaf=min_leaf)
         value = np.float32(rate) * _leaf_values(leaf, rest, 2**depth)
         rest = rest - value[leaf]
         grown.append((feature, threshold, value))
     return RegressionTrees(*(np.stack(part) for part in zip(*grown, strict=True)))
 
 
-def _grow(x: np.ndarray, y: np.ndarray, edges: list[np.ndarray], binned: np.ndarray, depth: int,
+def _grow(x: np.ndarray, y: np.ndarray, edges: list[np.ndarray], binned: np.ndarray, *, depth: int,
           min_leaf: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the splits of one tree, and the leaf of each row."""
     inner = 2**depth - 1

@@ -36,15 +36,15 @@ def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, augment:
     for name, side in corpus.sides.items():
         more = corpus.sides["label"], kept["label"]
         _write_side(out, name, (side, kept[name]), *([more] if augment and name == "train" else []))
-    for name in ("label.uid", "label.title", "test.uid", "test.title", "test.content"):
-        Texts.load(corpus.folder, name).bytes.subset(kept[name.split(".")[0]]).save(out, name)
-    for name, graph in corpus.graphs.items():
-        _write_side(out, f"anchors.{name}", (graph.anchors, np.arange(len(graph.anchors))))
+    for text in ("label.uid", "label.title", "test.uid", "test.title", "test.content"):
+        Texts.load(corpus.folder, text).bytes.subset(kept[text.split(".")[0]]).save(out, text)
+    for anchor, graph in corpus.graphs.items():
+        _write_side(out, f"anchors.{anchor}", (graph.anchors, np.arange(len(graph.anchors))))
         edges = {side: graph.edges[side].subset(kept[side]) for side in ("train", "label")}
         if augment:
             edges["train"] = _end_to_end(edges["train"], edges["label"])
-        for side, of in edges.items():
-            of.save(out, f"walks.{name}.{side}")
+        for end, of in edges.items():
+            of.save(out, f"walks.{anchor}.{end}")
     shutil.copytree(corpus.folder / "tokenizer", out / "tokenizer")
     np.save(out / "idf.npy", corpus.idf)
     np.save(out / "validation.npy", np.flatnonzero(np.isin(kept["train"], corpus.validation)))

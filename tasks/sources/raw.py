@@ -20,13 +20,17 @@ _SPARSE = {
 }
 _EDGES = re.compile(r"(?P<anchor>.+)_(?:trn|tst|lbl)_X_Y\.(?:txt|npz)")
 _SIDES = {"train": "trn", "test": "tst", "label": "lbl"}
+ABOUT = "dataset.json"    # what the files do not say; all of it may be left out
 # The papers' propensity constants (Jain et al., KDD 2016), by a word in the data set's name.
 _PROPENSITY = {"amazon": (0.6, 2.6), "wikipedia-500k": (0.5, 0.4), "": (0.55, 1.5)}
 
 
 @dataclass(frozen=True)
 class RawDataSet:
-    """A raw data set: `files` maps what a file is about, by the name of its main table, to its path."""
+    """A raw data set: `files` maps what a file is about, by the name of its main table, to its path.
+
+    numbered: how many labels there are, where they have no texts but their numbers; dataset.json is their file then.
+    """
 
     folder: Path
     name: str
@@ -34,6 +38,7 @@ class RawDataSet:
     files: Mapping[str, Path]
     anchors: tuple[str, ...]
     propensity: tuple[float, float]
+    numbered: int = 0
 
 
 def describe(folder: Path) -> RawDataSet:
@@ -50,16 +55,18 @@ def describe(folder: Path) -> RawDataSet:
         looked = ", ".join(_JSON["queries.train"] + _SPARSE["queries.train"])
         raise UsageError(f"{folder} holds no training queries; looked for {looked}",
                          hint="a table of texts and labels (.csv, .jsonl, .parquet) must be imported first")
-    files = {table: _find(folder, names, table, candidates)
-             for table, candidates in (_JSON if form == "xc-json" else _SPARSE).items()}
+    about = _about(folder)
+    known = _JSON if form == "xc-json" else _SPARSE
+    numbered = 0 if names.intersection(known["labels"]) else _labels(about, folder)
+    files = {table: folder / ABOUT if numbered and table == "labels" else _find(folder, names, table, candidates)
+             for table, candidates in known.items()}
     for split in SPLITS:
         if (name := f"filter_labels_{split}.txt") in names:
             files[f"filters.{split}"] = folder / name
     anchors = tuple(sorted({match["anchor"] for name in names if (match := _EDGES.fullmatch(name))}))
     for anchor in anchors:
         files |= _anchor_files(folder, names, anchor)
-    name, propensity = _about(folder)
-    return RawDataSet(folder, name, form, files, anchors, propensity)
+    return RawDataSet(folder, _name(about, folder), form, files, anchors, _constants(about, folder), numbered)
 
 
 def _find(folder: Path, names: set[str], table: str, candidates: list[str]) -> Path:
@@ -67,8 +74,9 @@ def _find(folder: Path, names: set[str], table: str, candidates: list[str]) -> P
     for name in candidates:
         if name in names:
             return folder / name
+    also = f', or, where labels have no texts, write how many there are to {ABOUT}: {{"labels": 670091}}'
     raise UsageError(f"{folder} has no file for {table}; looked for {', '.join(candidates)}",
-                     hint=f"add the file, or rename the one that holds {table}")
+                     hint=f"add the file, or rename the one that holds {table}{also if table == 'labels' else ''}")
 
 
 def _anchor_files(folder: Path, names: set[str], anchor: str) -> dict[str, Path]:
@@ -82,9 +90,9 @@ def _anchor_files(folder: Path, names: set[str], anchor: str) -> dict[str, Path]
     return files
 
 
-def _about(folder: Path) -> tuple[str, tuple[float, float]]:
-    """Return a data set's name and propensity constants, from dataset.json or else from the folder's name."""
-    path = folder / "dataset.json"
+def _about(folder: Path) -> dict[str, object]:
+    """Return what dataset.json says, nothing where there is none."""
+    path = folder / ABOUT
     about: object = {}
     if path.exists():
         try:
@@ -93,19 +101,39 @@ def _about(folder: Path) -> tuple[str, tuple[float, float]]:
             raise UsageError(f"it is not JSON: {error}", where=str(path), hint='write {"name": "..."}') from error
     if not isinstance(about, dict):
         raise UsageError(f"it must be an object, got {about!r}", where=str(path), hint='write {"name": "..."}')
+    return about
+
+
+def _name(about: Mapping[str, object], folder: Path) -> str:
+    """Return a data set's name, by default its folder's."""
     name = about.get("name", folder.resolve().name)
     if not isinstance(name, str) or not name:
-        raise UsageError(f"name must be a text, got {name!r}", where=str(path))
+        raise UsageError(f"name must be a text, got {name!r}", where=str(folder / ABOUT))
+    return name
+
+
+def _constants(about: Mapping[str, object], folder: Path) -> tuple[float, float]:
+    """Return a data set's propensity constants, by default those that its name suggests."""
     given = about.get("propensity")
     if given is None:
-        return name, next(pair for word, pair in _PROPENSITY.items() if word in name.lower())
+        name = _name(about, folder).lower()
+        return next(pair for word, pair in _PROPENSITY.items() if word in name)
     pair = [given.get(key) for key in "ab"] if isinstance(given, dict) else []
     constants = [float(value) for value in pair if isinstance(value, int | float)
                  and type(value) is not bool and 0 < value < float("inf")]
     if len(constants) != 2:
-        raise UsageError(f"propensity must have positive numbers a and b, got {given!r}", where=str(path),
+        raise UsageError(f"propensity must have positive numbers a and b, got {given!r}", where=str(folder / ABOUT),
                          hint='write "propensity": {"a": 0.55, "b": 1.5}')
-    return name, (constants[0], constants[1])
+    return constants[0], constants[1]
+
+
+def _labels(about: Mapping[str, object], folder: Path) -> int:
+    """Return how many labels without texts there are, 0 where nothing is said of them."""
+    count = about.get("labels", 0)
+    if type(count) is not int or count < 0 or ("labels" in about and not count):
+        raise UsageError(f"labels must be how many there are, got {count!r}", where=str(folder / ABOUT),
+                         hint='write "labels": 670091, or add a file with their texts')
+    return count
 
 
 def tables(data: RawDataSet) -> list[str]:

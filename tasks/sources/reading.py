@@ -12,7 +12,7 @@ from tasks.sources.files import count_lines
 from tasks.sources.raw import RawDataSet, groups, tables, tables_of
 from tasks.sources.shards import Ids, Shard, shard
 from tasks.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
-from tasks.sources.texts import json_texts, plain_texts
+from tasks.sources.texts import json_texts, numbered_labels, plain_texts
 
 ROWS_PER_SHARD = 65_536
 
@@ -60,11 +60,7 @@ def _shards(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
         return iter([(group, shard(SCHEMAS[kind_of(group)], "", [[]] * (len(SCHEMAS[kind_of(group)]) - 1)))])
     kind, _, about = group.partition(".")
     if kind in ("queries", "labels", "anchors"):
-        if kind == "anchors" or data.format == "xc-sparse":
-            return plain_texts(path, size, group)
-        if kind == "labels":
-            return json_texts(path, size, group)
-        return json_texts(path, size, group, f"positives.{about}", _ids(data, "label", "labels"))
+        return _texts(data, group, path, size)
     if kind == "edges":
         anchor, _, side = about.rpartition(".")
         rows, columns = _node_ids(data, side), _ids(data, "anchor", f"anchors.{anchor}")
@@ -75,6 +71,18 @@ def _shards(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
     return (sparse_matrix if path.suffix == ".npz" else sparse_rows)(path, size, group, rows, columns)
 
 
+def _texts(data: RawDataSet, group: str, path: Path, size: int) -> Iterator[Shard]:
+    """Yield the shards of queries, with their positives where they stand in the same file, of labels or of anchors."""
+    kind, _, split = group.partition(".")
+    if kind == "labels" and data.numbered:
+        return numbered_labels(path, size, group, data.numbered)
+    if kind == "anchors" or data.format == "xc-sparse":
+        return plain_texts(path, size, group)
+    if kind == "labels":
+        return json_texts(path, size, group)
+    return json_texts(path, size, group, f"positives.{split}", _ids(data, "label", "labels"))
+
+
 def _node_ids(data: RawDataSet, side: str) -> Ids:
     """Return the ids of a side of the data: queries of a split, or labels."""
     return _ids(data, "label", "labels") if side == "label" else _ids(data, "query", f"queries.{side}")
@@ -82,4 +90,6 @@ def _node_ids(data: RawDataSet, side: str) -> Ids:
 
 def _ids(data: RawDataSet, what: str, table: str) -> Ids:
     """Return the ids of a table, which number the lines of its file; that file alone says how many there are."""
+    if table == "labels" and data.numbered:
+        return Ids(what, data.numbered, data.files[table].name, "labels")
     return Ids(what, count_lines(data.files[table]), data.files[table].name)

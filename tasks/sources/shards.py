@@ -19,16 +19,18 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids that may occur: 0 to count - 1, of what, and the file whose lines they number."""
+    """The ids that may occur: 0 to count - 1, of what, and the file that says how many there are."""
 
     what: str
     count: int
     file: str
+    unit: str = "lines"
 
     def refuse(self, value: int, where: str) -> NoReturn:
         usable = f"0 to {self.count - 1} can be used here" if self.count else "it is empty, so none can be used"
-        raise ContractError(f"{self.what} id {short(str(value))} is not in {self.file}, which has {self.count} lines",
-                            where=where, hint=f"ids are 0-based line numbers of {self.file}: {usable}")
+        held = f"{self.count} {self.unit}"
+        raise ContractError(f"{self.what} id {short(str(value))} is not in {self.file}, which has {held}",
+                            where=where, hint=f"ids are 0-based numbers of the {self.unit} of {self.file}: {usable}")
 
 
 def short(text: str) -> str:

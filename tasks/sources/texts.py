@@ -97,3 +97,12 @@ def plain_texts(path: Path, size: int, table: str) -> Iterator[Shard]:
         buffer.characters += len(title)
         yield from buffer.full()
     yield from buffer.rest()
+
+
+def numbered_labels(path: Path, size: int, table: str, count: int) -> Iterator[Shard]:
+    """Yield shards of labels that have no texts: each is named by its number, as line 1 of `path` says they are."""
+    buffer = ShardBuffer(table, path.name, size)
+    for row in range(count):
+        buffer.add(row, str(row), str(row), "", 1)
+        yield from buffer.full()
+    yield from buffer.rest()

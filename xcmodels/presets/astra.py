@@ -9,6 +9,7 @@ from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
 HUB = "distilbert/distilbert-base-uncased"
+_NUMBERED: dict[str, object] = {"start": "random", "scale": 10.0, "bias": -8.0}
 _RENEE: dict[str, object] = {"every_label": True, "negatives": "random"}
 
 
@@ -35,6 +36,8 @@ def _presets(about: str, **changed: object) -> dict[str, Preset]:
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**changed)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(**changed))),
+        "cpu-numbered": Preset(f"{about}; bag of tokens started from MiniLM's, for labels that have no texts",
+                               lambda: _cpu(**{**_NUMBERED, **changed})),
     }
 
 

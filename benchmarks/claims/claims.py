@@ -1,0 +1,178 @@
+"""The papers' claims, each with the variants that it compares and what it asks of their figures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from benchmarks.claims.lab import Results, Variant
+from xcmodels import losses
+from xcmodels.batching import Batch
+from xcmodels.method import Model
+from xcmodels.methods.astra import Astra
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of some variants; `holds` is asked of their figures over seeds."""
+
+    number: int
+    says: str
+    paper: str
+    variants: Mapping[str, Variant]
+    shown: Sequence[str]
+    holds: Callable[[Results], bool]
+    graphs: bool = False      # it is about metadata graphs
+
+
+class Fresh(Astra):
+    """ASTRA on the hardest negatives of the model as it is, found by scoring every label at every step."""
+
+    def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
+        """The binary cross-entropy over positives and the hardest negatives."""
+        scores, block = model(batch)["pool"], batch.blocks["pool"]
+        assert block.weights is not None
+        pushed = scores.detach().masked_fill(block.positives | (block.weights == 0), -torch.inf)
+        hardest = torch.zeros_like(scores).scatter(1, pushed.topk(self.config.hard, dim=1).indices, 1.0)
+        weights = torch.where(block.positives, block.weights, hardest)
+        return {"hardest": losses.weighted_bce(scores, block.positives, weights)}
+
+
+def _all_more(one: str, others: Sequence[str], figure: str = "P/1") -> Callable[[Results], bool]:
+    return lambda found: all(found.more(one, other, figure) for other in others)
+
+
+def _astra(**settings: Any) -> Variant:
+    return Variant("astra", {name: str(value) for name, value in settings.items()})
+
+
+def _graph(**settings: str) -> Variant:
+    return Variant("ramen", {f"graph.{name}": value for name, value in settings.items()})
+
+
+def _thousand(**settings: Any) -> Variant:
+    """Figure 1: every query of 1,000 labels, classifiers about zero, 200 negatives, refreshed every 5 epochs."""
+    told = {"epochs": 30, "refresh_from": 5, "refresh_every": 5, "hard": 200, "uniform": 0, "batch_size": 128,
+            "start": "random"}
+    return replace(_astra(**told | settings), corpus="thousand")
+
+
+def _curve(largest: int) -> Variant:
+    return Variant("ngame", {"m1.epochs": "12", "m1.refresh_from": "2", "m1.refresh_every": "1", "m1.double_every": "2",
+                             "m1.cluster_size": "2", "m1.cluster_max": str(largest), "m2.epochs": "1"}, curve=True)
+
+
+def epochs_to(found: Results, variant: str, reached: float) -> float:
+    """Return the epochs after which the mean P@1 of a variant's curve is at least `reached`; infinity for never."""
+    curve = {int(name.split()[-1]): found.mean(variant, name) for name in found.found[variant][0] if "epoch" in name}
+    return min((epoch for epoch, precision in curve.items() if precision >= reached), default=float("inf"))
+
+
+def _sooner(found: Results) -> bool:
+    last = found.mean("fixed", "P/1 epoch 12")
+    return epochs_to(found, "doubled", last) < epochs_to(found, "fixed", last)
+
+
+P, PSP = ("P/1", "P/5"), ("PSP/1", "PSP/5")
+NGAME, UNIDEC, RAMEN, SIAMESEXML = (Variant(name) for name in ("ngame", "unidec", "ramen", "siamesexml"))
+ASTRA = _astra(ahead=0)
+
+CLAIMS = [
+    Claim(1, "ASTRA: hard of classifiers + random beat random alone, hard alone, and hard of embeddings + random",
+          "Table 5, LF-AmazonTitles-131K P@1: 46.20 against 44.57, 41.74, 45.55",
+          {"both": ASTRA, "random": _astra(ahead=0, negatives="random"), "hard": _astra(ahead=0, negatives="hard"),
+           "both, embeddings": _astra(ahead=0, source="encoder"),
+           "hard, embeddings": _astra(ahead=0, source="encoder", negatives="hard"),
+           "curriculum": _astra(ahead=0, negatives="curriculum")},
+          P, _all_more("both", ["random", "hard", "both, embeddings"])),
+    Claim(2, "ASTRA: hard alone is far worse stale than fresh; half of it uniform is close to every label",
+          "Figure 1, LF-AmazonTitles-1K P@1: 71.71 over every label, about as much fresh, 47.23 stale",
+          {"every label": _thousand(every_label=True),
+           "fresh": replace(_thousand(every_label=True), made=Fresh),
+           "stale": _thousand(negatives="hard"), "stale + uniform": _thousand(hard=100, uniform=100)},
+          P, lambda found: found.more("fresh", "stale", "P/1")
+          and found.mean("every label", "P/1") - found.mean("stale + uniform", "P/1")
+          < 0.2 * (found.mean("every label", "P/1") - found.mean("stale", "P/1"))),
+    Claim(5, "ASTRA: the index finds more than 92.5% of the hard negatives, and exact search brings nothing more",
+          "section 5.2.1: 92.5% to 95%, no significant gain",
+          {"hnsw": _astra(ahead=0, index="hnsw"), "exact": _astra(ahead=0, index="exact")},
+          (*P, "recall of the index"), lambda found: found.mean("hnsw", "recall of the index") > 92.5
+          and not found.more("exact", "hnsw", "P/1")),
+    Claim(6, "ASTRA: refreshing more often is better, and so is beginning sooner",
+          "Tables 7 and 8, LF-Amazon-131K P@1: 47.13 for tau_r = 5, 46.28 for 10, 46.02 for 20; tau_s likewise. Here "
+          "of 10 epochs",
+          {"tau_s 4, tau_r 1": _astra(ahead=0, refresh_every=1), "tau_s 4, tau_r 3": ASTRA,
+           "tau_s 4, tau_r 6": _astra(ahead=0, refresh_every=6), "tau_s 2, tau_r 3": _astra(ahead=0, refresh_from=2),
+           "tau_s 7, tau_r 3": _astra(ahead=0, refresh_from=7)},
+          P, lambda found: found.more("tau_s 4, tau_r 1", "tau_s 4, tau_r 6", "P/1")
+          and found.more("tau_s 2, tau_r 3", "tau_s 7, tau_r 3", "P/1")),
+    Claim(7, "ASTRA: label texts as training points help", "Table 18",
+          {"with": replace(ASTRA, corpus="texts"), "without": ASTRA}, P + PSP, _all_more("with", ["without"])),
+    Claim(8, "NGAME beats random batches and batches clustered once, at equal epochs", "Figure 2",
+          {"ngame": NGAME, "random": Variant("ngame", {"m1.refresh_from": "1000", "m2.refresh_from": "1000"}),
+           "once": Variant("ngame", {"m1.refresh_every": "1000", "m2.refresh_every": "1000"})},
+          (*P, "P/1 embeddings"), _all_more("ngame", ["random", "once"])),
+    Claim(10, "NGAME: doubling the clusters reaches the P@1 of a fixed size in 25 to 40% fewer epochs",
+          "section 3; here of the embeddings, 12 epochs, C = 2 or doubled every 2 epochs up to 64",
+          {"doubled": _curve(64), "fixed": _curve(2)},
+          tuple(f"P/1 epoch {epoch}" for epoch in (4, 6, 8, 10, 12)), _sooner),
+    Claim(11, "NGAME: fused beats classifiers, which beat embeddings", "Table 8",
+          {"ngame": NGAME}, ("P/1", "P/1 classifiers", "P/1 embeddings"),
+          lambda found: found.more("ngame", "ngame", "P/1", "P/1 classifiers")
+          and found.more("ngame", "ngame", "P/1 classifiers", "P/1 embeddings")),
+    Claim(12, "NGAME: the share of r-hard negatives that clusters miss is under the bound of Theorem 1",
+          "Theorem 4; Corollary 5 has e1 + e2 where all queries and labels have as many pairs", {"ngame": NGAME},
+          ("hard %", "missed %", "e1 %", "e2 %", "bound %"),
+          lambda found: bool((found.of("ngame", "missed %") < found.of("ngame", "bound %")).all())),
+    Claim(13, "UniDEC: both halves end to end beat either", "Table 4",
+          {"unidec": UNIDEC}, ("P/1 both", "P/1 encoder", "P/1 classifier", "P/1"),
+          lambda found: found.more("unidec", "unidec", "P/1 both", "P/1 encoder")
+          and found.more("unidec", "unidec", "P/1 both", "P/1 classifier")),
+    Claim(14, "UniDEC: the decoupled softmax beats SupCon", "Tables 3 and 5",
+          {"decoupled": UNIDEC, "supcon": Variant("unidec", {"loss": "supcon"})}, ("P/1 both", "P/5 both", *P, *PSP),
+          _all_more("decoupled", ["supcon"], "P/1 both")),
+    Claim(15, "UniDEC: BCE added raises P and lowers PSP", "Table 3",
+          {"with": Variant("unidec", {"bce": "0.1"}), "without": UNIDEC}, ("P/1 both", "PSP/5 both", *P, *PSP),
+          lambda found: found.more("with", "without", "P/1 both") and found.more("without", "with", "PSP/5 both")),
+    Claim(16, "UniDEC: mined negatives raise P and lower PSP", "Table 4",
+          {"mined": Variant("unidec", {"negatives": "6"}), "in batch": UNIDEC}, ("P/1 both", "PSP/5 both", *P, *PSP),
+          lambda found: found.more("mined", "in batch", "P/1 both") and found.more("in batch", "mined", "PSP/5 both")),
+    Claim(17, "UniDEC: a clustered batch holds more positives of a query than the beta that were picked for it",
+          "Figure 2b; here beta = 1", {"unidec": UNIDEC}, ("positives, clustered", "positives, random"),
+          lambda found: found.more("unidec", "unidec", "positives, clustered", "positives, random")
+          and found.mean("unidec", "positives, clustered") > 1),
+    Claim(18, "DEPSL beats DPR, and NGAME's embeddings", "Table 2",
+          {"depsl": Variant("depsl"), "dpr": Variant("dpr"), "ngame": NGAME},
+          ("P/1", "P/5", "PSP/5"),
+          lambda found: found.more("depsl", "dpr", "P/1") and found.more("depsl", "ngame", "P/1", "P/1 embeddings")),
+    Claim(19, "RAMEN beats its base, most of all on tail labels",
+          "Tables 1 and 6, LF-WikiSeeAlsoTitles-320K P@1: 35.46 against NGAME's 32.6",
+          {"ramen": RAMEN, "ngame": NGAME}, (*P, *PSP, "P/5 tail", "P/5 head"), _all_more("ramen", ["ngame"]), True),
+    Claim(20, "RAMEN: without pruning, or without either side's graph, it loses",
+          "Table 8, over ANCE, P@1: 35.2 against 31.3, 29.7, 34.1",
+          {"ramen": RAMEN, "no pruning": _graph(prune="false"), "no query graph": _graph(sides="labels"),
+           "no label graph": _graph(sides="queries")},
+          P, _all_more("ramen", ["no pruning", "no query graph", "no label graph"]), True),
+    Claim(21, "RAMEN beats the ground truth augmented by the same graphs", "Table 8, P@1: 35.2 against 15.6",
+          {"ramen": RAMEN, "augmented": _graph(sides="none", augment="true")}, P, _all_more("ramen", ["augmented"]),
+          True),
+    Claim(22, "RAMEN trains in at most 1.15 of its base's time, and predicts in the same",
+          "Table 5; here seconds of one core", {"ramen": RAMEN, "ngame": NGAME}, ("seconds", "ms a query"),
+          lambda found: found.mean("ramen", "seconds") <= 1.15 * found.mean("ngame", "seconds")
+          and not found.more("ramen", "ngame", "ms a query"), True),
+    Claim(23, "SiameseXML: drawing labels by frequency^0.45 beats powers 0 and 1", "Figure 2",
+          {"0.45": SIAMESEXML, "0": Variant("siamesexml", {"power": "0"}), "1": Variant("siamesexml", {"power": "1"})},
+          P, _all_more("0.45", ["0", "1"])),
+    Claim(24, "SiameseXML: label texts and centroids together shortlist more than either", "Table 4; as many labels of "
+          "each, half as many of either together", {"siamesexml": SIAMESEXML},
+          ("recall of texts", "recall of centroids", "recall of both", "recall of all three"),
+          lambda found: found.more("siamesexml", "siamesexml", "recall of both", "recall of texts")
+          and found.more("siamesexml", "siamesexml", "recall of both", "recall of centroids")),
+    Claim(25, "SiameseXML: classifiers beat the Siamese scores", "Table 4: by 2 to 6 points of P@1",
+          {"siamesexml": SIAMESEXML}, ("validation/P/1/classifiers", "validation/P/1/embeddings"),
+          lambda found: found.more("siamesexml", "siamesexml", "validation/P/1/classifiers",
+                                   "validation/P/1/embeddings")),
+    Claim(26, "SiameseXML++ gains in P", "Table 1",
+          {"++": Variant("siamesexml++"), "plain": SIAMESEXML}, P, _all_more("++", ["plain"])),
+]

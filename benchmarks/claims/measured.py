@@ -1,0 +1,177 @@
+"""What is measured of a trained variant: the figures that claims are judged by, by name."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from xcmodels import ann, metrics, seeds
+from xcmodels.clustering import balanced_kmeans
+from xcmodels.combine import InnerProduct
+from xcmodels.corpus import Corpus
+from xcmodels.encoders import LABEL, QUERY, encode_all
+from xcmodels.method import Mined
+from xcmodels.methods.ngame import Ngame
+from xcmodels.methods.unidec import Unidec
+from xcmodels.retrieval import Retriever, candidates
+from xcmodels.trial import Trial, predict, read_model
+
+JUDGED = 5000      # test queries, at most
+Figures = dict[str, float]
+
+
+def measured(trial: Trial, *, curve: bool) -> Figures:
+    """Return the test figures of what was trained, of its halves where it has any, and what its method is asked."""
+    corpus, retriever = trial.corpus, Retriever.load(trial.retriever)
+    rows = np.sort(seeds.generator(0, "claims").permutation(len(corpus.sides["test"]))[:JUDGED])
+    began = time.process_time()
+    ids, _ = predict(retriever, corpus, 10, rows)
+    figures = {**trial.measured, "ms a query": 1000 * (time.process_time() - began) / len(rows),
+               **_precision(corpus, ids, rows)}
+    if curve:
+        figures |= _by_epoch(trial, rows)
+    method = getattr(trial.method, "base", trial.method)
+    for kind, asked in _ASKED.items():
+        if type(method).__name__.lower() == kind:
+            figures |= asked(trial, retriever, rows)
+    return figures
+
+
+def _precision(corpus: Corpus, ids: np.ndarray, rows: np.ndarray, suffix: str = "") -> Figures:
+    """Return P and PSP, and the shares of P@5 that come from the tail half of the positives and from the head half."""
+    frequencies = corpus.frequencies()
+    inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
+    truth, filters = (pairs["test"].subset(rows) for pairs in (corpus.positives, corpus.filters))
+    found = metrics.evaluate(ids, truth, filters, inverse, recall_ks=(ids.shape[1],))
+    deciles = [row["P/5"] for row in metrics.by_decile(ids, truth, filters, frequencies, inverse, k=5)]
+    figures = {**found, "P/5 tail": sum(deciles[:5]), "P/5 head": sum(deciles[5:])}
+    return {name + suffix: value for name, value in figures.items()}
+
+
+def _halves(trial: Trial, retriever: Retriever, rows: np.ndarray, halves: Mapping[str, InnerProduct]) -> Figures:
+    """Return the figures with each of these scores in place of the retriever's."""
+    figures, whole = {}, retriever.combine
+    for name, half in halves.items():
+        retriever.combine = half
+        figures |= _precision(trial.corpus, predict(retriever, trial.corpus, 10, rows)[0], rows, f" {name}")
+    retriever.combine = whole
+    return figures
+
+
+def _by_epoch(trial: Trial, rows: np.ndarray) -> Figures:
+    """Return P@1 of the embeddings after every round of the first stage."""
+    corpus, figures = trial.corpus, {}
+    first = trial.method.stages()[0].name
+    for name, round_ in trial.rounds.items():
+        if round_.stage == first:
+            vectors = trial.method.vectors(model := read_model(corpus, trial.method, first, trial.outs[name]), corpus)
+            labels = vectors["labels"]()
+            encoder = getattr(model, "encoder", model)
+            ids = ann.build(labels, "exact").search(encode_all(encoder, corpus.sides["test"], QUERY, rows=rows), 50)[1]
+            ids, _ = metrics.drop_filtered(ids, np.zeros(ids.shape), corpus.filters["test"].subset(rows), 10)
+            figures[f"P/1 epoch {round_.last}"] = _precision(corpus, ids, rows)["P/1"]
+    return figures
+
+
+def _of_ngame(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
+    """Return the figures of both halves, and both sides of Theorem 1."""
+    fusion = retriever.combine
+    halves = {"embeddings": InnerProduct(fusion.embeddings), "classifiers": InnerProduct(fusion.classifiers)}
+    return _halves(trial, retriever, rows, halves) | (theorem_1(trial) if isinstance(trial.method, Ngame) else {})
+
+
+def theorem_1(trial: Trial, asked: int = 2000) -> Figures:
+    """Return the share of (query, label) pairs that are r-hard and missed, and what bounds it (NGAME, Theorem 1).
+
+    r is the distance within which nine tenths of the positive pairs lie; clusters are as large as the last ones of
+    the first module, made of its last embeddings; a query is offered the positives of its cluster. Shares are of
+    `asked` queries against all.
+    """
+    corpus, module = trial.corpus, trial.method.config.m1
+    rows = corpus.training_rows()
+    queries, labels = trial.vectors["queries"][rows], trial.vectors["labels"]
+    positives = corpus.positives["train"].subset(rows)
+    owner = np.repeat(np.arange(len(rows)), positives.lengths)
+    apart = np.linalg.norm(queries[owner] - labels[positives.values], axis=1)
+    radius = float(np.quantile(apart, 0.9))
+    clusters = balanced_kmeans(queries, module.cluster_max, seed=0)
+    drawn = seeds.generator(0, "theorem 1").permutation(len(rows))[:asked]
+    offered = np.zeros((int(clusters.max()) + 1, corpus.n_labels), dtype=bool)
+    offered[clusters[owner], positives.values] = True
+    hard = _near(queries[drawn], labels, radius)
+    for i, row in enumerate(drawn):
+        hard[i, positives[row]] = False
+    split = _near(queries[drawn], queries, 2 * radius) & (clusters[drawn][:, None] != clusters)
+    missed, epsilon_1, epsilon_2 = (hard & ~offered[clusters[drawn]]).mean(), (apart > radius).mean(), split.mean()
+    c_1, c_2 = theorem_constants(positives.lengths, np.bincount(positives.values, minlength=corpus.n_labels))
+    return {"hard %": 100 * hard.mean(), "missed %": 100 * missed, "e1 %": 100 * epsilon_1, "e2 %": 100 * epsilon_2,
+            "bound %": 100 * (c_1 * epsilon_1 + c_2 * epsilon_2), "c1": c_1, "c2": c_2}
+
+
+def theorem_constants(of_query: np.ndarray, of_label: np.ndarray) -> tuple[float, float]:
+    """Return c_1 and c_2 (NGAME, Theorem 4) of the positives of each query (N,) and each label (L,) that has any."""
+    p, q = of_query, of_label[of_label > 0]
+    n, n_labels = len(p), len(q)
+    odds = (n - q) / q
+    c_1 = q.mean() * (odds.mean() + odds.std() * n_labels**0.5) / n
+    return float(c_1), float((p.mean() + p.std() * n**0.5) * n / (q.min() * n_labels))
+
+
+def _near(first: np.ndarray, second: np.ndarray, radius: float) -> np.ndarray:
+    """Return (n, m) bool: which of two sets of vectors of unit length lie within a distance."""
+    return first @ second.T >= 1 - radius**2 / 2
+
+
+def _of_unidec(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
+    """Return the figures of both halves end to end, of either, and the positives that a batch holds of a query."""
+    (index,) = retriever.indexes.values()
+    vectors, half = index.vectors, retriever.encoder.width(LABEL)
+    figures = _positives_in_batches(trial)
+    if vectors.shape[1] > half:
+        first, second = vectors.copy(), vectors.copy()
+        first[:, half:], second[:, :half] = 0, 0
+        figures |= _halves(trial, retriever, rows, {
+            "both": InnerProduct(vectors), "encoder": InnerProduct(first), "classifier": InnerProduct(second)})
+    return figures
+
+
+def _positives_in_batches(trial: Trial, beta: int = 1) -> Figures:
+    """Return how many positives of a query stand in a batch where `beta` of each are picked (UniDEC, Figure 2b)."""
+    method, corpus = Unidec(replace(trial.method.config, positives=beta, negatives=0)), trial.corpus
+    last = list(trial.rounds.values())[-1]
+    figures = {}
+    for name, mined in (("clustered", Mined(trial.mined[last.name].clusters)), ("random", Mined())):
+        order = method.order(corpus, last, mined, 0)[:4 * method.config.batch_size]
+        held = [method.batch(corpus, last, mined, part, seeds.generator(0, "claims", "batch")).blocks["pool"].positives
+                for part in np.split(order, range(method.config.batch_size, len(order), method.config.batch_size))]
+        figures[f"positives, {name}"] = float(np.concatenate([each.sum(1).numpy() for each in held]).mean())
+    return figures
+
+
+def _of_astra(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
+    """Return the recall of the index that negatives are mined with, at as many as are mined."""
+    classifiers = retriever.indexes["labels"].vectors
+    queries = encode_all(retriever.encoder, trial.corpus.sides["test"], QUERY, rows=rows[:2000])
+    index = ann.build(np.ascontiguousarray(classifiers), trial.method.config.index)
+    return {"recall of the index": 100 * ann.recall(index, classifiers, queries, k=max(trial.method.config.hard, 1))}
+
+
+def _of_siamesexml(trial: Trial, retriever: Retriever, rows: np.ndarray, depth: int = 50) -> Figures:
+    """Return the share of test positives that each index finds, and those of texts and centroids together."""
+    corpus = trial.corpus
+    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY, rows=rows)
+    proposers, truth = retriever.proposers, corpus.positives["test"].subset(rows)
+    wanted, figures = truth.keys(corpus.n_labels), {}
+    for name, used, most in (("texts", ["texts"], depth), ("centroids", ["centroids"], depth),
+                             ("both", ["texts", "centroids"], depth // 2), ("all three", list(proposers), depth)):
+        ids = candidates([proposers[each] for each in used], queries, most)
+        row, slot = np.nonzero(ids >= 0)
+        figures[f"recall of {name}"] = 100 * float(np.isin(wanted, row * corpus.n_labels + ids[row, slot]).mean())
+    return figures
+
+
+_ASKED: Mapping[str, Callable[[Trial, Retriever, np.ndarray], Figures]] = {
+    "ngame": _of_ngame, "unidec": _of_unidec, "astra": _of_astra, "siamesexml": _of_siamesexml}
+
+__all__ = ["measured", "theorem_1", "theorem_constants"]
