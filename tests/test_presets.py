@@ -1,7 +1,5 @@
 """Presets and overrides: every setting has one key, and a wrong key or value says what is right."""
 
-import math
-
 import pytest
 
 from xcmodels.methods import METHODS
@@ -74,8 +72,8 @@ def test_a_value_that_does_not_fit(key, value, message):
 def test_a_misspelt_method_or_preset():
     with pytest.raises(ValueError, match="no method 'ngmae', did you mean 'ngame'"):
         resolve("ngmae", "cpu", {})
-    with pytest.raises(ValueError, match="no preset 'papr', did you mean 'paper'"):
-        resolve("ngame", "papr", {})
+    with pytest.raises(ValueError, match="no preset 'minlm', did you mean 'minilm'"):
+        resolve("ngame", "minlm", {})
 
 
 def test_nearest():
@@ -95,16 +93,33 @@ def test_the_rounds_of_a_preset_cover_every_epoch_once(preset):
         assert max(sizes, default=0) <= min(stage.batch_size, 512)
 
 
-def test_paper_numbers():
-    """What Table 9 and Appendix C state for short texts, LF-AmazonTitles-131K."""
-    made = resolve("ngame", "paper", {}).method
-    assert (made.m1.batch_size, made.m1.refresh_every, made.m1.margin, made.m1.epochs) == (1600, 5, 0.3, 300)
-    assert made.m2.table_lr == 0.001
-    assert made.m1.positives == 1           # "only one positive label was randomly sampled for each data point"
-    assert made.fusion.depth == 7           # "a standard regression tree with depth 7"
-    assert made.encoder.tied                # one encoder for data points and labels
-    assert math.isclose(resolve("ngame", "paper", {}).prepare.validation_max, 10_000)   # "around 10K data points"
-    assert resolve("ngame", "paper", {}).prepare.max_title == 32
+def test_ngames_table_9():
+    for row, batch, epochs, length in (("lf-amazontitles-131k", 1600, 300, 32), ("lf-amazontitles-1.3m", 1600, 300, 32),
+                                       ("lf-amazon-131k", 350, 300, 128), ("lf-wikiseealso-320k", 350, 300, 128),
+                                       ("lf-wikipedia-500k", 256, 40, 256)):
+        settings = resolve("ngame", row, {})
+        made = settings.method
+        assert (made.m1.batch_size, made.m1.epochs, made.m1.lr) == (batch, epochs, 1e-4)
+        assert (made.m1.refresh_every, made.m1.double_every, made.m1.margin, made.m2.table_lr) == (5, 25, 0.3, 0.001)
+        assert made.m1.positives == 1       # "only one positive label was randomly sampled for each data point"
+        assert (made.fusion.depth, made.fusion.trees, made.fusion.weight) == (7, 1, 1)   # "a standard regression tree"
+        assert made.encoder.tied            # one encoder for data points and labels
+        assert settings.prepare.validation_max == 10_000            # "around 10K data points"
+        assert settings.prepare.max_title == 32
+        assert length == 32 or settings.prepare.max_title + settings.prepare.max_content == length
+
+
+def test_ramens_table_10_and_unidecs_table_2():
+    made = resolve("ramen", "lf-wikiseealsotitles-320k", {}).method
+    assert (made.base.m1.batch_size, made.base.m1.epochs, made.base.m1.lr, made.base.m1.refresh_every) == (
+        1024, 300, 2e-4, 5)
+    assert (made.base.m2.positives, made.base.m2.negatives, made.graph.margin, made.graph.adapt) == (2, 12, 0.3, True)
+    for method, row, batch in (("unidec", "lf-amazon-131k", 576), ("unidec", "lf-wikiseealso-320k", 677),
+                               ("unidec", "lf-amazontitles-1.3m", 1098), ("depsl", "lf-wikipedia-500k", 221),
+                               ("depsl", "lf-amazontitles-1.3m", 2200), ("dexml", "lf-amazontitles-1.3m", 8192)):
+        made = resolve(method, row, {}).method
+        assert (made.batch_size, made.lr, made.label_lr, made.refresh_every, made.dim) == (batch, 1e-4, 1e-3, 5, 384)
+        assert not made.fused
 
 
 def test_presets_name_a_known_method_and_say_what_they_are_for():
@@ -123,6 +138,11 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [
+    ("encoder.sums", "0", "encoder.sums: sums must be at least 1, got 0"),
+    ("encoder.places", "0", "encoder.places: sums must be 1 where places is 0, got 2"),
+    ("encoder.token_dropout", "1", "encoder.token_dropout: token_dropout must be at least 0 and below 1, got 1.0"),
+    ("fusion.trees", "0", "fusion.trees: trees must be at least 1, got 0"),
+    ("fusion.rate", "1.5", "fusion.rate: rate must be between 0 and 1, got 1.5"),
     ("m1.epochs", "-1", "m1.epochs: epochs must be at least 1, got -1"),
     ("m1.batch_size", "0", "m1.batch_size: batch_size must be at least 1, got 0"),
     ("m1.lr", "nan", "m1.lr: lr must be 0 or more, got nan"),
@@ -132,3 +152,8 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
 def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
     with pytest.raises(ValueError, match=said):
         resolve("ngame", "cpu", {key: value})
+
+
+def test_siamesexml_takes_one_vector_a_text():
+    with pytest.raises(ValueError, match=r"encoder\.sums must be 1, got 2"):
+        resolve("siamesexml", "cpu", {"encoder.sums": "2"})

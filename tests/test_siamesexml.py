@@ -27,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TOY = SiamesexmlConfig(
     siamese=LikelihoodConfig(epochs=30, batch_size=32, lr=2e-3, table_lr=1e-2, warmup=5, c=0.9, d=1.5, negatives=3),
     extreme=LikelihoodConfig(epochs=6, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, c=0.75, d=3.0, negatives=3),
-    shortlist=20, mined=8, dropout=0.1, token_lr=3e-3, encoder=EncoderConfig(source="random", dim=32, batch=256))
+    shortlist=20, mined=8, dropout=0.1, token_lr=3e-3,
+    encoder=EncoderConfig(source="random", dim=32, sums=1, batch=256))
 RELATIVES = {"siamesexml": {}, "++": {"joint": True}, "partitions": {"partitions": 3, "correlation": False}}
 
 

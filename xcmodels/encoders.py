@@ -1,7 +1,8 @@
 """Encoders: texts to vectors on the unit sphere, for queries and labels alike.
 
-An encoder is a trunk, which turns a text into one vector, and heads, which turn that into the vectors that a method
-scores with: one shared or one a side (Siamese encoders), or one of the dual encoder and one of the classifier (UniDEC).
+An encoder is a trunk, which turns a text into a vector or a few, and heads, which turn that into the vectors that a
+method scores with: one shared or one a side (Siamese encoders), or one of the dual encoder and one of the classifier
+(UniDEC).
 """
 
 import json
@@ -53,44 +54,57 @@ def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
 class Unit(nn.Module):
     """v -> normalise(v)."""
 
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return F.normalize(vectors, dim=1)
+        return F.normalize(vectors[:, :self.dim], dim=1)
 
 
 class Residual(nn.Module):
-    """v -> normalise(v + U dropout(gelu(W v + b))), the identity at the start since U = 0."""
+    """v, v' -> normalise(v + U dropout(gelu(W [v, v'] + b))), the identity on v at the start since U = 0.
 
-    def __init__(self, dim: int, dropout: float) -> None:
+    v is the trunk's first vector of a text, v' the others; all at unit length.
+    """
+
+    def __init__(self, dim: int, sums: int, dropout: float) -> None:
         super().__init__()
-        self.dropout = dropout
-        self.inner = nn.Linear(dim, dim)
+        self.dropout, self.sums = dropout, sums
+        self.inner = nn.Linear(sums * dim, dim)
         self.outer = nn.Linear(dim, dim, bias=False)
-        nn.init.normal_(self.inner.weight, std=0.1)
+        nn.init.normal_(self.inner.weight, std=0.1 / sums**0.5)
         nn.init.zeros_(self.inner.bias)
         nn.init.zeros_(self.outer.weight)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        unit = F.normalize(vectors, dim=1)
+        unit = _each_unit(vectors, self.sums)
         inner = F.dropout(F.gelu(self.inner(unit)), self.dropout, self.training)
-        return F.normalize(unit + self.outer(inner), dim=1)
+        return F.normalize(unit[:, :self.outer.out_features] + self.outer(inner), dim=1)
 
 
 class Projection(nn.Module):
     """v -> dropout(tanh(W v + b)) of v at mean square 1, or dropout(W v + b) of unit v: UniDEC's g1, g2 (section 4.3).
 
-    W starts as the identity, or as much of it as there is room for.
+    v is what the trunk says of a text, of several vectors each at unit length. W starts as the identity on the first,
+    or as much of it as there is room for.
     """
 
-    def __init__(self, dim: int, config: HeadConfig) -> None:
+    def __init__(self, dim: int, sums: int, config: HeadConfig) -> None:
         super().__init__()
-        self.linear, self.tanh = nn.Linear(dim, config.dim or dim), config.kind == "tanh"
+        self.linear, self.tanh, self.sums = nn.Linear(sums * dim, config.dim or dim), config.kind == "tanh", sums
         self.dropout, self.scale = config.dropout, dim**0.5 if self.tanh else 1.0
         nn.init.eye_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        out = self.linear(F.normalize(vectors, dim=1) * self.scale)
+        out = self.linear(_each_unit(vectors, self.sums) * self.scale)
         return F.dropout(torch.tanh(out) if self.tanh else out, self.dropout, self.training)
+
+
+def _each_unit(vectors: torch.Tensor, sums: int) -> torch.Tensor:
+    """Return the `sums` vectors of each row at unit length."""
+    return F.normalize(vectors.unflatten(1, (sums, -1)), dim=2).flatten(1)
 
 
 class Encoder(Model):
@@ -99,7 +113,7 @@ class Encoder(Model):
     def __init__(self, trunk: Trunk, config: EncoderConfig, layout: Layout) -> None:
         super().__init__()
         self.trunk, self.config, self.layout = trunk, config, layout
-        self.heads = nn.ModuleDict({name: _head(trunk.dim, each) for name, each in layout.heads.items()})
+        self.heads = nn.ModuleDict({name: _head(trunk, each) for name, each in layout.heads.items()})
 
     def tables(self) -> dict[str, RowTable]:
         """The matrices that are trained by rows."""
@@ -127,10 +141,10 @@ class Encoder(Model):
         return sum(self.layout.heads[name].dim or self.trunk.dim for name in self.layout.views[view])
 
 
-def _head(dim: int, config: HeadConfig) -> nn.Module:
+def _head(trunk: Trunk, config: HeadConfig) -> nn.Module:
     if config.kind in ("tanh", "linear"):
-        return Projection(dim, config)
-    return Unit() if config.kind == "unit" else Residual(dim, config.dropout)
+        return Projection(trunk.dim, trunk.sums, config)
+    return Unit(trunk.dim) if config.kind == "unit" else Residual(trunk.dim, trunk.sums, config.dropout)
 
 
 def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:

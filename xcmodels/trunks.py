@@ -1,4 +1,4 @@
-"""Trunks: texts to one vector each, from whose heads the vectors of queries and labels grow."""
+"""Trunks: texts to a vector each, or to a few, from whose heads the vectors of queries and labels grow."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from xcmodels import limits
 from xcmodels.method import Model
 from xcmodels.tables import RowTable
 from xcmodels.tokens import MINILM, Tokens, join, minilm_folder
@@ -28,17 +29,26 @@ class EncoderConfig:
     token_dropout: float = 0.0  # share of a text's tokens left out in training (bag)
     idf_power: float = 1.0      # a token weighs idf^power, times a learned weight of its place (bag)
     places: int = 24            # of a field that have a weight of their own, the rest share the last; 0 = none (bag)
+    sums: int = 2               # of a text's tokens, each with weights of places of its own (bag)
     batch: int = 4096           # texts encoded at once outside training
+
+    def __post_init__(self) -> None:
+        limits.at_least(self, 1, "dim", "sums", "batch")
+        limits.at_least(self, 0, "idf_power", "places")
+        limits.share(self, "token_dropout", whole=False)
+        if self.kind == "bag" and self.sums > 1 and not self.places:
+            raise ValueError(f"sums must be 1 where places is 0, got {self.sums}: nothing else tells them apart")
 
 
 class Trunk(Model):
-    """Texts to vectors; `dim` long, `batch` texts at once outside training."""
+    """Texts to `sums` vectors each, end to end; each `dim` long, `batch` texts at once outside training."""
 
     dim: int
+    sums = 1
     batch: int
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, dim) vectors of texts on `side`, "query" or "label", of any length."""
+        """Return (n, sums * dim) vectors of texts on `side`, "query" or "label", of any length."""
         raise NotImplementedError
 
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
@@ -47,11 +57,12 @@ class Trunk(Model):
 
 
 class BagOfTokens(Trunk):
-    """The sum of a text's token embeddings, weighted by idf and by the place in the field.
+    """Sums of a text's token embeddings, weighted by idf and by the place in the field.
 
     A token has one embedding in titles and another in contents, equal at the start: which field a word stands
-    in says much about what it says. So does where, and differently for queries and labels: the weights of places,
-    1 at the start, are learned for each side, or for both together where the encoder is tied.
+    in says much about what it says. So does where, and differently for queries and labels: the weights of places are
+    learned for each side, or for both together where the encoder is tied. They begin at 1; those of further sums fall
+    off from the first place, so that a head can tell what stands first in a text from the rest.
     """
 
     def __init__(self, embeddings: torch.Tensor, idf: torch.Tensor, config: EncoderConfig) -> None:
@@ -60,8 +71,10 @@ class BagOfTokens(Trunk):
         self.table = RowTable(embeddings.repeat(2, 1))
         self.register_buffer("idf", idf)
         self.sides = {QUERY: 0, LABEL: 0 if config.tied else 1}
-        shape = len(set(self.sides.values())), 2, config.places
-        self.places = nn.Parameter(torch.ones(shape)) if config.places else None
+        self.sums, sides = config.sums, len(set(self.sides.values()))
+        reach = torch.tensor([torch.inf, *(4.0**k for k in range(1, config.sums))])
+        places = torch.exp(-torch.arange(config.places) / reach[:, None])[:, None, None].repeat(1, sides, 2, 1)
+        self.places = nn.Parameter(places) if config.places else None
         self.dropout, self.batch = config.token_dropout, config.batch
 
     idf: torch.Tensor
@@ -71,7 +84,7 @@ class BagOfTokens(Trunk):
         return {"tokens": self.table}
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, dim) weighted sums of token embeddings; a text without a token is the origin."""
+        """Return (n, sums * dim) weighted sums of token embeddings; a text without a token is the origin."""
         return self.groups((tokens, side))[0]
 
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
@@ -85,17 +98,18 @@ class BagOfTokens(Trunk):
         titled, place = tokens.fields()
         ids = tokens.ids + self.vocabulary * (~titled)
         weights = self.idf[ids]
+        if self.training and self.dropout:
+            weights = weights * (torch.rand_like(weights) >= self.dropout)
+        each = weights[:, None]
         if self.places is not None:
-            most = self.places.shape[2]
+            most = self.places.shape[3]
             field = 2 * sides.repeat_interleave(tokens.offsets.diff()) + (~titled).long()
             at = field * most + place.clamp(max=most - 1)
             # Not self.places[...]: the gradient of an index is summed by racing threads, and no two runs agree.
-            weights = weights * F.embedding(at, self.places.view(-1, 1))[:, 0]
-        if self.training and self.dropout:
-            weights = weights * (torch.rand_like(weights) >= self.dropout)
+            each = each * F.embedding(at, self.places.view(self.sums, -1).T)
         rows, found = self.table.gather(ids)
-        return F.embedding_bag(found, rows, tokens.offsets, mode="sum", per_sample_weights=weights,
-                               include_last_offset=True)
+        return torch.cat([F.embedding_bag(found, rows, tokens.offsets, mode="sum", per_sample_weights=of,
+                                          include_last_offset=True) for of in each.T.contiguous()], dim=1)
 
 
 class Transformer(Trunk):

@@ -71,7 +71,7 @@ class SiamesexmlConfig:
     joint: bool = False          # SiameseXML++: module IV trains the whole encoder
     token_lr: float = 0.0        # of token embeddings in module IV (++)
     dropout: float = 0.5         # after the residual layers of module IV
-    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(sums=1))
     index: str = "auto"          # auto | exact | hnsw
     seed: int = 0
 
@@ -80,6 +80,8 @@ class SiamesexmlConfig:
         limits.at_least(self, 0, "power", "token_lr")
         limits.share(self, "centroid")
         limits.share(self, "dropout", whole=False)
+        if self.encoder.kind == "bag" and self.encoder.sums > 1:
+            raise ValueError(f"encoder.sums must be 1, got {self.encoder.sums}: module IV works on one vector a text")
 
 
 def inner_layout(config: EncoderConfig) -> Layout:

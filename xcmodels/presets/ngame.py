@@ -6,6 +6,8 @@ from xcmodels.presets.settings import BOOSTED, Preset, Settings, learned
 from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
+HUB = "sentence-transformers/msmarco-distilbert-base-v4"
+
 
 def _cpu() -> Settings:
     return Settings(PrepareConfig(), NgameConfig(
@@ -16,28 +18,36 @@ def _cpu() -> Settings:
         fusion=BOOSTED))
 
 
-def _paper(encoder: str, epochs: int, prepare: PrepareConfig) -> Settings:
-    """The hyper-parameters of NGAME's Table 9 for short texts, on the encoder named.
+def _paper(source: str = HUB, *, batch: int, epochs: int = 300, length: int = 32) -> Settings:
+    """A row of NGAME's Table 9, on the encoder named; `length` tokens of a text, of a full text beside its title.
 
     What the paper leaves open is as in the authors' release: warm-ups, M2's batch size, epochs, dropout and pairs,
-    and that clusters start at epoch 10.
+    that clusters start at epoch 10, and that none is larger than a batch.
     """
-    return Settings(prepare, NgameConfig(
-        encoder=EncoderConfig(kind="transformer", source=encoder, tied=True, batch=256),
-        m1=ModuleConfig(epochs=epochs, batch_size=1600, lr=1e-4, table_lr=0.0, warmup=100, refresh_from=10,
-                        refresh_every=5, double_every=25, cluster_size=2, cluster_max=512, temperature=0.0),
+    return Settings(PrepareConfig(tokenizer=source, max_content=length - 32 if length > 32 else 64), NgameConfig(
+        encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=256),
+        m1=ModuleConfig(epochs=epochs, batch_size=batch, lr=1e-4, table_lr=0.0, warmup=100, refresh_from=10,
+                        refresh_every=5, double_every=25, cluster_size=2, temperature=0.0,
+                        cluster_max=512 if batch >= 512 else 256),
         m2=ModuleConfig(epochs=100, batch_size=2048, lr=0.0, table_lr=1e-3, warmup=500, refresh_from=0,
                         refresh_every=5, double_every=25, cluster_size=2, cluster_max=32, positives=3, negatives=5,
                         temperature=0.0, dropout=0.5)))
 
+
+_TABLE = {
+    "lf-amazontitles-131k": lambda: _paper(batch=1600),
+    "lf-amazontitles-1.3m": lambda: _paper(batch=1600),
+    "lf-amazon-131k": lambda: _paper(batch=350, length=128),
+    "lf-wikiseealso-320k": lambda: _paper(batch=350, length=128),
+    "lf-wikipedia-500k": lambda: _paper(batch=256, epochs=40, length=256),
+}
 
 NGAME = {
     "cpu": Preset("bag of tokens started from MiniLM's token embeddings; two cores, minutes", _cpu),
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
                           lambda: learned(_cpu())),
     "minilm": Preset("the paper's schedule on the packaged MiniLM transformer; one GPU",
-                     lambda: _paper(MINILM, 100, PrepareConfig())),
-    "paper": Preset("the paper's set-up: msmarco-distilbert from the hub, 300 epochs; GPUs",
-                    lambda: _paper("sentence-transformers/msmarco-distilbert-base-v4", 300, PrepareConfig(
-                        tokenizer="sentence-transformers/msmarco-distilbert-base-v4"))),
+                     lambda: _paper(MINILM, batch=1600, epochs=100)),
+    **{name: Preset(f"Table 9's row for {name}: msmarco-distilbert from the hub; GPUs", made)
+       for name, made in _TABLE.items()},
 }

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from xcmodels.methods.ngame import NgameConfig
 from xcmodels.methods.ramen import GraphConfig, RamenConfig
 from xcmodels.presets.ngame import NGAME
 from xcmodels.presets.settings import Preset, Settings
@@ -16,8 +17,19 @@ def _over(name: str, base: Preset, graph: GraphConfig) -> Preset:
     return Preset(f"metadata graphs over {name}: {base.about}", settings)
 
 
-def _all(name: str, presets: dict[str, Preset]) -> dict[str, Preset]:
-    return {preset: _over(name, base, GraphConfig(adapt=preset == "paper")) for preset, base in presets.items()}
+def _cpus(name: str, presets: dict[str, Preset]) -> dict[str, Preset]:
+    return {preset: _over(name, presets[preset], GraphConfig()) for preset in ("cpu", "cpu-learned", "minilm")}
 
 
-RAMEN, RAMEN_ANCE = _all("NGAME", NGAME), _all("ANCE", ANCE)
+def _paper() -> Settings:
+    """Table 10's row: batches of 1,024, 300 epochs at 2e-4 over NGAME, M2 with 2 positives and 12 negatives."""
+    made = NGAME["lf-amazontitles-131k"].settings()
+    base = made.method
+    assert isinstance(base, NgameConfig)
+    base = replace(base, m1=replace(base.m1, batch_size=1024, lr=2e-4), m2=replace(base.m2, positives=2, negatives=12))
+    return replace(made, method=RamenConfig(base, GraphConfig(adapt=True)))
+
+
+RAMEN = {**_cpus("NGAME", NGAME), "lf-wikiseealsotitles-320k": Preset(
+    "Table 10's row, over NGAME with strengths that adapt: msmarco-distilbert from the hub; GPUs", _paper)}
+RAMEN_ANCE = _cpus("ANCE", ANCE)

@@ -12,7 +12,6 @@ from xcmodels.methods.ramen import RamenConfig
 from xcmodels.methods.siamesexml import SiamesexmlConfig
 from xcmodels.methods.unidec import UnidecConfig
 from xcmodels.tokens import LEARNED
-from xcmodels.trunks import EncoderConfig
 
 # Ten small trees, weighed by 2: on WordNet's validation split half a point of P@1 above the paper's one of depth 7.
 BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, weight=2.0)
@@ -42,4 +41,5 @@ class Preset:
 def learned(base: Settings) -> Settings:
     """Return `base` from scratch: a bag of tokens on a vocabulary learned from the data, whatever its language."""
     method: Any = base.method
-    return Settings(replace(base.prepare, tokenizer=LEARNED), replace(method, encoder=EncoderConfig(source="random")))
+    encoder = replace(method.encoder, source="random")
+    return Settings(replace(base.prepare, tokenizer=LEARNED), replace(method, encoder=encoder))
