@@ -48,6 +48,23 @@ def test_without_a_side_it_is_its_base(corpus, tmp_path):
         assert all(torch.equal(mine[f"base.{name}"], value) for name, value in wanted.items())
 
 
+@pytest.mark.parametrize("name", BASES)
+def test_a_batch_none_of_whose_nodes_has_an_anchor_trains_as_its_base(corpus, name):
+    """A sparse graph leaves such batches; every edge is pruned here."""
+    method = made(name)
+    round_ = method.rounds()[0]
+    model = method.build(corpus, round_.stage, {}).eval()
+    none = {f"group.{side}": np.zeros(len(edges.values), bool) for side, edges in corpus.graphs["group"].edges.items()}
+    batch = method.batch(corpus, round_, Mined(kept=none), corpus.training_rows()[:20], seeds.generator(0, "loss"))
+    assert len(batch.sides["anchors.group"].ids) == 0
+    terms, base = (of.loss(model_, batch.to(torch.device("cpu")), round_.stage)
+                   for of, model_ in ((method, model), (method.base, model.base)))
+    total = sum(terms.values())
+    torch.testing.assert_close(total, sum(base.values()))
+    total.backward()
+    assert all(torch.isfinite(each.grad).all() for each in model.parameters() if each.grad is not None)
+
+
 def hinge(vectors, others, positives, counts, *, margin, most):
     """R_x, R_z: mean over nodes of [x.a_n - x.a_p + margin]+, p the drawn anchor, n the hardest without an edge."""
     rows = []

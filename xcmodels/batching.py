@@ -26,7 +26,7 @@ class Entries:
 
     def to(self, device: torch.device) -> "Entries":
         """Return the same side on `device`."""
-        return Entries(self.ids.to(device), self.tokens.to(device) if self.tokens else None,
+        return Entries(self.ids.to(device), None if self.tokens is None else self.tokens.to(device),
                        None if self.vectors is None else self.vectors.to(device))
 
 

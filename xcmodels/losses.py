@@ -30,7 +30,7 @@ def triplet(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor
     hinge = F.relu(low[:, :, None] + high[:, None, :] + margin)
     hinge = torch.where(positive[:, :, None] & negative[:, None, :], hinge, 0.0)
     per_row = (hinge * share[:, None, :]).sum((1, 2)) / positive.sum(1).clamp_min(1)
-    rows = positive[:, 0] & negative[:, 0]
+    rows = positive.any(1) & negative.any(1)
     return per_row.sum() / rows.sum().clamp_min(1)
 
 
