@@ -59,9 +59,9 @@ def _block(claim: Claim | Shown, lab: Lab) -> bool:
 
 
 def _table(claim: Claim, results: Results) -> list[str]:
-    """Return a line a variant."""
+    """Return a line a variant: the mean of each figure over seeds, and its standard deviation."""
     return [f"{variant:<18}" + "  ".join(
-        f"{name.replace('/', '@', 1)} {results.mean(variant, name):.2f} ({results.of(variant, name).std():.2f})"
+        f"{name.replace('P/', 'P@')} {results.mean(variant, name):.2f} ({results.spread(variant, name):.2f})"
         for name in claim.shown if name in results.found[variant][0]) for variant in claim.variants]
 
 

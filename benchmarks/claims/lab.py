@@ -73,11 +73,16 @@ class Results:
         """Return the mean over seeds."""
         return float(self.of(variant, figure).mean())
 
+    def spread(self, variant: str, figure: str) -> float:
+        """Return the standard deviation over seeds, 0 of a single one."""
+        found = self.of(variant, figure)
+        return float(found.std(ddof=1)) if len(found) > 1 else 0.0
+
     def more(self, one: str, other: str, figure: str, figure_of_other: str = "") -> bool:
         """Return whether `one` has more of a figure than `other`, by more than the seeds differ."""
         a, b = self.of(one, figure), self.of(other, figure_of_other or figure)
-        spread = np.sqrt((a.var(ddof=1) + b.var(ddof=1)) / 2) if len(a) > 1 else 0.0
-        return bool(a.mean() - b.mean() > spread)
+        spreads = self.spread(one, figure), self.spread(other, figure_of_other or figure)
+        return bool(a.mean() - b.mean() > np.sqrt(np.square(spreads).mean()))
 
 
 class Lab:
