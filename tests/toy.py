@@ -74,7 +74,7 @@ def toy_corpus(folder: Path, *, queries: int = 600, labels: int = 60, tests: int
     np.save(folder / "idf.npy", _idf(tokenizer, [texts["train"], texts["label"]]))
     np.save(folder / "validation.npy", np.sort(rng.permutation(queries)[:validation]))
     facts = counts | {"name": "toy", "augmented": labels if augment else 0, "vocabulary": tokenizer.size,
-                      "anchors": ["group"]}
+                      "anchors": ["group"], "propensity": [0.55, 1.5]}
     (folder / "corpus.json").write_text(json.dumps(facts))
     return Corpus(folder)
 

@@ -1,0 +1,95 @@
+"""The lab that claims are judged in: what it trains, what it remembers, and what it measures."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.claims.claims import CLAIMS, Fresh, epochs_to
+from benchmarks.claims.lab import Lab, Results, Variant
+from benchmarks.claims.measured import theorem_1, theorem_constants
+from benchmarks.claims.shown import SHOWN
+from tests.toy import toy_corpus, trained
+from xcmodels import seeds
+from xcmodels.method import Mined
+from xcmodels.presets import resolve
+
+QUICK = {"encoder.source": "random", "encoder.dim": "16", "fusion.min_leaf": "5", "m1.epochs": "2", "m2.epochs": "1"}
+
+
+def test_every_claim_is_there_once_and_its_variants_can_be_built():
+    numbers = [each.number for each in (*CLAIMS, *SHOWN)]
+    assert sorted(numbers) == list(range(1, 27))
+    for claim in CLAIMS:
+        assert all(variant.build(0)[1].rounds() for variant in claim.variants.values())
+
+
+def test_more_is_by_more_than_the_seeds_differ():
+    found = Results({"a": [{"P/1": 10.0}, {"P/1": 12.0}], "b": [{"P/1": 9.5}, {"P/1": 10.0}], "c": [{"P/1": 4.0}] * 2})
+    assert found.mean("a", "P/1") == 11 and found.spread("a", "P/1") == pytest.approx(2**0.5)
+    assert found.more("a", "b", "P/1") and found.more("a", "c", "P/1") and not found.more("b", "a", "P/1")
+    assert not Results({"a": [{"x": 10.0}, {"x": 12.0}], "b": [{"x": 9.9}, {"x": 10.3}]}).more("a", "b", "x")
+    one = Results({"a": [{"x": 2.0}], "b": [{"x": 1.0}]})
+    assert one.spread("a", "x") == 0 and one.more("a", "b", "x") and not one.more("a", "a", "x")
+
+
+def test_the_epochs_a_curve_takes():
+    found = Results({"a": [{"P/1 epoch 2": 10.0, "P/1 epoch 4": 30.0, "P/1 epoch 10": 40.0, "P/1": 99.0}] * 2})
+    assert [epochs_to(found, "a", reached) for reached in (5, 10, 11, 40, 41)] == [2, 2, 4, 10, float("inf")]
+
+
+def test_theorem_4s_constants():
+    equal = theorem_constants(np.full(60, 2), np.full(40, 3))
+    assert equal == (pytest.approx(57 / 60), pytest.approx(1.0))      # Corollary 5: at most 1
+    p, q, n, n_labels = np.array([1, 2, 3, 2]), np.array([4, 3, 1]), 4, 3
+    odds = [0, 1 / 3, 3]
+    c_1 = q.mean() * (np.mean(odds) + np.std(odds) * n_labels**0.5) / n
+    assert theorem_constants(p, np.append(q, 0)) == (
+        pytest.approx(c_1), pytest.approx((2 + np.std(p) * n**0.5) * n / n_labels))
+
+
+def test_theorem_1_is_counted_pair_by_pair():
+    trial = trained()
+    corpus, found = trial.corpus, theorem_1(trial, asked=10_000)
+    rows = corpus.training_rows()
+    x, z = trial.vectors["queries"][rows], trial.vectors["labels"]
+    truth = [set(corpus.positives["train"][row].tolist()) for row in rows]
+    apart = sorted(float(np.linalg.norm(x[i] - z[j])) for i, own in enumerate(truth) for j in own)
+    radius = np.quantile(apart, 0.9)
+    near = np.linalg.norm(x[:, None] - z, axis=2) <= radius
+    hard = np.mean([[near[i, j] and j not in truth[i] for j in range(60)] for i in range(len(rows))])
+    assert found["hard %"] == pytest.approx(100 * hard, abs=0.01)
+    assert found["e1 %"] == pytest.approx(100 * np.mean(np.array(apart) > radius))
+    assert found["missed %"] <= found["hard %"] and found["missed %"] < found["bound %"]
+
+
+def test_fresh_negatives_are_the_hardest_of_every_label(tmp_path):
+    corpus = toy_corpus(tmp_path, queries=40, labels=30, tests=5, validation=4)
+    method = Fresh(resolve("astra", "cpu", {"encoder.source": "random", "encoder.dim": "8", "every_label": "true",
+                                            "hard": "3", "dropout": "0"}).method)
+    model = method.build(corpus, "joint", {}).eval()
+    rows = corpus.training_rows()[:12]
+    batch = method.batch(corpus, method.rounds()[0], Mined(), rows, seeds.generator(0, "fresh"))
+    scores, total = model(batch)["pool"].detach(), 0.0
+    for i, row in enumerate(rows):
+        own, spared = set(corpus.positives["train"][row].tolist()), set(corpus.filters["train"][row].tolist())
+        others = sorted((float(scores[i, j]) for j in range(30) if j not in own | spared), reverse=True)[:3]
+        total += sum(float(torch.nn.functional.softplus(-scores[i, j])) for j in own - spared)
+        total += sum(float(torch.nn.functional.softplus(torch.tensor(score))) for score in others)
+    assert float(method.loss(model, batch, "joint")["hardest"].detach()) == pytest.approx(total / len(rows), rel=1e-5)
+
+
+def test_a_lab_trains_what_is_missing_and_remembers(tmp_path, capsys):
+    toy_corpus(tmp_path / "objects" / "packed", queries=200, labels=30, tests=40, validation=20)
+    lab = Lab(tmp_path, labels=20, queries=0, seeds=2, workers=1)
+    variants = {"a": Variant("ngame", QUICK), "same": Variant("ngame", dict(QUICK))}
+    lab.train(variants.values())
+    assert capsys.readouterr().err.count("trained") == 2      # a seed each: what is the same is trained once
+    found = lab.results(variants)
+    assert found.mean("a", "P/1") > 20 and found.mean("a", "P/1") == found.mean("same", "P/1")
+    assert found.mean("a", "P/5 tail") + found.mean("a", "P/5 head") == pytest.approx(found.mean("a", "P/5"))
+    again = Lab(tmp_path, labels=20, queries=0, seeds=2, workers=1)
+    again.train(variants.values())
+    assert "trained" not in capsys.readouterr().err
+    assert not list((tmp_path / "claims").glob("tmp*"))
+    with pytest.raises(SystemExit, match="xc prepare"):
+        Lab(tmp_path / "claims", labels=20, queries=0, seeds=2, workers=1)
