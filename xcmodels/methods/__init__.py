@@ -5,6 +5,7 @@ A configuration makes a method: METHODS["ngame"](config).
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from xcmodels.method import Method
@@ -22,5 +23,5 @@ def _ramen(base: Callable[[Any], Base]) -> Callable[[RamenConfig], Ramen]:
 METHODS: Mapping[str, Callable[[Any], Method]] = {
     "ngame": Ngame, "ramen": _ramen(Ngame), "ramen-ance": _ramen(Unidec),
     **dict.fromkeys(("astra", "renee"), Astra),
-    **dict.fromkeys(("unidec", "depsl", "dpr", "tas", "ance", "dexml"), Unidec),
+    **{name: partial(Unidec, name=name) for name in ("unidec", "depsl", "dpr", "tas", "ance", "dexml")},
     **dict.fromkeys(("siamesexml", "siamesexml++"), Siamesexml)}

@@ -113,11 +113,10 @@ def layout(config: UnidecConfig) -> Layout:
 class Unidec:
     """The method, for one configuration."""
 
-    name = "unidec"
     query_view = DUAL
 
-    def __init__(self, config: UnidecConfig) -> None:
-        self.config, self.seed = config, config.seed
+    def __init__(self, config: UnidecConfig, name: str = "unidec") -> None:
+        self.config, self.seed, self.name = config, config.seed, name
 
     def stages(self) -> list[Stage]:
         """One: both learn together."""
@@ -129,7 +128,7 @@ class Unidec:
         """Training depends on everything but what is served and how it is indexed."""
         own = asdict(self.config)
         served = {name: own.pop(name) for name in ("serve", "unit", "fused", "fusion", "index")}
-        return {**own, **(served if stage == "retriever" else {})}
+        return {**own, **({**served, "name": self.name} if stage == "retriever" else {})}
 
     def rounds(self) -> list[Round]:
         """Random epochs first, then a round for every refresh of clusters and hard negatives."""
