@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.toy import toy_config, toy_corpus
-from xcmodels.corpus import Corpus, Texts
+from xcmodels.corpus import Corpus, Ragged, Texts
 from xcmodels.methods.ngame import Ngame
 from xcmodels.retrieval import Retriever
 from xcmodels.sample import sample
@@ -38,6 +38,21 @@ def test_every_pair_of_the_drawn_labels_and_no_other(whole, tmp_path, split):
     kept = {query for query, _ in named(small, "s", "positives", split)}
     assert named(small, "s", "filters", split) == [pair for pair in named(whole, "w", "filters", split)
                                                    if pair[1] in drawn and pair[0] in kept]
+
+
+def test_labels_drawn_together_keep_the_labels_of_their_queries(tmp_path):
+    """Three islands of ten labels each; a query has two labels of one island."""
+    corpus = toy_corpus(tmp_path / "w", queries=300, labels=30, tests=20, validation=20)
+    rng = np.random.default_rng(0)
+    islands = [np.sort(10 * (row % 3) + rng.permutation(10)[:2]) for row in range(300)]
+    corpus.positives["train"] = Ragged(np.arange(0, 601, 2), np.concatenate(islands).astype(np.int32))
+    small = sample(corpus, tmp_path / "s", labels=10, together=True)
+    drawn = {int(uid) // 10 for uid in (title.split("w")[0][1:] for title in titles(small, "label"))}
+    assert len(drawn) == 1 and small.n_labels == 10 and small.n_queries == 100
+    assert small.positives["train"].lengths.tolist() == [2] * 100
+    more = sample(corpus, tmp_path / "m", labels=20, together=True)
+    assert more.n_labels == 20 and more.n_queries == 200        # where an island ends another begins
+    assert sample(corpus, tmp_path / "a", labels=99, together=True).n_labels == 30
 
 
 def test_the_validation_split_stays_what_it_was(whole, tmp_path):

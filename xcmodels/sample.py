@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,20 @@ from xcmodels import seeds
 from xcmodels.corpus import Corpus, Ragged, Side, Texts
 
 
-def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, augment: bool = False, seed: int = 0) -> Corpus:
+def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, together: bool = False, augment: bool = False,
+           seed: int = 0) -> Corpus:
     """Write to `out`, and open, the corpus of some labels and of every query that has one of them (ASTRA, 3.1).
 
-    labels: how many are drawn, uniformly among those that a training query has; all of them where there are fewer.
-    queries: the most training queries that are kept, drawn uniformly; 0 = all. The validation split is what it was,
-    as far as it is kept. augment: each label's text becomes a training query of that label.
+    labels: how many are drawn among those that a training query has; all of them where there are fewer.
+    together: labels are drawn with those that stand beside them, so that queries keep most of their labels and labels
+    most of those that are hard to tell from them; otherwise uniformly, which leaves an easy data set. queries: the most
+    training queries that are kept, drawn uniformly; 0 = all. The validation split is what it was, as far as it is kept.
+    augment: each label's text becomes a training query of that label.
     """
     out.mkdir(parents=True)
-    used = np.flatnonzero(corpus.frequencies())
-    kept = {"label": np.sort(seeds.generator(seed, "sample", "labels").permutation(used)[:labels])}
+    rng = seeds.generator(seed, "sample", "labels")
+    used = rng.permutation(np.flatnonzero(corpus.frequencies()))
+    kept = {"label": np.sort(_together(corpus, used, labels) if together else used[:labels])}
     place = np.full(corpus.n_labels, -1)
     place[kept["label"]] = np.arange(len(kept["label"]))
     for split in ("train", "test"):
@@ -52,6 +57,29 @@ def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, augment:
     facts["augmented"] = len(kept["label"]) if augment else 0
     (out / "corpus.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     return Corpus(out)
+
+
+def _together(corpus: Corpus, order: np.ndarray, count: int) -> np.ndarray:
+    """Return `count` labels: the first of `order`, the labels of its queries, theirs, and so on (a snowball).
+
+    Where a part of the data ends, the next label of `order` begins another.
+    """
+    of_query = corpus.positives["train"].subset(np.arange(corpus.n_queries))
+    owners = np.repeat(np.arange(corpus.n_queries), of_query.lengths)
+    of_label = Ragged.of_pairs(of_query.values, owners, corpus.n_labels)
+    drawn = dict.fromkeys(order[:1].tolist())
+    starts, reached, asked = iter(order.tolist()), deque(drawn), set[int]()
+    while len(drawn) < min(count, len(order)):
+        if not reached:
+            reached.append(next(starts))
+        label = reached.popleft()
+        drawn[label] = None
+        for query in of_label[label].tolist():
+            new = [] if query in asked else [each for each in of_query[query].tolist() if each not in drawn]
+            asked.add(query)
+            drawn |= dict.fromkeys(new)
+            reached.extend(new)
+    return np.array(list(drawn)[:count])
 
 
 def _within(pairs: Ragged, place: np.ndarray) -> Ragged:

@@ -1,12 +1,12 @@
 """Do the papers' claims hold on real data? One block a claim: what it says, the paper's figures, ours, the verdict.
 
-    python -m benchmarks.claims HOME [--labels 10000] [--queries 25000] [--seeds 3] [--claims 1,8,13]
+    python -m benchmarks.claims HOME [--labels 6000] [--queries 12000] [--seeds 3] [--claims 1,8,13]
 
-HOME is one in which `xc prepare` or `xc run` has packed a corpus. Labels are drawn from it, and with them the queries
-that have one. Each variant is trained on that with its method's CPU preset and the seeds asked for, and judged on up to
-5,000 test queries; the figures are kept in HOME/claims, so that a run that was stopped goes on, and claims share what
-they have in common. Every figure is a mean over seeds, with the standard deviation after it. A claim of more or less
-holds if the means differ by more than their pooled standard deviation.
+HOME is one in which `xc prepare` or `xc run` has packed a corpus. Neighbouring labels are drawn from it, and with them
+the queries that have one. Each variant is trained on that with its method's CPU preset and the seeds asked for, and
+judged on up to 5,000 test queries; the figures are kept in HOME/claims, so that a run that was stopped goes on, and
+claims share what they have in common. Every figure is a mean over seeds, with the standard deviation after it. A claim
+of more or less holds if the means differ by more than their pooled standard deviation.
 """
 
 import argparse
@@ -23,8 +23,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.claims", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("home", type=Path)
-    parser.add_argument("--labels", type=int, default=10_000, help="drawn from those of the corpus")
-    parser.add_argument("--queries", type=int, default=25_000, help="training queries of theirs, 0 = all")
+    parser.add_argument("--labels", type=int, default=6000, help="drawn from those of the corpus")
+    parser.add_argument("--queries", type=int, default=12_000, help="training queries of theirs, 0 = all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="trained at a time, a thread each")
     parser.add_argument("--claims", default="", help="numbers, by default all")

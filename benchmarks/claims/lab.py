@@ -94,7 +94,7 @@ class Lab:
         self.whole, self.folder = Corpus(packed[0].parent), home / "claims"
         self.seeds, self.workers = range(seeds), workers
         self.folder.mkdir(exist_ok=True)
-        drawn = {"labels": labels, "queries": queries}
+        drawn = {"labels": labels, "queries": queries, "together": True}
         self.corpora = {"sample": self._sampled(drawn), "texts": self._sampled({**drawn, "augment": True}),
                         "thousand": self._sampled({"labels": 1000, "queries": 20_000})}
 
