@@ -33,7 +33,7 @@ Figures = dict[str, float]
 BATCH = {"ngame": ("m1.batch_size", "m2.batch_size"), "ramen": ("base.m1.batch_size", "base.m2.batch_size"),
          "siamesexml": ("siamese.batch_size", "extreme.batch_size"),
          "siamesexml++": ("siamese.batch_size", "extreme.batch_size")}
-SMALLER = {"astra": {"hard": "50", "uniform": "400"}}    # Table 6's, the shares of 131K labels that they are there
+NEGATIVES = {"astra": {"hard": "50", "uniform": "400"}}    # Table 6's, the shares of 131K labels that they are there
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Variant:
     def build(self, seed: int) -> tuple[Any, Method]:
         """Return its configuration and its method."""
         batch = dict.fromkeys(BATCH.get(self.method, ("batch_size",)), "256")
-        config = resolve(self.method, "cpu", {**batch, **SMALLER.get(self.method, {}), **self.settings,
+        config = resolve(self.method, "cpu", {**batch, **NEGATIVES.get(self.method, {}), **self.settings,
                                               "seed": str(seed)}).method
         return config, (self.made or METHODS[self.method])(config)
 

@@ -12,7 +12,9 @@ from xcmodels.combine import InnerProduct
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, encode_all
 from xcmodels.method import Mined
+from xcmodels.methods.astra import Astra
 from xcmodels.methods.ngame import Ngame
+from xcmodels.methods.siamesexml import Siamesexml
 from xcmodels.methods.unidec import Unidec
 from xcmodels.retrieval import Retriever, candidates
 from xcmodels.trial import Trial, predict, read_model
@@ -33,7 +35,7 @@ def measured(trial: Trial, *, curve: bool) -> Figures:
         figures |= _by_epoch(trial, rows)
     method = getattr(trial.method, "base", trial.method)
     for kind, asked in _ASKED.items():
-        if type(method).__name__.lower() == kind:
+        if isinstance(method, kind):
             figures |= asked(trial, retriever, rows)
     return figures
 
@@ -171,7 +173,7 @@ def _of_siamesexml(trial: Trial, retriever: Retriever, rows: np.ndarray, depth: 
     return figures
 
 
-_ASKED: Mapping[str, Callable[[Trial, Retriever, np.ndarray], Figures]] = {
-    "ngame": _of_ngame, "unidec": _of_unidec, "astra": _of_astra, "siamesexml": _of_siamesexml}
+_ASKED: Mapping[type, Callable[[Trial, Retriever, np.ndarray], Figures]] = {
+    Ngame: _of_ngame, Unidec: _of_unidec, Astra: _of_astra, Siamesexml: _of_siamesexml}
 
 __all__ = ["measured", "theorem_1", "theorem_constants"]
