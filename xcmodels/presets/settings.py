@@ -13,7 +13,8 @@ from xcmodels.methods.siamesexml import SiamesexmlConfig
 from xcmodels.methods.unidec import UnidecConfig
 from xcmodels.tokens import LEARNED
 
-# Ten small trees, weighed by 2: on WordNet's validation split half a point of P@1 above the paper's one of depth 7.
+# On WordNet's validation split ten small trees reach P@1 40.6 at weight 1 and 41.3 at 3, the paper's one 40.4; PSP@1
+# 34.2, 33.8 and 33.9. Two is between.
 BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, weight=2.0)
 
 
