@@ -61,7 +61,7 @@ def _block(claim: Claim | Shown, lab: Lab) -> bool:
 def _table(claim: Claim, results: Results) -> list[str]:
     """Return a line a variant: the mean of each figure over seeds, and its standard deviation."""
     return [f"{variant:<18}" + "  ".join(
-        f"{name.replace('P/', 'P@')} {results.mean(variant, name):.2f} ({results.spread(variant, name):.2f})"
+        f"{name.replace('P/', 'P@')} {results.mean(variant, name):.4g} ({results.spread(variant, name):.2g})"
         for name in claim.shown if name in results.found[variant][0]) for variant in claim.variants]
 
 
