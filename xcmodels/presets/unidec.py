@@ -39,12 +39,14 @@ _ANCE: dict[str, object] = {**_DPR, "negatives": 6}
 _DEXML: dict[str, object] = {**_DPR, "every_label": True}
 
 
-def _presets(about: str, batches: Mapping[str, int], **changed: object) -> dict[str, Preset]:
+def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object] | None = None, /,
+             **changed: object) -> dict[str, Preset]:
     served = changed | {"fused": False}
+    cpu = changed | dict(small or {})
     return {
-        "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**changed)),
+        "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**cpu)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
-                              lambda: learned(_cpu(**changed))),
+                              lambda: learned(_cpu(**cpu))),
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
                          lambda: _paper(MINILM, 576, 60, **({"bce": 0.0} | changed))),
         **{name: Preset(f"{about}; Table 2's batch for {name}, DistilBERT from the hub, a GPU",
@@ -55,7 +57,8 @@ def _presets(about: str, batches: Mapping[str, int], **changed: object) -> dict[
 # Queries of a batch, Table 2. The baselines have none of their own there and take UniDEC's first.
 _ROWS = {"lf-amazon-131k": 576, "lf-wikiseealso-320k": 677, "lf-amazontitles-1.3m": 1098}
 _FIRST = {"lf-amazon-131k": 576}
-UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS, fused=True)
+UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS,
+                  {"negatives": 6, "loss": "supcon"}, fused=True)
 DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200}, **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
 TAS = _presets("DPR with batches clustered once (TAS)", _FIRST, **_TAS)
