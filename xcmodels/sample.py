@@ -28,12 +28,13 @@ def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, together
     place = np.full(corpus.n_labels, -1)
     place[kept["label"]] = np.arange(len(kept["label"]))
     for split in ("train", "test"):
-        rows = np.arange(corpus.n_queries if split == "train" else len(corpus.sides["test"]))
-        rows = np.flatnonzero(_within(corpus.positives[split].subset(rows), place).lengths)
+        every = np.arange(corpus.n_queries if split == "train" else len(corpus.sides["test"]))
+        positives = _within(corpus.positives[split].subset(every), place)
+        rows = np.flatnonzero(positives.lengths)
         if split == "train" and queries:
             rows = np.sort(seeds.generator(seed, "sample", "queries").permutation(rows)[:queries])
         kept[split] = rows
-        positives = _within(corpus.positives[split].subset(rows), place)
+        positives = positives.subset(rows)
         if split == "train" and augment:
             positives = _end_to_end(positives, Ragged(np.arange(len(kept["label"]) + 1), np.arange(len(kept["label"]))))
         positives.save(out, f"positives.{split}")

@@ -1,6 +1,5 @@
 """A method from its first round to its retriever in one process, with nothing published: for experiments and tests."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -86,14 +85,6 @@ def predict(retriever: Retriever, corpus: Corpus, depth: int,
     filters = corpus.filters["test"] if rows is None else corpus.filters["test"].subset(rows)
     ids, scores = retriever.search(queries, depth + int(filters.lengths.max(initial=0)))
     return metrics.drop_filtered(ids, scores, filters, depth)
-
-
-def measure(retriever: Retriever, corpus: Corpus, rows: np.ndarray, depth: int = 10) -> Mapping[str, float]:
-    """Return P, PSP and nDCG at k of the test queries `rows`, in percent."""
-    ids, _ = predict(retriever, corpus, depth, rows)
-    inverse = 1 / metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
-    truth, filters = (pairs["test"].subset(rows) for pairs in (corpus.positives, corpus.filters))
-    return metrics.evaluate(ids, truth, filters, inverse, recall_ks=(depth,))
 
 
 def _mined(made: Trial, round_: Round) -> Mined:
