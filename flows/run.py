@@ -93,6 +93,7 @@ def run(config: RunConfig, until: str = "register") -> Finished | None:
     terminal = Terminal()
     store = Store(config.home)
     with store.run_lock(), Workers(config.dask or None, config.workers) as workers:
+        store.sweep()
         laid_out = pipeline(config.data, config.method, config.preset, config.settings)
         terminal.plan(laid_out, store, config, UNTIL.index(until))
         runner = Runner(laid_out, store, workers, terminal)

@@ -61,7 +61,8 @@ class Store:
                 for name in ("lock", "gc.lock"):
                     os.close(os.open(self.home / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 if not form.exists():
-                    self._place(f"{VERSION}\n".encode(), form, os.link)
+                    with self._writing("set up HOME"):
+                        self._place(f"{VERSION}\n".encode(), form, os.link)
         try:
             if int(form.read_text()) > VERSION:
                 raise newer(form)
@@ -186,7 +187,7 @@ class Store:
         inputs. Whoever holds an Artifact that no ref names passes its digest in `keep`.
         """
         objects, tmp = self.home / "objects", self.home / "tmp"
-        with explained("collect", self.home), locked(self.home / "gc.lock", fcntl.LOCK_EX, GC_SECONDS) as mine:
+        with self._alone(GC_SECONDS) as mine:
             if not mine:
                 raise UsageError(f"a step is being published in {self.home}", hint="collect again when it is done")
             refs = [ref.read_text(errors="replace") for ref in (self.home / "refs").glob("*/*")]
@@ -201,6 +202,12 @@ class Store:
         for path in dead:
             remove(path)
         return removed
+
+    def sweep(self) -> None:
+        """Removes what killed writers left in tmp/, unless somebody writes right now: then the next sweep does."""
+        with self._alone(0.0) as mine:
+            for path in (self.home / "tmp").iterdir() if mine else ():
+                remove(path)
 
     def _folder(self, artifact: Artifact) -> Path:
         if not _DIGEST.fullmatch(artifact.digest) or artifact.path != f"objects/{artifact.digest}":
@@ -274,6 +281,11 @@ class Store:
             remove(temporary)
         fsync(target.parent)
         return placed
+
+    @contextmanager
+    def _alone(self, seconds: float) -> Iterator[bool]:
+        with explained("collect", self.home), locked(self.home / "gc.lock", fcntl.LOCK_EX, seconds) as mine:
+            yield mine
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:

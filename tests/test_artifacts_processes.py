@@ -102,6 +102,7 @@ def test_collection_waits_for_a_writer_and_then_gives_up(store, artifact, monkey
     assert going.wait(30)
     with pytest.raises(UsageError, match="a step is being published"):
         store.collect()
+    store.sweep()
     assert len(stranded(store.home)) == 1
     go.set()
     thread.join()
@@ -130,7 +131,8 @@ def test_collection_beside_writers_deletes_nothing_in_flight(store):
         assert (store.open(Artifact.of(digest)) / "a.bin").read_bytes() == f"{name}{n}".encode()
 
 
-def test_collection_removes_what_a_killed_writer_left(store, artifact):
+@pytest.mark.parametrize("clean", [Store.collect, Store.sweep])
+def test_what_a_killed_writer_left_is_removed(store, artifact, clean):
     def write(folder):
         write_new(folder)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -138,7 +140,7 @@ def test_collection_removes_what_a_killed_writer_left(store, artifact):
     with child(lambda say: Store(store.home).publish(OLD, "prepare", {}, write)) as (pid, _):
         assert ended(pid) == -signal.SIGKILL
     assert len(stranded(store.home)) == 1
-    assert store.collect() == []
+    clean(store)
     assert stranded(store.home) == []
     assert store.find(NEW) == artifact
 

@@ -41,7 +41,7 @@ def test_killed_again_and_again_a_run_ends_as_an_unbroken_one(whole, planted, xc
     assert json.loads(out)["metrics"] == whole[1]["metrics"]
     assert objects(home)["evaluate"] == objects(whole[0])["evaluate"]
     assert objects(home)["build retriever"] == objects(whole[0])["build retriever"]
-    assert not list((home / "tmp").iterdir())
+    assert not list((home / "tmp").iterdir()), "a run removes what killed ones left"
 
 
 def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
