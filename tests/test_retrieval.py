@@ -38,28 +38,32 @@ def contents(toy):
     return list(Texts.load(toy.corpus.folder, "test.content"))[:40]
 
 
-def with_shortlist(toy, out, shortlist):
+def with_shortlist(toy, out, shortlist, centroids=False):
     """The same models behind another shortlist; a longer one than there are labels holds them all."""
-    method = Ngame(toy_config(fusion=FusionConfig(shortlist=shortlist, min_leaf=20)))
+    method = Ngame(toy_config(fusion=FusionConfig(shortlist=shortlist, min_leaf=20, centroids=centroids)))
     out.mkdir()
     method.retriever({"encoder": toy.outs["encoder round 2"], "classifier": toy.outs["classifier round 0"]},
                      toy.corpus, toy.vectors, out)
     return Retriever.load(out)
 
 
-@pytest.mark.parametrize("shortlist", [60, 500])
-def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, contents, shortlist):
-    retriever = with_shortlist(toy, tmp_path / "r", shortlist)
-    queries = retriever.embed(titles, contents)
+@pytest.mark.parametrize(("shortlist", "centroids"), [(60, False), (500, False), (60, True)])
+def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, shortlist, centroids):
+    retriever = with_shortlist(toy, tmp_path / "r", shortlist, centroids)
+    queries = retriever.embed(titles)
     z, w = toy.vectors["labels"], retriever.indexes["classifier"].vectors
-    f = toy.corpus.frequencies(toy.corpus.training_rows())
+    f, mean = toy.corpus.frequencies(toy.corpus.training_rows()), np.zeros((60, 32))
+    for row in toy.corpus.training_rows():
+        mean[toy.corpus.positives["train"][row]] += toy.vectors["queries"][row]
     ids, scores = retriever.search(queries, 60, chunk=7)
     for q, row, got in zip(queries, ids, scores, strict=True):
         fused = []
         for label in range(60):
-            zx, wx = float(z[label] @ q), float(w[label] @ q)
-            leaf = retriever.combine.trees.predict(np.array([[zx, wx, f[label]]], np.float32))[0]
-            fused.append(float(leaf) + zx + wx)
+            of = [float(z[label] @ q), float(w[label] @ q)]
+            if centroids:
+                of.append(float(mean[label] @ q / max(np.linalg.norm(mean[label]), 1e-9)))
+            leaf = retriever.combine.trees.predict(np.array([[*of, f[label]]], np.float32))[0]
+            fused.append(float(leaf) + sum(of))
         assert sorted(row.tolist()) == list(range(60))
         assert got == pytest.approx([fused[label] for label in row], abs=1e-5)
         assert (np.diff(got) <= 0).all()
@@ -263,7 +267,8 @@ def test_the_fusion_is_not_told_of_labels_that_only_validation_queries_have(toy)
     corpus.validation = np.flatnonzero([7 in corpus.positives["train"][row] for row in range(600)])
     ids = np.tile(np.arange(60), (len(corpus.validation), 1))
     queries, labels = np.ones((len(ids), 4), np.float32), np.ones((60, 4), np.float32)
-    fusion, measured = fit_fusion(corpus, queries, ids, embeddings=labels, classifiers=labels, config=FusionConfig())
+    fusion, measured = fit_fusion(corpus, queries, ids, embeddings=labels, classifiers=labels, trained=lambda: queries,
+                                  config=FusionConfig())
     banned = sum(bool(np.isin(label, corpus.filters["train"][row])) for row in corpus.validation for label in range(60)
                  if label != 7)
     assert measured["pairs"] == 59 * len(ids) - banned

@@ -53,7 +53,7 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     trees = RegressionTrees(np.zeros((1, 1), np.int64), np.full((1, 1), np.inf, np.float32),
                             np.zeros((1, 2), np.float32))
     frequencies = np.arange(1, len(LABELS) + 1, dtype=np.float32)
-    fusion = TreeFusion(trees, vectors, index.vectors, frequencies)
+    fusion = TreeFusion(trees, vectors, index.vectors, frequencies, centroids=vectors[:0])
     (folder / "retriever").mkdir()
     save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, indexes={"classifier": index},
                    shortlist=20, scores=fusion)

@@ -4,7 +4,7 @@ A combination scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none)
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +13,7 @@ import numpy as np
 
 from xcmodels import limits
 from xcmodels.ann import Index
+from xcmodels.centroids import label_centroids
 from xcmodels.corpus import Corpus
 from xcmodels.fusion import RegressionTrees, fit_trees
 
@@ -56,32 +57,37 @@ class TreeFusion:
     """NGAME's fused score: T(z^T x, w^T x, f) + z^T x + w^T x (Appendix C), T one tree or a sum of several.
 
     z reads the first dimensions of a query vector and w the last: where the two have vectors of their own, a query
-    shows them end to end.
+    shows them end to end. With centroids, c^T x is a third score in both places, c as long as z and reading the same.
     """
 
     trees: RegressionTrees
     embeddings: np.ndarray     # (L, d), z
     classifiers: np.ndarray    # (L, d), w
     frequencies: np.ndarray    # (L,) float32, f: how many of the queries trained on have the label
+    centroids: np.ndarray      # (L, d), c; no rows where there is no such score
     kind = "tree"
 
     def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
         features = self.features(queries, rows, ids[rows, slots])
-        return _spread(ids.shape, rows, slots, self.trees.predict(features) + features[:, 0] + features[:, 1])
+        return _spread(ids.shape, rows, slots, self.trees.predict(features) + features[:, :-1].sum(1))
 
     def features(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return z^T x, w^T x and f of (query row, label) pairs, (p, 3)."""
-        similar = pair_scores(queries[:, :self.embeddings.shape[1]], self.embeddings, rows, labels)
-        classified = pair_scores(queries[:, -self.classifiers.shape[1]:], self.classifiers, rows, labels)
-        return np.stack([similar, classified, self.frequencies[labels]], axis=1)
+        """Return z^T x, w^T x, c^T x where there are centroids, and f of (query row, label) pairs, (p, 3 or 4)."""
+        embedded = queries[:, :self.embeddings.shape[1]]
+        scores = [pair_scores(embedded, self.embeddings, rows, labels),
+                  pair_scores(queries[:, -self.classifiers.shape[1]:], self.classifiers, rows, labels)]
+        if len(self.centroids):
+            scores.append(pair_scores(embedded, self.centroids, rows, labels))
+        return np.stack([*scores, self.frequencies[labels]], axis=1)
 
     def save(self, folder: Path) -> None:
-        """Write the trees, the embeddings and the frequencies; the classifiers are the last dimensions of the index."""
+        """Write all but the classifiers, which are the last dimensions of the index."""
         self.trees.save(folder / "fusion.npz")
         np.save(folder / "embeddings.npy", self.embeddings)
         np.save(folder / "frequencies.npy", self.frequencies)
+        np.save(folder / "centroids.npy", self.centroids)
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":
@@ -89,7 +95,7 @@ class TreeFusion:
         embeddings = np.load(folder / "embeddings.npy", mmap_mode="r")
         (index,) = indexes.values()
         return cls(RegressionTrees.load(folder / "fusion.npz"), embeddings, index.vectors[:, -embeddings.shape[1]:],
-                   np.load(folder / "frequencies.npy", mmap_mode="r"))
+                   np.load(folder / "frequencies.npy", mmap_mode="r"), np.load(folder / "centroids.npy", mmap_mode="r"))
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,8 @@ class FusionConfig:
     depth: int = 7             # of a tree
     trees: int = 1             # each fitted on what those before it leave
     rate: float = 1.0          # share of what a tree finds that is added
-    weight: float = 1.0        # of the trees beside the two scores
+    weight: float = 1.0        # of the trees beside the scores
+    centroids: bool = False    # the similarity to the mean of a label's training queries is a third score
     shortlist: int = 200       # labels of a query whose scores are fused
     min_leaf: int = 50         # pairs
 
@@ -110,9 +117,11 @@ class FusionConfig:
 
 
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddings: np.ndarray,
-               classifiers: np.ndarray, config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
+               classifiers: np.ndarray, trained: Callable[[], np.ndarray],
+               config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
     """Fit the tree on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
+    trained: makes the embeddings (N, d) of the training side, where there are centroids to be made of them.
     Returns the fusion, and how many pairs it was fitted on. A label is as frequent as in the queries trained on, and
     is left out where none of those has it: what is known of it is that the validation query does, and of no later
     query could that be known. The paper adds the positives that the shortlist has missed.
@@ -127,7 +136,8 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     kept = kept[frequencies[kept % corpus.n_labels] > 0]
     relevant = np.isin(kept, truth.keys(corpus.n_labels))
     nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
-    fusion = TreeFusion(nothing, embeddings, classifiers, frequencies)
+    centroids = label_centroids(corpus, trained()) if config.centroids else embeddings[:0]
+    fusion = TreeFusion(nothing, embeddings, classifiers, frequencies, centroids)
     trees = fit_trees(fusion.features(queries, kept // corpus.n_labels, kept % corpus.n_labels),
                       relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,
                       min_leaf=config.min_leaf)

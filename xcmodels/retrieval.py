@@ -19,7 +19,7 @@ from xcmodels.corpus import Corpus, Ragged, Texts
 from xcmodels.encoders import QUERY, Encoder, load_encoder, save_encoder
 from xcmodels.tokens import Tokenizer
 
-FORMAT = 3
+FORMAT = 4
 NEIGHBOURS = 5     # labels that a shortlist has room for, a training query that proposes its own
 
 

@@ -188,7 +188,7 @@ class Ngame:
         queries = vectors["queries"][corpus.validation]
         ids = candidates([Proposer(index)], queries, self.config.fusion.shortlist)
         fusion, measured = fit_fusion(corpus, queries, ids, embeddings=vectors["labels"], classifiers=weights,
-                                      config=self.config.fusion)
+                                      trained=lambda: vectors["queries"], config=self.config.fusion)
         encoder = build_encoder(self.config.encoder, corpus.idf, self.seed)
         load_model(encoder, models[ENCODER])
         save_retriever(out, corpus, method=self.name, encoder=encoder, indexes={CLASSIFIER: Proposer(index)},

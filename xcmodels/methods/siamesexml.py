@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from xcmodels import ann, limits, losses, metrics, seeds
 from xcmodels.batching import Batch, Entries, drawn_block, own_block, sample_positive
+from xcmodels.centroids import label_centroids, queries_of, unit
 from xcmodels.checkpoint import load_model, load_part
 from xcmodels.combine import CentroidMix, InnerProduct
 from xcmodels.corpus import Corpus
@@ -24,7 +25,7 @@ from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_e
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.mining import may_be_pushed, spared_pairs
 from xcmodels.retrieval import Proposer, best_of, candidates, save_retriever
-from xcmodels.shortlist import Shortlist, correlation, label_centroids, queries_of, unit
+from xcmodels.shortlist import Shortlist, correlation
 from xcmodels.tables import RowTable
 from xcmodels.training import device
 from xcmodels.trunks import EncoderConfig

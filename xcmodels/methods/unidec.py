@@ -210,12 +210,12 @@ class Unidec:
         """Write one index over what is served: label embeddings, classifiers, or both end to end (section 3.4)."""
         model = Joint(self.config, corpus)
         load_model(model, models[STAGE])
+        model.to(device())
         halves = []
         if self.config.serve != CLASSIFIER:
-            halves.append(encode_all(model.to(device()).encoder, corpus.sides["label"], LABEL))
-            model.cpu()
+            halves.append(encode_all(model.encoder, corpus.sides["label"], LABEL))
         if model.labels is not None and self.config.serve != "encoder":
-            weight = model.labels.weight
+            weight = model.labels.weight.cpu()
             halves.append((F.normalize(weight, dim=1) if self.config.unit else weight).numpy())
         index = ann.build(np.ascontiguousarray(np.concatenate(halves, axis=1)), self.config.index)
         proposer, depth = Proposer(index), 0
@@ -225,8 +225,9 @@ class Unidec:
             depth = self.config.fusion.shortlist
             queries = encode_all(model.encoder, corpus.sides["train"], QUERY, rows=corpus.validation)
             scores, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth), embeddings=halves[0],
-                                          classifiers=halves[1], config=self.config.fusion)
-        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": proposer},
+                                          classifiers=halves[1], trained=self.vectors(model, corpus)["queries"],
+                                          config=self.config.fusion)
+        save_retriever(out, corpus, method=self.name, encoder=model.cpu().encoder, indexes={"labels": proposer},
                        shortlist=depth, scores=scores)
         return measured
 
