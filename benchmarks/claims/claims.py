@@ -48,7 +48,7 @@ def _astra(**settings: Any) -> Variant:
 
 
 def _graph(**settings: str) -> Variant:
-    return Variant("ramen", {f"graph.{name}": value for name, value in settings.items()})
+    return Variant("ramen-ance", {f"graph.{name}": value for name, value in settings.items()})
 
 
 def _thousand(**settings: Any) -> Variant:
@@ -74,8 +74,13 @@ def _sooner(found: Results) -> bool:
     return epochs_to(found, "doubled", last) < epochs_to(found, "fixed", last)
 
 
+def _gain(found: Results, base: str, figure: str) -> float:
+    """Return what RAMEN adds to its base's figure."""
+    return found.mean(f"over {base}", figure) - found.mean(base, figure)
+
+
 P, PSP = ("P/1", "P/5"), ("PSP/1", "PSP/5")
-NGAME, UNIDEC, RAMEN, SIAMESEXML = (Variant(name) for name in ("ngame", "unidec", "ramen", "siamesexml"))
+NGAME, UNIDEC, RAMEN_ANCE, SIAMESEXML = (Variant(name) for name in ("ngame", "unidec", "ramen-ance", "siamesexml"))
 ASTRA = _astra(ahead=0)
 
 CLAIMS = [
@@ -147,18 +152,23 @@ CLAIMS = [
           ("P/1", "P/5", "PSP/5"),
           lambda found: found.more("depsl", "dpr", "P/1") and found.more("depsl", "ngame", "P/1", "P/1 embeddings")),
     Claim(19, "RAMEN beats its base, most of all on tail labels",
-          "Tables 1 and 6, LF-WikiSeeAlsoTitles-320K P@1: 35.46 against NGAME's 32.6",
-          {"ramen": RAMEN, "ngame": NGAME}, (*P, *PSP, "P/5 tail", "P/5 head"), _all_more("ramen", ["ngame"]), True),
+          "Tables 1 and 6, LF-WikiSeeAlsoTitles-320K P@1: 35.46 against NGAME's 32.6; asked of either base here",
+          {"over ngame": Variant("ramen"), "ngame": NGAME, "over ance": RAMEN_ANCE, "ance": Variant("ance")},
+          (*P, *PSP, "P/5 tail", "P/5 head"),
+          lambda found: all(found.more(f"over {base}", base, "P/1")
+                            and _gain(found, base, "P/5 tail") > _gain(found, base, "P/5 head")
+                            for base in ("ngame", "ance")), True),
     Claim(20, "RAMEN: without pruning, or without either side's graph, it loses",
           "Table 8, over ANCE, P@1: 35.2 against 31.3, 29.7, 34.1",
-          {"ramen": RAMEN, "no pruning": _graph(prune="false"), "no query graph": _graph(sides="labels"),
+          {"ramen": RAMEN_ANCE, "no pruning": _graph(prune="false"), "no query graph": _graph(sides="labels"),
            "no label graph": _graph(sides="queries")},
           P, _all_more("ramen", ["no pruning", "no query graph", "no label graph"]), True),
-    Claim(21, "RAMEN beats the ground truth augmented by the same graphs", "Table 8, P@1: 35.2 against 15.6",
-          {"ramen": RAMEN, "augmented": _graph(sides="none", augment="true")}, P, _all_more("ramen", ["augmented"]),
-          True),
+    Claim(21, "RAMEN beats the ground truth augmented by the same graphs",
+          "Table 8, over ANCE, P@1: 35.2 against 15.6",
+          {"ramen": RAMEN_ANCE, "augmented": _graph(sides="none", augment="true")}, P,
+          _all_more("ramen", ["augmented"]), True),
     Claim(22, "RAMEN trains in at most 1.15 of its base's time, and predicts in the same",
-          "Table 5; here seconds of one core", {"ramen": RAMEN, "ngame": NGAME}, ("seconds", "ms a query"),
+          "Table 5; here seconds of one core", {"ramen": Variant("ramen"), "ngame": NGAME}, ("seconds", "ms a query"),
           lambda found: found.mean("ramen", "seconds") <= 1.15 * found.mean("ngame", "seconds")
           and not found.more("ramen", "ngame", "ms a query"), True),
     Claim(23, "SiameseXML: drawing labels by frequency^0.45 beats powers 0 and 1", "Figure 2",

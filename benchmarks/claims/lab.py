@@ -31,6 +31,7 @@ Figures = dict[str, float]
 
 # The CPU presets have steps of 1,024 of 80,000 queries; so that a sample is trained in as many, its steps are smaller.
 BATCH = {"ngame": ("m1.batch_size", "m2.batch_size"), "ramen": ("base.m1.batch_size", "base.m2.batch_size"),
+         "ramen-ance": ("base.batch_size",),
          "siamesexml": ("siamese.batch_size", "extreme.batch_size"),
          "siamesexml++": ("siamese.batch_size", "extreme.batch_size")}
 NEGATIVES = {"astra": {"hard": "50", "uniform": "400"}}    # Table 6's, the shares of 131K labels that they are there

@@ -129,7 +129,7 @@ def _of_unidec(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
     """Return the figures of both halves end to end, of either, and the positives that a batch holds of a query."""
     (index,) = retriever.indexes.values()
     vectors, half = index.vectors, retriever.encoder.width(LABEL)
-    figures = _positives_in_batches(trial)
+    figures = _positives_in_batches(trial) if isinstance(trial.method, Unidec) else {}
     if vectors.shape[1] > half:
         first, second = vectors.copy(), vectors.copy()
         first[:, half:], second[:, :half] = 0, 0
