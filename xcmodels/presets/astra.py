@@ -15,7 +15,7 @@ _RENEE: dict[str, object] = {"every_label": True, "negatives": "random"}
 
 def _cpu(**changed: object) -> Settings:
     # Nothing is mined while a round trains on two cores, so there is no reason to mine with an older model.
-    config = AstraConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
+    config = AstraConfig(epochs=10, batch_size=1024, lr=1e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
                          refresh_every=3, ahead=0, positives=20, hard=10, uniform=1600)
     return Settings(PrepareConfig(), replace(config, **changed))  # type: ignore[arg-type]
 
