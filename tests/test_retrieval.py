@@ -47,10 +47,10 @@ def with_shortlist(toy, out, shortlist, centroids=False):
     return Retriever.load(out)
 
 
-@pytest.mark.parametrize(("shortlist", "centroids"), [(60, False), (500, False), (60, True)])
-def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, shortlist, centroids):
-    retriever = with_shortlist(toy, tmp_path / "r", shortlist, centroids)
-    queries = retriever.embed(titles)
+@pytest.mark.parametrize("fusion", [(60,), (500,), (60, True)])
+def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, contents, fusion):
+    retriever = with_shortlist(toy, tmp_path / "r", *fusion)
+    queries = retriever.embed(titles, contents)
     z, w = toy.vectors["labels"], retriever.indexes["classifier"].vectors
     f, mean = toy.corpus.frequencies(toy.corpus.training_rows()), np.zeros((60, 32))
     for row in toy.corpus.training_rows():
@@ -60,7 +60,7 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, short
         fused = []
         for label in range(60):
             of = [float(z[label] @ q), float(w[label] @ q)]
-            if centroids:
+            if len(fusion) > 1:
                 of.append(float(mean[label] @ q / max(np.linalg.norm(mean[label]), 1e-9)))
             leaf = retriever.combine.trees.predict(np.array([[*of, f[label]]], np.float32))[0]
             fused.append(float(leaf) + sum(of))
