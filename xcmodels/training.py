@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from xcmodels import seeds
 from xcmodels.checkpoint import OPTIMISER, Optimisers, Position, StepCheckpoints, load_model, save_model
 from xcmodels.corpus import Corpus
-from xcmodels.method import Method, Mined, Model, Round, Stage, steps_an_epoch
+from xcmodels.method import Method, Mined, Model, Round, Stage
 
 
 class Interrupted(Exception):
@@ -108,11 +108,11 @@ class _Loop:
     def epoch(self, position: Position, checkpoints: StepCheckpoints, watch: Watch) -> None:
         """Train from `position` to the end of its epoch, moving `position` along."""
         order = self.method.order(self.corpus, self.round_, self.mined, position.epoch)
-        steps = steps_an_epoch(len(order), self.stage.batch_size)
+        steps, size = self.stage.steps_an_epoch(len(order)), self.stage.rows(len(order))
         saved = time.monotonic()
         while position.step < steps:
             done = position.epoch * steps + position.step
-            rows = order[position.step * self.stage.batch_size:(position.step + 1) * self.stage.batch_size]
+            rows = order[position.step * size:(position.step + 1) * size]
             position.loss += (loss := self.step(rows, position, self.stage.rate(done, len(order))))
             position.step += 1
             watch.report(Progress(self.stage.name, position.epoch, done + 1, self.stage.epochs * steps, loss))

@@ -29,11 +29,6 @@ from xcmodels.trial import train_all
 
 Figures = dict[str, float]
 
-# The CPU presets have steps of 1,024 of 80,000 queries; so that a sample is trained in as many, its steps are smaller.
-BATCH = {"ngame": ("m1.batch_size", "m2.batch_size"), "ramen": ("base.m1.batch_size", "base.m2.batch_size"),
-         "ramen-ance": ("base.batch_size",),
-         "siamesexml": ("siamese.batch_size", "extreme.batch_size"),
-         "siamesexml++": ("siamese.batch_size", "extreme.batch_size")}
 NEGATIVES = {"astra": {"hard": "50", "uniform": "400"}}    # Table 6's, the shares of 131K labels that they are there
 
 
@@ -54,8 +49,7 @@ class Variant:
 
     def build(self, seed: int) -> tuple[Any, Method]:
         """Return its configuration and its method."""
-        batch = dict.fromkeys(BATCH.get(self.method, ("batch_size",)), "256")
-        config = resolve(self.method, "cpu", {**batch, **NEGATIVES.get(self.method, {}), **self.settings,
+        config = resolve(self.method, "cpu", {**NEGATIVES.get(self.method, {}), **self.settings,
                                               "seed": str(seed)}).method
         return config, (self.made or METHODS[self.method])(config)
 
