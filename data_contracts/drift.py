@@ -31,8 +31,8 @@ def drift(tables: Tables, previous: Path | None) -> Finding:
     status: Status = ("fail" if psi > max(limits.drift_fail, chance) else
                       "warn" if psi > max(limits.drift_warn, chance) else "ok")
     new, gone = int((~np.isin(uids, known)).sum()), int((~np.isin(known, uids)).sum())
-    note = (f"Population Stability Index {psi:.3f} ({limits.drift_warn} warns, {limits.drift_fail} fails); "
-            f"{new} labels new, {gone} gone")
+    note = (f"Population Stability Index {psi:.3f} ({limits.drift_warn} warns, "
+            f"{limits.drift_fail} fails: prepare.drift_fail); {new} labels new, {gone} gone")
     if status == "ok":
         return Finding(note=note, status=status)
     place = _places(known, uids)

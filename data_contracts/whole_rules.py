@@ -104,6 +104,6 @@ def _leak(tables: Tables) -> Finding:
     same[few] = [here[a] == there[b] for a, b in zip(shared[few].tolist(), twin[few].tolist(), strict=True)]
     shared, twin = shared[same], twin[same]
     share, most = len(shared) / max(len(test), 1), tables.limits.leak_share
-    return Finding(len(shared), tables.show("queries.test", shared, ("queries.train", twin)),
-                   f"{share:.2%} of the test rows; more than {most:.2%} fails" if len(shared) else "",
+    note = f"{share:.2%} of the test rows; more than {most:.2%} fails: prepare.leak_share" if len(shared) else ""
+    return Finding(len(shared), tables.show("queries.test", shared, ("queries.train", twin)), note,
                    "fail" if share > most else "warn" if len(shared) else "ok")
