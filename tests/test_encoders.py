@@ -21,7 +21,7 @@ from xcmodels.encoders import (
 from xcmodels.tokens import Tokenizer, Tokens
 from xcmodels.trunks import EncoderConfig
 
-BAG = EncoderConfig(source="random", dim=12)
+BAG = EncoderConfig(source="random", dim=12, idf_power=0.5)
 VOCABULARY = 40
 
 

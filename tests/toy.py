@@ -142,7 +142,8 @@ def toy_config(**overrides: Any) -> NgameConfig:
     m2 = ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, refresh_from=0, refresh_every=6,
                       double_every=6, cluster_size=4, cluster_max=8, positives=3, dropout=0.3)
     return NgameConfig(**{"m1": m1, "m2": m2, "fusion": FusionConfig(shortlist=20, min_leaf=20),
-                          "encoder": EncoderConfig(source="random", dim=32, token_dropout=0.1, batch=256)} | overrides)
+                          "encoder": EncoderConfig(source="random", dim=32, token_dropout=0.1, idf_power=1.0,
+                                                   batch=256)} | overrides)
 
 
 @cache

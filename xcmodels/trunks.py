@@ -27,7 +27,7 @@ class EncoderConfig:
     dim: int = 384              # of a bag started at random; otherwise the source decides
     tied: bool = False          # both sides share all weights (Siamese to the letter), or token embeddings alone (bag)
     token_dropout: float = 0.0  # share of a text's tokens left out in training (bag)
-    idf_power: float = 1.0      # a token weighs idf^power, times a learned weight of its place (bag)
+    idf_power: float = 0.0      # a token weighs idf^power, times a learned weight of its place (bag)
     places: int = 24            # of a field that have a weight of their own, the rest share the last; 0 = none (bag)
     sums: int = 2               # of a text's tokens, each with weights of places of its own (bag)
     batch: int = 4096           # texts encoded at once outside training
@@ -57,8 +57,9 @@ class Trunk(Model):
 
 
 class BagOfTokens(Trunk):
-    """Sums of a text's token embeddings, weighted by idf and by the place in the field.
+    """Sums of a text's token embeddings, weighted by the place in the field, and by a power of idf where one is asked.
 
+    Idf is not: a rare token has learned the least and would weigh the most; what a token weighs, its embedding learns.
     A token has one embedding in titles and another in contents, equal at the start: which field a word stands
     in says much about what it says. So does where, and differently for queries and labels: the weights of places are
     learned for each side, or for both together where the encoder is tied. They begin at 1; those of further sums fall

@@ -41,7 +41,11 @@ class Preset:
 
 
 def learned(base: Settings) -> Settings:
-    """Return `base` from scratch: a bag of tokens on a vocabulary learned from the data, whatever its language."""
+    """Return `base` from scratch: a bag of tokens on a vocabulary learned from the data, whatever its language.
+
+    Idf says there which tokens matter until training does: NGAME on Debian's tags, P@5 / PSP@5 42.9 / 58.3 with it,
+    41.7 / 54.8 without (P@1 85.8 and 87.7).
+    """
     method: Any = base.method
-    encoder = replace(method.encoder, source="random")
+    encoder = replace(method.encoder, source="random", idf_power=1.0)
     return Settings(replace(base.prepare, tokenizer=LEARNED), replace(method, encoder=encoder))
