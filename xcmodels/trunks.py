@@ -59,7 +59,7 @@ class Trunk(Model):
 class BagOfTokens(Trunk):
     """Sums of a text's token embeddings, weighted by the place in the field, and by a power of idf where one is asked.
 
-    Idf is not: a rare token has learned the least and would weigh the most; what a token weighs, its embedding learns.
+    By default none is: a rare token has learned the least and would weigh the most, and embeddings learn their weight.
     A token has one embedding in titles and another in contents, equal at the start: which field a word stands
     in says much about what it says. So does where, and differently for queries and labels: the weights of places are
     learned for each side, or for both together where the encoder is tied. They begin at 1; those of further sums fall

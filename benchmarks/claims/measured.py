@@ -146,8 +146,9 @@ def _positives_in_batches(trial: Trial, beta: int = 1) -> Figures:
     for name, mined in (("clustered", Mined(trial.mined[last.name].clusters)), ("random", Mined())):
         order = method.order(corpus, last, mined, 0)
         size = method.stages()[0].rows(len(order))
+        order = order[:4 * size]
         held = [method.batch(corpus, last, mined, part, seeds.generator(0, "claims", "batch")).blocks["pool"].positives
-                for part in np.split(order[:4 * size], range(size, 4 * size, size))]
+                for part in np.split(order, range(size, len(order), size))]
         figures[f"positives, {name}"] = float(np.concatenate([each.sum(1).numpy() for each in held]).mean())
     return figures
 

@@ -22,7 +22,7 @@ def _paper(*, joint: bool) -> Settings:
     method = made.method
     assert isinstance(method, SiamesexmlConfig)
     return Settings(made.prepare, replace(
-        method, encoder=replace(method.encoder, dim=300, tied=True, places=0, idf_power=1.0), shortlist=500, mined=100,
+        method, encoder=replace(method.encoder, dim=300, tied=True, places=0), shortlist=500, mined=100,
         token_lr=2e-4 if joint else 0.0,
         siamese=replace(method.siamese, epochs=50, batch_size=4095, lr=0.01, table_lr=0.01, negatives=1),
         extreme=replace(method.extreme, epochs=20, batch_size=255, lr=2e-4, table_lr=2e-4, negatives=5)))
