@@ -14,6 +14,7 @@ from tests.toy import toy_config, trained
 from xcmodels import ann
 from xcmodels.combine import FusionConfig, fit_fusion, pair_scores
 from xcmodels.corpus import Corpus, Texts
+from xcmodels.fusion import fit_trees
 from xcmodels.methods.ngame import Ngame
 from xcmodels.retrieval import FORMAT, Label, Proposer, Retriever, candidates
 
@@ -52,8 +53,8 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
     retriever = with_shortlist(toy, tmp_path / "r", *fusion)
     queries = retriever.embed(titles, contents)
     z, w = toy.vectors["labels"], retriever.indexes["classifier"].vectors
-    f, mean = toy.corpus.frequencies(toy.corpus.training_rows()), np.zeros((60, 32))
-    for row in toy.corpus.training_rows():
+    f, mean = toy.corpus.frequencies(), np.zeros((60, 32))
+    for row in range(toy.corpus.n_queries):
         mean[toy.corpus.positives["train"][row]] += toy.vectors["queries"][row]
     ids, scores = retriever.search(queries, 60, chunk=7)
     for q, row, got in zip(queries, ids, scores, strict=True):
@@ -98,14 +99,28 @@ def test_the_encoder_and_tokenizer_are_those_of_training(toy, retriever):
     assert np.array_equal(retriever.combine.embeddings, toy.vectors["labels"])
 
 
-def test_a_label_is_as_frequent_as_in_what_was_trained_on(toy, retriever):
-    """Counted with the validation split, a frequent label of which nothing was learned would be one of its own."""
-    positives, wanted = toy.corpus.positives["train"], np.zeros(60)
+def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_them(toy):
+    """Fitted with them, it would see each validation query's own share in the centroids that it is judged by."""
+    corpus, queries, labels = toy.corpus, toy.vectors["queries"], toy.vectors["labels"]
+    positives, rows = corpus.positives["train"], corpus.training_rows()
+    mean, counts = np.zeros((2, 60, 32)), np.zeros((2, 60), np.float32)
     for row in range(600):
-        if row not in toy.corpus.validation:
-            wanted[positives[row]] += 1
-    assert np.array_equal(retriever.combine.frequencies, wanted)
-    assert wanted.sum() < toy.corpus.frequencies().sum()
+        for known in ([0, 1] if row in rows else [1]):
+            mean[known, positives[row]] += queries[row]
+            counts[known, positives[row]] += 1
+    mean /= np.maximum(np.linalg.norm(mean, axis=2, keepdims=True), 1e-9)
+    assert (counts[0] < counts[1]).any()
+    held, ids = corpus.validation, np.tile(np.arange(60), (len(corpus.validation), 1))
+    fusion, _ = fit_fusion(corpus, queries[held], ids, embeddings=labels, classifiers=labels, trained=lambda: queries,
+                           config=FusionConfig(centroids=True, min_leaf=20))
+    assert np.array_equal(fusion.frequencies, counts[1])
+    assert fusion.centroids == pytest.approx(mean[1], abs=1e-6)
+    asked = [(row, label) for row in held for label in range(60)
+             if counts[0, label] and label not in corpus.filters["train"][int(row)]]
+    seen = np.array([[*2 * [labels[label] @ queries[row]], mean[0, label] @ queries[row], counts[0, label]]
+                     for row, label in asked], np.float32)
+    wanted = fit_trees(seen, np.array([label in positives[int(row)] for row, label in asked], np.float32), min_leaf=20)
+    assert fusion.trees.predict(seen) == pytest.approx(wanted.predict(seen), abs=1e-6)
 
 
 def test_answers_do_not_change(toy, retriever, titles):
@@ -272,7 +287,7 @@ def test_the_fusion_is_not_told_of_labels_that_only_validation_queries_have(toy)
     banned = sum(bool(np.isin(label, corpus.filters["train"][row])) for row in corpus.validation for label in range(60)
                  if label != 7)
     assert measured["pairs"] == 59 * len(ids) - banned
-    assert fusion.frequencies[7] == 0 < fusion.frequencies.min(initial=99, where=np.arange(60) != 7)
+    assert np.array_equal(fusion.frequencies, corpus.frequencies())
 
 
 def test_predicting_needs_no_gradient(retriever):

@@ -175,6 +175,7 @@ def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
     retriever = Retriever.load(trained.retriever)
     mix, d = retriever.combine, retriever.combine.classifiers.shape[1]
     assert set(retriever.proposers) == {"texts", "centroids", "queries"}
+    assert len(retriever.indexes["queries"].vectors) == (corpus.positives["train"].lengths > 0).sum()
     assert mix.alpha == trained.measured["alpha"] and 0 <= mix.alpha <= 1
     assert trained.measured["validation/P/1"] >= max(trained.measured["validation/P/1/classifiers"],
                                                      trained.measured["validation/P/1/embeddings"])

@@ -167,7 +167,7 @@ def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, t
     assert np.array_equal(retriever.combine.embeddings, z) and np.array_equal(retriever.combine.classifiers, w)
     ids, scores = retriever.search(query, 5)
     similar, classified = query[0, :32] @ z.T, query[0, 32:] @ w.T
-    seen = np.stack([similar, classified, corpus.frequencies(corpus.training_rows())], axis=1).astype(np.float32)
+    seen = np.stack([similar, classified, corpus.frequencies()], axis=1).astype(np.float32)
     wanted = retriever.combine.trees.predict(seen) + similar + classified
     assert scores[0] == pytest.approx(wanted[ids[0]], abs=1e-5)
     assert ids[0, 0] == 3

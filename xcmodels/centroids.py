@@ -8,16 +8,20 @@ import scipy.sparse as sp
 from xcmodels.corpus import Corpus, Ragged
 
 
-@lru_cache(maxsize=1)
-def queries_of(corpus: Corpus) -> Ragged:
-    """Return the training queries of each label, (L, ...), without the validation split."""
-    values, lengths = corpus.positives["train"].take(rows := corpus.training_rows())
+@lru_cache(maxsize=2)
+def queries_of(corpus: Corpus, held_out: bool = False) -> Ragged:
+    """Return the training queries of each label, (L, ...), those of the validation split only where `held_out`."""
+    rows = np.arange(len(corpus.positives["train"])) if held_out else corpus.training_rows()
+    values, lengths = corpus.positives["train"].take(rows)
     return Ragged.of_pairs(values.astype(np.int64), np.repeat(rows, lengths), corpus.n_labels)
 
 
-def label_centroids(corpus: Corpus, queries: np.ndarray) -> np.ndarray:
-    """Return the mean embedding of each label's training queries at unit length, (L, d); zero where it has none."""
-    of = queries_of(corpus)
+def label_centroids(corpus: Corpus, queries: np.ndarray, held_out: bool = False) -> np.ndarray:
+    """Return the mean embedding of each label's training queries at unit length, (L, d); zero where it has none.
+
+    queries: embeddings (N, d) of the training side. held_out: the validation split counts, too.
+    """
+    of = queries_of(corpus, held_out)
     shape = corpus.n_labels, len(queries)
     return unit(sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets), shape=shape) @ queries)
 

@@ -63,7 +63,7 @@ class TreeFusion:
     trees: RegressionTrees
     embeddings: np.ndarray     # (L, d), z
     classifiers: np.ndarray    # (L, d), w
-    frequencies: np.ndarray    # (L,) float32, f: how many of the queries trained on have the label
+    frequencies: np.ndarray    # (L,) float32, f: how many training queries have the label
     centroids: np.ndarray      # (L, d), c; no rows where there is no such score
     kind = "tree"
 
@@ -127,6 +127,8 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     query could that be known. The paper adds the positives that the shortlist has missed.
     Those are the only pairs of low scores then, all of them relevant, and the tree learns that a low score is a good
     sign; here it sees what it will be asked about.
+    Once fitted, frequencies and centroids count the validation queries as well: nothing is judged by those any more,
+    and for a label that only they have, it is all that is known of its queries.
     """
     row, slot = np.nonzero(ids >= 0)
     banned = corpus.filters["train"].subset(corpus.validation)
@@ -136,13 +138,19 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     kept = kept[frequencies[kept % corpus.n_labels] > 0]
     relevant = np.isin(kept, truth.keys(corpus.n_labels))
     nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
-    centroids = label_centroids(corpus, trained()) if config.centroids else embeddings[:0]
-    fusion = TreeFusion(nothing, embeddings, classifiers, frequencies, centroids)
+    vectors = trained() if config.centroids else None
+
+    def centroids(held_out: bool) -> np.ndarray:
+        return embeddings[:0] if vectors is None else label_centroids(corpus, vectors, held_out)
+
+    fusion = TreeFusion(nothing, embeddings, classifiers, frequencies, centroids(held_out=False))
     trees = fit_trees(fusion.features(queries, kept // corpus.n_labels, kept % corpus.n_labels),
                       relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,
                       min_leaf=config.min_leaf)
     trees = replace(trees, value=np.float32(config.weight) * trees.value)
-    return replace(fusion, trees=trees), {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
+    fitted = replace(fusion, trees=trees, frequencies=corpus.frequencies().astype(np.float32),
+                     centroids=centroids(held_out=True))
+    return fitted, {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
 
 
 @dataclass(frozen=True)

@@ -254,18 +254,23 @@ class Siamesexml:
 
     def retriever(self, models: dict[str, Path], corpus: Corpus, vectors: dict[str, np.ndarray],
                   out: Path) -> dict[str, float]:
-        """Write the three indexes and the classifiers, mixed by the alpha that is best on the validation split."""
+        """Write the three indexes and the classifiers, mixed by the alpha that is best on the validation split.
+
+        Once that is found, the validation queries propose labels and count in centroids as the others do.
+        """
         model = Extreme(self.config, corpus)
         load_model(model, models[EXTREME])
         if self.config.joint:
             vectors = {side: make() for side, make in self.vectors(model.to(device()), corpus).items()}
             model.cpu()
-        shortlist = self._shortlist(corpus, vectors["queries"], vectors["labels"])
         classifiers = F.normalize(model.labels.weight, dim=1).numpy()
-        mix = CentroidMix(classifiers, shortlist.scores.vectors, self.config.partitions, 0.0)
-        alpha, measured = self._best_mix(mix, shortlist.proposers, model.encoder, corpus)
-        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes=shortlist.proposers,
-                       shortlist=self.config.shortlist, scores=replace(mix, alpha=alpha))
+        queries, labels = vectors["queries"], vectors["labels"]
+        held, served = (self._shortlist(corpus, queries, labels, every) for every in (False, True))
+        mix = CentroidMix(classifiers, held.scores.vectors, self.config.partitions, 0.0)
+        alpha, measured = self._best_mix(mix, held.proposers, model.encoder, corpus)
+        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes=served.proposers,
+                       shortlist=self.config.shortlist,
+                       scores=replace(mix, centroids=served.scores.vectors, alpha=alpha))
         return measured
 
     def _best_mix(self, mix: CentroidMix, proposers: Mapping[str, Proposer], encoder: Encoder,
@@ -291,10 +296,13 @@ class Siamesexml:
         """Return the label embeddings averaged over correlated labels, at unit length (module II)."""
         return unit(correlation(corpus, self.seed) @ inner) if self.config.correlation else inner
 
-    def _shortlist(self, corpus: Corpus, queries: np.ndarray, labels: np.ndarray) -> Shortlist:
-        """Return the three indexes over intermediate embeddings, and the score that ranks what they propose."""
-        rows = corpus.training_rows()
-        centroids = label_centroids(corpus, queries)
+    def _shortlist(self, corpus: Corpus, queries: np.ndarray, labels: np.ndarray, every: bool = False) -> Shortlist:
+        """Return the three indexes over intermediate embeddings, and the score that ranks what they propose.
+
+        every: also of the queries of the validation split.
+        """
+        rows = np.unique(queries_of(corpus, every).values)
+        centroids = label_centroids(corpus, queries, every)
         kind = self.config.index
         return Shortlist(
             {"texts": Proposer(ann.build(self._smoothed(corpus, labels), kind)),
