@@ -17,6 +17,7 @@ from xcmodels.corpus import Corpus, Texts
 from xcmodels.fusion import fit_trees
 from xcmodels.methods.ngame import Ngame
 from xcmodels.retrieval import FORMAT, Label, Proposer, Retriever, candidates
+from xcmodels.words import CorpusWords
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +40,35 @@ def contents(toy):
     return list(Texts.load(toy.corpus.folder, "test.content"))[:40]
 
 
-def with_shortlist(toy, out, shortlist, centroids=False):
-    """The same models behind another shortlist; a longer one than there are labels holds them all."""
-    method = Ngame(toy_config(fusion=FusionConfig(shortlist=shortlist, min_leaf=20, centroids=centroids)))
+def with_fusion(toy, out, **settings):
+    """The same models behind another fusion; a shortlist that is longer than there are labels holds them all."""
+    method = Ngame(toy_config(fusion=FusionConfig(min_leaf=20, **settings)))
     out.mkdir()
     method.retriever({"encoder": toy.outs["encoder round 2"], "classifier": toy.outs["classifier round 0"]},
                      toy.corpus, toy.vectors, out)
     return Retriever.load(out)
 
 
-@pytest.mark.parametrize("fusion", [(60,), (500,), (60, True)])
-def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, contents, fusion):
-    retriever = with_shortlist(toy, tmp_path / "r", *fusion)
-    queries = retriever.embed(titles, contents)
+@pytest.mark.parametrize("settings", [
+    {"shortlist": 60}, {"shortlist": 500}, {"centroids": True}, {"words": True}, {"centroids": True, "words": True}])
+def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, contents, settings):
+    retriever = with_fusion(toy, tmp_path / "r", **settings)
+    queries, tokens = retriever.embed(titles, contents), retriever.tokenizer(titles, contents)
     z, w = toy.vectors["labels"], retriever.indexes["classifier"].vectors
     f, mean = toy.corpus.frequencies(), np.zeros((60, 32))
     for row in range(toy.corpus.n_queries):
         mean[toy.corpus.positives["train"][row]] += toy.vectors["queries"][row]
-    ids, scores = retriever.search(queries, 60, chunk=7)
-    for q, row, got in zip(queries, ids, scores, strict=True):
+    ids, scores = retriever.search(tokens, 60)
+    shared = CorpusWords(toy.corpus).labels(held_out=True).scores(
+        tokens, np.repeat(np.arange(40), 60), np.tile(np.arange(60), 40)).reshape(40, 60)
+    for q, words, row, got in zip(queries, shared, ids, scores, strict=True):
         fused = []
         for label in range(60):
             of = [float(z[label] @ q), float(w[label] @ q)]
-            if len(fusion) > 1:
+            if "centroids" in settings:
                 of.append(float(mean[label] @ q / max(np.linalg.norm(mean[label]), 1e-9)))
+            if "words" in settings:
+                of.append(float(words[label]))
             leaf = retriever.combine.trees.predict(np.array([[*of, f[label]]], np.float32))[0]
             fused.append(float(leaf) + sum(of))
         assert sorted(row.tolist()) == list(range(60))
@@ -71,19 +77,19 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
 
 
 def test_only_the_classifiers_shortlist_is_scored(toy, tmp_path, titles):
-    retriever = with_shortlist(toy, tmp_path / "r", 5)
-    queries = retriever.embed(titles)
-    ids, scores = retriever.search(queries, 3)
+    retriever = with_fusion(toy, tmp_path / "r", shortlist=5)
+    queries, tokens = retriever.embed(titles), retriever.tokenizer(titles, [""] * len(titles))
+    ids, scores = retriever.search(tokens, 3)
     best = np.argsort(-(queries @ retriever.indexes["classifier"].vectors.T), axis=1)[:, :5]
     assert all(set(row) <= set(top) for row, top in zip(ids.tolist(), best.tolist(), strict=True))
-    deeper, _ = retriever.search(queries, 12)
+    deeper, _ = retriever.search(tokens, 12)
     assert (deeper >= 0).all()
     assert np.isfinite(scores).all()
 
 
 def test_predictions_line_up(toy, retriever, titles, contents):
     found = retriever.predict(titles, k=4, contents=contents)
-    ids, scores = retriever.search(retriever.embed(titles, contents), 4)
+    ids, scores = retriever.search(retriever.tokenizer(titles, contents), 4)
     texts = list(Texts.load(toy.corpus.folder, "label.title"))
     assert len(found) == len(titles)
     for row, labels, of in zip(found, ids.tolist(), scores.tolist(), strict=True):
@@ -112,13 +118,17 @@ def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_the
     assert (counts[0] < counts[1]).any()
     held, ids = corpus.validation, np.tile(np.arange(60), (len(corpus.validation), 1))
     fusion, _ = fit_fusion(corpus, queries[held], ids, embeddings=labels, classifiers=labels, trained=lambda: queries,
-                           config=FusionConfig(centroids=True, min_leaf=20))
+                           config=FusionConfig(centroids=True, words=True, min_leaf=20))
     assert np.array_equal(fusion.frequencies, counts[1])
     assert fusion.centroids == pytest.approx(mean[1], abs=1e-6)
+    before, after = (CorpusWords(corpus).labels(held_out) for held_out in (False, True))
+    assert (fusion.words.labels != after.labels).nnz == 0 < (before.labels != after.labels).nnz
+    tokens = corpus.sides["train"].tokens(held)
     asked = [(row, label) for row in held for label in range(60)
              if counts[0, label] and label not in corpus.filters["train"][int(row)]]
-    seen = np.array([[*2 * [labels[label] @ queries[row]], mean[0, label] @ queries[row], counts[0, label]]
-                     for row, label in asked], np.float32)
+    shared = before.scores(tokens, np.searchsorted(held, [row for row, _ in asked]), np.array(asked)[:, 1])
+    seen = np.array([[*2 * [labels[label] @ queries[row]], mean[0, label] @ queries[row], words, counts[0, label]]
+                     for (row, label), words in zip(asked, shared, strict=True)], np.float32)
     wanted = fit_trees(seen, np.array([label in positives[int(row)] for row, label in asked], np.float32), min_leaf=20)
     assert fusion.trees.predict(seen) == pytest.approx(wanted.predict(seen), abs=1e-6)
 

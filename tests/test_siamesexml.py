@@ -180,7 +180,7 @@ def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
     assert trained.measured["validation/P/1"] >= max(trained.measured["validation/P/1/classifiers"],
                                                      trained.measured["validation/P/1/embeddings"])
     query = retriever.embed(["l3w1 l3w0"], ["l3w2"])
-    ids, scores = retriever.search(query, 5)
+    ids, scores = retriever.search(retriever.tokenizer(["l3w1 l3w0"], ["l3w2"]), 5)
     for label, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
         part = label % mix.partitions
         x = query[0, d * (1 + part):d * (2 + part)]

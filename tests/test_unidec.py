@@ -148,7 +148,7 @@ def test_what_is_served(corpus, trained, tmp_path):
         (tmp_path / serve).mkdir()
         Unidec(replace(TOY, serve=serve)).retriever(newest, corpus, trained.vectors, tmp_path / serve)
         retriever = Retriever.load(tmp_path / serve)
-        ids, scores = retriever.search(retriever.embed(["l3w1 l3w0"], ["l3w2"]), corpus.n_labels)
+        ids, scores = retriever.search(retriever.tokenizer(["l3w1 l3w0"], ["l3w2"]), corpus.n_labels)
         served[serve] = dict(zip(ids[0].tolist(), scores[0].tolist(), strict=True))
         assert list(served[serve].values()) == sorted(served[serve].values(), reverse=True)
     for label, score in served["both"].items():
@@ -165,7 +165,7 @@ def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, t
     query = retriever.embed(["l3w1 l3w0"], ["l3w2"])
     z, w = retriever.indexes["labels"].vectors[:, :32], retriever.indexes["labels"].vectors[:, 32:]
     assert np.array_equal(retriever.combine.embeddings, z) and np.array_equal(retriever.combine.classifiers, w)
-    ids, scores = retriever.search(query, 5)
+    ids, scores = retriever.search(retriever.tokenizer(["l3w1 l3w0"], ["l3w2"]), 5)
     similar, classified = query[0, :32] @ z.T, query[0, 32:] @ w.T
     seen = np.stack([similar, classified, corpus.frequencies()], axis=1).astype(np.float32)
     wanted = retriever.combine.trees.predict(seen) + similar + classified

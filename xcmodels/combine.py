@@ -1,6 +1,7 @@
 """How a retriever combines what it knows of a (query, label) pair into the score that ranks it.
 
-A combination scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none) -> scores (n, S), -inf for none.
+A combination scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none) -> scores (n, S), -inf for none. It is
+given the queries' tokens as well, and needs them only where it reads words.
 """
 
 import json
@@ -16,6 +17,8 @@ from xcmodels.ann import Index
 from xcmodels.centroids import label_centroids
 from xcmodels.corpus import Corpus
 from xcmodels.fusion import RegressionTrees, fit_trees
+from xcmodels.tokens import Tokens
+from xcmodels.words import CorpusWords, LabelWords
 
 
 class Combine(Protocol):
@@ -23,7 +26,7 @@ class Combine(Protocol):
 
     kind: str
 
-    def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
 
     def save(self, folder: Path) -> None:
@@ -37,7 +40,7 @@ class InnerProduct:
     vectors: np.ndarray    # (L, d)
     kind = "inner"
 
-    def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
         return _spread(ids.shape, rows, slots, pair_scores(queries, self.vectors, rows, ids[rows, slots]))
@@ -57,7 +60,8 @@ class TreeFusion:
     """NGAME's fused score: T(z^T x, w^T x, f) + z^T x + w^T x (Appendix C), T one tree or a sum of several.
 
     z reads the first dimensions of a query vector and w the last: where the two have vectors of their own, a query
-    shows them end to end. With centroids, c^T x is a third score in both places, c as long as z and reading the same.
+    shows them end to end. With centroids, c^T x is a third score in both places, c as long as z and reading the same;
+    with words, the weighed share of a label's words that the query has is a further one.
     """
 
     trees: RegressionTrees
@@ -65,21 +69,25 @@ class TreeFusion:
     classifiers: np.ndarray    # (L, d), w
     frequencies: np.ndarray    # (L,) float32, f: how many training queries have the label
     centroids: np.ndarray      # (L, d), c; no rows where there is no such score
+    words: LabelWords | None = None
     kind = "tree"
 
-    def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
-        features = self.features(queries, rows, ids[rows, slots])
+        features = self.features(queries, tokens, rows, ids[rows, slots])
         return _spread(ids.shape, rows, slots, self.trees.predict(features) + features[:, :-1].sum(1))
 
-    def features(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return z^T x, w^T x, c^T x where there are centroids, and f of (query row, label) pairs, (p, 3 or 4)."""
+    def features(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return z^T x, w^T x, c^T x and words where they count, and f of (query row, label) pairs, (p, 3 to 5)."""
         embedded = queries[:, :self.embeddings.shape[1]]
         scores = [pair_scores(embedded, self.embeddings, rows, labels),
                   pair_scores(queries[:, -self.classifiers.shape[1]:], self.classifiers, rows, labels)]
         if len(self.centroids):
             scores.append(pair_scores(embedded, self.centroids, rows, labels))
+        if self.words is not None:
+            assert tokens is not None
+            scores.append(self.words.scores(tokens, rows, labels))
         return np.stack([*scores, self.frequencies[labels]], axis=1)
 
     def save(self, folder: Path) -> None:
@@ -88,6 +96,8 @@ class TreeFusion:
         np.save(folder / "embeddings.npy", self.embeddings)
         np.save(folder / "frequencies.npy", self.frequencies)
         np.save(folder / "centroids.npy", self.centroids)
+        if self.words is not None:
+            self.words.save(folder)
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":
@@ -95,7 +105,8 @@ class TreeFusion:
         embeddings = np.load(folder / "embeddings.npy", mmap_mode="r")
         (index,) = indexes.values()
         return cls(RegressionTrees.load(folder / "fusion.npz"), embeddings, index.vectors[:, -embeddings.shape[1]:],
-                   np.load(folder / "frequencies.npy", mmap_mode="r"), np.load(folder / "centroids.npy", mmap_mode="r"))
+                   np.load(folder / "frequencies.npy", mmap_mode="r"), np.load(folder / "centroids.npy", mmap_mode="r"),
+                   LabelWords.load(folder))
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,7 @@ class FusionConfig:
     rate: float = 1.0          # share of what a tree finds that is added
     weight: float = 1.0        # of the trees beside the scores
     centroids: bool = False    # the similarity to the mean of a label's training queries is a third score
+    words: bool = False        # the words shared with a label's text and its training queries are a further score
     shortlist: int = 200       # labels of a query whose scores are fused
     min_leaf: int = 50         # pairs
 
@@ -127,30 +139,32 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     query could that be known. The paper adds the positives that the shortlist has missed.
     Those are the only pairs of low scores then, all of them relevant, and the tree learns that a low score is a good
     sign; here it sees what it will be asked about.
-    Once fitted, frequencies and centroids count the validation queries as well: nothing is judged by those any more,
-    and for a label that only they have, it is all that is known of its queries.
+    Once fitted, frequencies, centroids and words count the validation queries as well: nothing is judged by those any
+    more, and for a label that only they have, it is all that is known of its queries.
     """
     row, slot = np.nonzero(ids >= 0)
     banned = corpus.filters["train"].subset(corpus.validation)
     kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))
     truth = corpus.positives["train"].subset(corpus.validation)
-    frequencies = corpus.frequencies(corpus.training_rows()).astype(np.float32)
-    kept = kept[frequencies[kept % corpus.n_labels] > 0]
-    relevant = np.isin(kept, truth.keys(corpus.n_labels))
-    nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
     vectors = trained() if config.centroids else None
+    words = CorpusWords(corpus) if config.words else None
 
-    def centroids(held_out: bool) -> np.ndarray:
-        return embeddings[:0] if vectors is None else label_centroids(corpus, vectors, held_out)
+    def fusion(trees: RegressionTrees, held_out: bool) -> TreeFusion:
+        frequencies = corpus.frequencies(None if held_out else corpus.training_rows()).astype(np.float32)
+        return TreeFusion(trees, embeddings, classifiers, frequencies,
+                          embeddings[:0] if vectors is None else label_centroids(corpus, vectors, held_out),
+                          None if words is None else words.labels(held_out))
 
-    fusion = TreeFusion(nothing, embeddings, classifiers, frequencies, centroids(held_out=False))
-    trees = fit_trees(fusion.features(queries, kept // corpus.n_labels, kept % corpus.n_labels),
-                      relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,
+    nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
+    trained_on = fusion(nothing, held_out=False)
+    kept = kept[trained_on.frequencies[kept % corpus.n_labels] > 0]
+    relevant = np.isin(kept, truth.keys(corpus.n_labels))
+    features = trained_on.features(queries, corpus.sides["train"].tokens(corpus.validation), kept // corpus.n_labels,
+                                   kept % corpus.n_labels)
+    trees = fit_trees(features, relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,
                       min_leaf=config.min_leaf)
     trees = replace(trees, value=np.float32(config.weight) * trees.value)
-    fitted = replace(fusion, trees=trees, frequencies=corpus.frequencies().astype(np.float32),
-                     centroids=centroids(held_out=True))
-    return fitted, {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
+    return fusion(trees, held_out=True), {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
 
 
 @dataclass(frozen=True)
@@ -167,7 +181,7 @@ class CentroidMix:
     alpha: float
     kind = "centroid mix"
 
-    def __call__(self, queries: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
         labels = ids[rows, slots]

@@ -15,11 +15,11 @@ import torch
 
 from xcmodels import ann, combine
 from xcmodels.batching import padded
-from xcmodels.corpus import Corpus, Ragged, Texts
+from xcmodels.corpus import Corpus, Ragged, Side, Texts
 from xcmodels.encoders import QUERY, Encoder, load_encoder, save_encoder
-from xcmodels.tokens import Tokenizer
+from xcmodels.tokens import Tokenizer, Tokens
 
-FORMAT = 4
+FORMAT = 5
 NEIGHBOURS = 5     # labels that a shortlist has room for, a training query that proposes its own
 
 
@@ -106,16 +106,23 @@ class Retriever:
         with torch.no_grad():
             return self.encoder(tokens, QUERY).numpy()
 
-    def search(self, queries: np.ndarray, k: int, chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids (n, k) int64, scores (n, k) float32) of query vectors (n, d), best first, -1 / -inf padded."""
-        ids = np.full((len(queries), k), -1, np.int64)
-        scores = np.full((len(queries), k), -np.inf, np.float32)
-        for start in range(0, len(queries), chunk):
-            part = queries[start:start + chunk]
-            found = candidates(self.proposers.values(), part, max(self.facts["shortlist"], k))
-            best, of = best_of(found, self.combine(part, found), k)
-            rows = slice(start, start + len(part))
-            ids[rows, :best.shape[1]], scores[rows, :best.shape[1]] = best, of
+    def search(self, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids (n, k) int64, scores (n, k) float32) of n query texts, best first, -1 / -inf padded."""
+        with torch.no_grad():
+            queries = self.encoder(tokens, QUERY).numpy()
+        found = candidates(self.proposers.values(), queries, max(self.facts["shortlist"], k))
+        ids, scores = best_of(found, self.combine(queries, found, tokens), k)
+        room = (0, 0), (0, k - ids.shape[1])
+        return np.pad(ids, room, constant_values=-1), np.pad(scores, room, constant_values=-np.inf)
+
+    def search_side(self, side: Side, k: int, rows: np.ndarray | None = None,
+                    chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `search` does for a whole side of a corpus, or `rows` of it, `chunk` texts at a time."""
+        rows = np.arange(len(side)) if rows is None else rows
+        ids, scores = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
+        for start in range(0, len(rows), chunk):
+            part = slice(start, start + chunk)
+            ids[part], scores[part] = self.search(side.tokens(rows[part]), k)
         return ids, scores
 
     def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None) -> list[list[Label]]:
@@ -128,7 +135,7 @@ class Retriever:
             raise ValueError("texts must be a list of texts, got one text; write predict([text])")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        ids, scores = self.search(self.embed(texts, contents), min(k, len(self.uids)))
+        ids, scores = self.search(self.tokenizer(texts, contents or [""] * len(texts)), min(k, len(self.uids)))
         return [[Label(int(i), self.uids[i], self.titles[i], round(float(s), 6)) for i, s in zip(row, of, strict=True)
                  if i >= 0] for row, of in zip(ids, scores, strict=True)]
 

@@ -9,7 +9,6 @@ import numpy as np
 from xcmodels import metrics
 from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Corpus
-from xcmodels.encoders import QUERY, encode_all
 from xcmodels.method import Method, Mined, Model, Round
 from xcmodels.retrieval import Retriever
 from xcmodels.training import Watch, device, train_round
@@ -81,9 +80,8 @@ def read_model(corpus: Corpus, method: Method, stage: str, folder: Path) -> Mode
 def predict(retriever: Retriever, corpus: Corpus, depth: int,
             rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the best labels of every test query, or of `rows`, and their scores, (n, depth), less its filter pairs."""
-    queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY, rows=rows)
     filters = corpus.filters["test"] if rows is None else corpus.filters["test"].subset(rows)
-    ids, scores = retriever.search(queries, depth + int(filters.lengths.max(initial=0)))
+    ids, scores = retriever.search_side(corpus.sides["test"], depth + int(filters.lengths.max(initial=0)), rows)
     return metrics.drop_filtered(ids, scores, filters, depth)
 
 

@@ -1,0 +1,127 @@
+"""The words of queries and labels, against dictionaries counted token by token."""
+
+import math
+from collections import Counter
+from itertools import pairwise
+from mmap import mmap
+
+import numpy as np
+import pytest
+import torch
+
+from tests.toy import toy_corpus
+from xcmodels import words
+from xcmodels.corpus import Corpus, Side
+from xcmodels.tokens import Tokens
+from xcmodels.words import PAIRS, CorpusWords, LabelWords, count_words, heaviest, make_lexicon, unit_rows
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return toy_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def counted(side: Side, row: int, vocabulary: int) -> Counter:
+    """Tokens and the pairs of neighbours in the title, and in the content."""
+    tokens = side.ragged[row].tolist()
+    found = Counter(tokens)
+    for field in (tokens[:side.titles[row]], tokens[side.titles[row]:]):
+        found.update(vocabulary + (a * 0x9E3779B1 + b) % PAIRS for a, b in pairwise(field))
+    return found
+
+
+def unit(weights: dict[int, float]) -> dict[int, float]:
+    length = math.sqrt(sum(value**2 for value in weights.values()))
+    return {word: value / length for word, value in weights.items() if value} if length else {}
+
+
+class Oracle:
+    """The words of queries and labels as dictionaries."""
+
+    def __init__(self, corpus: Corpus, known: list[int], most: int) -> None:
+        self.corpus, self.vocabulary = corpus, len(corpus.idf) // 2
+        texts = [counted(corpus.sides["train"], row, self.vocabulary) for row in range(len(corpus.sides["train"]))]
+        having = Counter(word for text in texts for word in text)
+        self.idf = {word: math.log((len(texts) + 1) / (n + 1)) for word, n in having.items()}
+        self.labels = []
+        for label in range(corpus.n_labels):
+            total = Counter(self.text("label", label))
+            for row in known:
+                if label in corpus.positives["train"][row]:
+                    total.update(self.text("train", row))
+            kept = sorted(total.items(), key=lambda pair: (-round(pair[1], 5), pair[0]))[:most]
+            self.labels.append(unit(dict(kept)))
+
+    def text(self, side: str, row: int) -> dict[int, float]:
+        found = counted(self.corpus.sides[side], row, self.vocabulary)
+        return unit({word: (1 + math.log(n)) * self.idf.get(word, 0) for word, n in found.items()})
+
+
+@pytest.mark.parametrize(("held_out", "most"), [(False, 128), (True, 128), (True, 3)])
+def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, held_out, most):
+    monkeypatch.setattr(words, "KEPT", most)
+    monkeypatch.setattr(words, "CHUNK", 64)    # several chunks
+    made = CorpusWords(corpus).labels(held_out)
+    oracle = Oracle(corpus, list(range(600)) if held_out else corpus.training_rows().tolist(), most)
+    rows = np.repeat(np.arange(40), 60)
+    found = made.scores(corpus.sides["test"].tokens(np.arange(40)), rows, np.tile(np.arange(60), 40)).reshape(40, 60)
+    for row in range(40):
+        text = oracle.text("test", row)
+        wanted = [sum(value * label.get(word, 0) for word, value in text.items()) for label in oracle.labels]
+        assert found[row] == pytest.approx(wanted, abs=1e-5)
+    assert found.max() > 0.3
+    assert np.diff(made.labels.indptr).max() <= most
+
+
+def test_a_row_may_have_no_pair_and_a_text_no_word(corpus):
+    made = CorpusWords(corpus).labels(held_out=True)
+    ids, offsets, titles = (torch.zeros(n, dtype=torch.int64) for n in (0, 4, 3))
+    none = Tokens(ids, offsets, titles)
+    assert made.scores(none, np.array([0, 2, 2]), np.array([5, 5, 6])).tolist() == [0, 0, 0]
+    assert made.scores(none, np.array([], int), np.array([], int)).tolist() == []
+
+
+def test_each_text_is_scored_as_if_alone(corpus):
+    made, side = CorpusWords(corpus).labels(held_out=True), corpus.sides["test"]
+    labels = np.arange(60)
+    together = made.scores(side.tokens(np.arange(5)), np.repeat(np.arange(5), 60), np.tile(labels, 5)).reshape(5, 60)
+    alone = [made.scores(side.tokens(np.array([row])), np.zeros(60, int), labels) for row in range(5)]
+    assert np.array_equal(together, alone)
+
+
+def test_pairs_do_not_reach_across_texts_or_fields():
+    tokens = Tokens(torch.tensor([1, 2, 3, 1, 2]), torch.tensor([0, 3, 5]), torch.tensor([2, 0]))
+    counts = count_words(tokens, 10)
+    pairs = [{word for word in counts[[row]].indices.tolist() if word >= 10} for row in range(2)]
+    assert pairs[0] == pairs[1] and len(pairs[0]) == 1
+    assert counts[:, :10].toarray().tolist() == [[0, 1, 1, 1, 0, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0, 0, 0]]
+    assert counts.sum() == 5 + 2
+
+
+def test_a_word_that_no_training_query_has_weighs_nothing(corpus):
+    lexicon = make_lexicon(corpus.sides["train"], len(corpus.idf) // 2)
+    seen = np.unique(corpus.sides["train"].ragged.values)
+    assert (lexicon.idf[np.setdiff1d(np.arange(len(corpus.idf) // 2), seen)] == 0).all()
+    assert (lexicon.idf >= 0).all()
+
+
+def test_what_is_written_is_read(corpus, tmp_path):
+    made = CorpusWords(corpus).labels(held_out=True)
+    made.save(tmp_path)
+    read = LabelWords.load(tmp_path)
+    held = read.labels.data
+    while isinstance(held, np.ndarray):
+        held = held.base
+    assert isinstance(held, mmap)    # not read into memory
+    asked = corpus.sides["test"].tokens(np.arange(7)), np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
+    assert np.array_equal(read.scores(*asked), made.scores(*asked))
+    (tmp_path / "none").mkdir()
+    assert LabelWords.load(tmp_path / "none") is None
+
+
+def test_heaviest_keeps_the_first_of_equal_ones():
+    import scipy.sparse as sp
+
+    rows = sp.csr_array(np.array([[1, 3, 1, 2], [0, 0, 0, 0], [0, 5, 0, 0]], np.float32))
+    assert heaviest(rows, 3).toarray().tolist() == [[1, 3, 0, 2], [0, 0, 0, 0], [0, 5, 0, 0]]
+    assert unit_rows(heaviest(rows, 1)).toarray().tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]

@@ -1,0 +1,129 @@
+"""Words: which very tokens, and which pairs of neighbouring ones, the queries of a label have; tf-idf, sparse.
+
+A vector of a few hundred numbers tells alike words from unlike ones and blurs the rest; a rare name is one of that
+rest. The words that a query shares with a label's training queries are a score of their own in the fusion.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from xcmodels.centroids import queries_of
+from xcmodels.corpus import Corpus, Side
+from xcmodels.tokens import Tokens
+
+PAIRS = 1 << 20    # numbers that pairs of tokens share; two that meet in one count as the same
+KEPT = 128         # words of a label that are kept, those that weigh the most
+CHUNK = 1 << 14    # texts, or labels, at once
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """What a word weighs: log((n + 1) / (df + 1)) over the training queries, 0 where none of them has it."""
+
+    idf: np.ndarray    # (vocabulary + PAIRS,) float32: tokens, then pairs of them
+
+    def __call__(self, tokens: Tokens) -> sp.csr_array:
+        """Return the words of n texts, (n, words) float32, each row of unit length; of zeros where none is known."""
+        counts = count_words(tokens, len(self.idf) - PAIRS)
+        counts.data = (1 + np.log(counts.data)) * self.idf[counts.indices]
+        return unit_rows(counts)
+
+    def side(self, side: Side) -> sp.csr_array:
+        """Return the words of every text of a side of a corpus."""
+        rows = np.arange(len(side))
+        parts = [self(side.tokens(rows[start:start + CHUNK])) for start in range(0, len(rows), CHUNK)]
+        return sp.vstack([sp.csr_array((0, len(self.idf)), dtype=np.float32), *parts], format="csr")
+
+
+class CorpusWords:
+    """The words of the training queries and of the label texts of a corpus, from which those of labels are made."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus, sides = corpus, corpus.sides
+        self.lexicon = make_lexicon(sides["train"], len(corpus.idf) // 2)
+        self.queries, self.texts = self.lexicon.side(sides["train"]), self.lexicon.side(sides["label"])
+
+    def labels(self, held_out: bool) -> "LabelWords":
+        """Return the sum of what a label's training queries and its own text say, cut to KEPT words, at unit length.
+
+        held_out: the validation split counts, too.
+        """
+        of = queries_of(self.corpus, held_out)
+        has = sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets),
+                           shape=(len(of), self.queries.shape[0]))
+        parts = [heaviest(has[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], KEPT)
+                 for start in range(0, len(of), CHUNK)]
+        return LabelWords(self.lexicon, unit_rows(sp.vstack(parts, format="csr")))
+
+
+@dataclass(frozen=True)
+class LabelWords:
+    """The words of each label, and how many of them a query shares, weighed."""
+
+    lexicon: Lexicon
+    labels: sp.csr_array    # (L, words) float32, rows of unit length
+
+    def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the cosines of (text row, label) pairs, (p,) float32; `rows` ascend."""
+        queries, out = self.lexicon(tokens), np.empty(len(rows), dtype=np.float32)
+        weights = np.zeros(queries.shape[1], dtype=np.float32)
+        bounds = np.searchsorted(rows, np.arange(len(tokens) + 1))
+        for row, (start, end) in enumerate(pairwise(bounds)):
+            own = slice(queries.indptr[row], queries.indptr[row + 1])
+            weights[queries.indices[own]] = queries.data[own]
+            out[start:end] = self.labels[labels[start:end]] @ weights
+            weights[queries.indices[own]] = 0
+        return out
+
+    def save(self, folder: Path) -> None:
+        """Write `words.*.npy`."""
+        for name, array in (("idf", self.lexicon.idf), ("offsets", self.labels.indptr), ("ids", self.labels.indices),
+                            ("weights", self.labels.data)):
+            np.save(folder / f"words.{name}.npy", array)
+
+    @classmethod
+    def load(cls, folder: Path) -> "LabelWords | None":
+        """Map what `save` wrote; None where nothing was."""
+        if not (folder / "words.idf.npy").exists():
+            return None
+        idf, offsets, ids, weights = (np.load(folder / f"words.{name}.npy", mmap_mode="r")
+                                      for name in ("idf", "offsets", "ids", "weights"))
+        return cls(Lexicon(idf), sp.csr_array((weights, ids, offsets), shape=(len(offsets) - 1, len(idf))))
+
+
+def count_words(tokens: Tokens, vocabulary: int) -> sp.csr_array:
+    """Return how often each text has each token and each pair of neighbours in one field, (n, words) float32."""
+    ids, title = tokens.ids.numpy(), tokens.in_title().numpy()
+    row = np.repeat(np.arange(len(tokens)), tokens.offsets.diff().numpy())
+    together = (row[1:] == row[:-1]) & (title[1:] == title[:-1])
+    pairs = vocabulary + (ids[:-1] * 0x9E3779B1 + ids[1:])[together] % PAIRS
+    where = np.concatenate([row, row[1:][together]]), np.concatenate([ids, pairs])
+    return sp.csr_array((np.ones(len(where[0]), np.float32), where), shape=(len(tokens), vocabulary + PAIRS))
+
+
+def make_lexicon(side: Side, vocabulary: int) -> Lexicon:
+    """Return what words weigh in the texts of a side of a corpus."""
+    rows, having = np.arange(len(side)), np.zeros(vocabulary + PAIRS, np.int64)
+    for start in range(0, len(rows), CHUNK):
+        having += np.bincount(count_words(side.tokens(rows[start:start + CHUNK]), vocabulary).indices,
+                              minlength=len(having))
+    return Lexicon(np.where(having > 0, np.log((len(rows) + 1) / (having + 1)), 0).astype(np.float32))
+
+
+def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
+    """Return the `most` largest values of each row, the first of equal ones."""
+    of = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    order = np.lexsort((rows.indices, -rows.data, of))
+    kept = order[np.arange(len(of)) - rows.indptr[of] < most]
+    return sp.csr_array((rows.data[kept], (of[kept], rows.indices[kept])), shape=rows.shape)
+
+
+def unit_rows(rows: sp.csr_array) -> sp.csr_array:
+    """Return the rows at unit length; a row of zeros stays."""
+    lengths = np.sqrt(rows.multiply(rows).sum(axis=1))
+    rows.data = (rows.data / np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))).astype(np.float32)
+    return rows
