@@ -1,4 +1,4 @@
-"""RAMEN over NGAME and over ANCE: the regularisers as the paper writes them, pruning, the bandit, what is served."""
+"""RAMEN over NGAME, ANCE and UniDEC: the regularisers as the paper writes them, pruning, the bandit, what is served."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from xcmodels.retrieval import Retriever
 from xcmodels.trial import embed, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-BASES = {"ramen": toy_config(), "ramen-ance": replace(JOINT, **RELATIVES["ance"])}
+BASES = {"ramen": toy_config(), "ramen-ance": replace(JOINT, **RELATIVES["ance"]), "ramen-unidec": JOINT}
 
 
 def made(name, **graph):
@@ -91,7 +91,7 @@ def test_the_regularisers_are_the_papers(corpus, name):
     for term, value in base.items():
         torch.testing.assert_close(terms.pop(term), value)
     encoder = method.base.encoder(model.base)
-    vectors = {"queries": encoder(batch.sides["queries"].tokens, "query"),
+    vectors = {"queries": encoder(batch.sides["queries"].tokens, method.base.query_view),
                "labels": encoder(batch.sides["labels"].tokens, "label"),
                "anchors.group": encoder(batch.sides["anchors.group"].tokens, "label")}
     assert terms.keys() == {"group.queries", "group.labels"}

@@ -8,13 +8,14 @@ from typing import Any, get_type_hints
 from xcmodels.corpus import PrepareConfig
 from xcmodels.presets.astra import ASTRA, RENEE
 from xcmodels.presets.ngame import NGAME
-from xcmodels.presets.ramen import RAMEN, RAMEN_ANCE
+from xcmodels.presets.ramen import RAMEN, RAMEN_ANCE, RAMEN_UNIDEC
 from xcmodels.presets.settings import Preset, Settings
 from xcmodels.presets.siamesexml import SIAMESEXML, SIAMESEXML_PLUS
 from xcmodels.presets.unidec import ANCE, DEPSL, DEXML, DPR, TAS, UNIDEC
 
 PRESETS: dict[str, dict[str, Preset]] = {
-    "astra": ASTRA, "renee": RENEE, "ngame": NGAME, "ramen": RAMEN, "ramen-ance": RAMEN_ANCE,
+    "astra": ASTRA, "renee": RENEE, "ngame": NGAME,
+    "ramen": RAMEN, "ramen-ance": RAMEN_ANCE, "ramen-unidec": RAMEN_UNIDEC,
     "siamesexml": SIAMESEXML, "siamesexml++": SIAMESEXML_PLUS,
     "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "tas": TAS, "ance": ANCE, "dexml": DEXML}
 

@@ -6,7 +6,7 @@ from xcmodels.methods.ngame import NgameConfig
 from xcmodels.methods.ramen import GraphConfig, RamenConfig
 from xcmodels.presets.ngame import NGAME
 from xcmodels.presets.settings import Preset, Settings
-from xcmodels.presets.unidec import ANCE
+from xcmodels.presets.unidec import ANCE, UNIDEC
 
 
 def _over(name: str, base: Preset, graph: GraphConfig) -> Preset:
@@ -33,3 +33,4 @@ def _paper() -> Settings:
 RAMEN = {**_cpus("NGAME", NGAME), "lf-wikiseealsotitles-320k": Preset(
     "Table 10's row, over NGAME with strengths that adapt: msmarco-distilbert from the hub; GPUs", _paper)}
 RAMEN_ANCE = _cpus("ANCE", ANCE)
+RAMEN_UNIDEC = _cpus("UniDEC", UNIDEC)
