@@ -16,14 +16,19 @@ def queries_of(corpus: Corpus, held_out: bool = False) -> Ragged:
     return Ragged.of_pairs(values.astype(np.int64), np.repeat(rows, lengths), corpus.n_labels)
 
 
+def label_matrix(corpus: Corpus, held_out: bool = False) -> sp.csr_array:
+    """Return `queries_of` as a matrix of ones, (L, N), N the rows of the training side."""
+    of = queries_of(corpus, held_out)
+    return sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets),
+                        shape=(corpus.n_labels, len(corpus.sides["train"])))
+
+
 def label_centroids(corpus: Corpus, queries: np.ndarray, held_out: bool = False) -> np.ndarray:
     """Return the mean embedding of each label's training queries at unit length, (L, d); zero where it has none.
 
     queries: embeddings (N, d) of the training side. held_out: the validation split counts, too.
     """
-    of = queries_of(corpus, held_out)
-    shape = corpus.n_labels, len(queries)
-    return unit(sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets), shape=shape) @ queries)
+    return unit(label_matrix(corpus, held_out) @ queries)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:

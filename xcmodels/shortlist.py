@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import scipy.sparse as sp
 
-from xcmodels.centroids import queries_of
+from xcmodels.centroids import label_matrix
 from xcmodels.combine import InnerProduct
 from xcmodels.corpus import Corpus
 from xcmodels.graph import label_correlation
@@ -34,7 +34,4 @@ class Shortlist:
 @lru_cache(maxsize=1)
 def correlation(corpus: Corpus, seed: int) -> sp.csr_array:
     """Return the label correlation operator of the training queries, (L, L)."""
-    of = queries_of(corpus)
-    pairs = sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets),
-                         shape=(corpus.n_labels, len(corpus.sides["train"])))
-    return label_correlation(pairs.T.tocsr(), seed=seed)
+    return label_correlation(label_matrix(corpus).T.tocsr(), seed=seed)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from xcmodels.centroids import queries_of
+from xcmodels.centroids import label_matrix
 from xcmodels.corpus import Corpus, Side
 from xcmodels.tokens import Tokens
 
@@ -52,11 +52,9 @@ class CorpusWords:
 
         held_out: the validation split counts, too.
         """
-        of = queries_of(self.corpus, held_out)
-        has = sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets),
-                           shape=(len(of), self.queries.shape[0]))
+        has = label_matrix(self.corpus, held_out)
         parts = [heaviest(has[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], KEPT)
-                 for start in range(0, len(of), CHUNK)]
+                 for start in range(0, has.shape[0], CHUNK)]
         return LabelWords(self.lexicon, unit_rows(sp.vstack(parts, format="csr")))
 
 
