@@ -53,7 +53,8 @@ def with_fusion(toy, out, **settings):
     {"shortlist": 60}, {"shortlist": 500}, {"centroids": True}, {"words": True}, {"centroids": True, "words": True}])
 def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, contents, settings):
     retriever = with_fusion(toy, tmp_path / "r", **settings)
-    queries, tokens = retriever.embed(titles, contents), retriever.tokenizer(titles, contents)
+    tokens = retriever.tokenizer(titles, contents)
+    queries = retriever.embed(tokens)
     z, w = toy.vectors["labels"], retriever.indexes["classifier"].vectors
     f, mean = toy.corpus.frequencies(), np.zeros((60, 32))
     for row in range(toy.corpus.n_queries):
@@ -78,7 +79,8 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
 
 def test_only_the_classifiers_shortlist_is_scored(toy, tmp_path, titles):
     retriever = with_fusion(toy, tmp_path / "r", shortlist=5)
-    queries, tokens = retriever.embed(titles), retriever.tokenizer(titles, [""] * len(titles))
+    tokens = retriever.tokenizer(titles)
+    queries = retriever.embed(tokens)
     ids, scores = retriever.search(tokens, 3)
     best = np.argsort(-(queries @ retriever.indexes["classifier"].vectors.T), axis=1)[:, :5]
     assert all(set(row) <= set(top) for row, top in zip(ids.tolist(), best.tolist(), strict=True))
@@ -101,7 +103,8 @@ def test_the_encoder_and_tokenizer_are_those_of_training(toy, retriever):
     rows = np.arange(25)
     titles, contents = ([Texts.load(toy.corpus.folder, f"train.{part}")[i] for i in rows]
                         for part in ("title", "content"))
-    np.testing.assert_allclose(retriever.embed(titles, contents), toy.vectors["queries"][rows], atol=1e-6)
+    embedded = retriever.embed(retriever.tokenizer(titles, contents))
+    np.testing.assert_allclose(embedded, toy.vectors["queries"][rows], atol=1e-6)
     assert np.array_equal(retriever.combine.embeddings, toy.vectors["labels"])
 
 
@@ -303,5 +306,5 @@ def test_the_fusion_is_not_told_of_labels_that_only_validation_queries_have(toy)
 def test_predicting_needs_no_gradient(retriever):
     assert not retriever.encoder.training
     with torch.enable_grad():
-        assert isinstance(retriever.embed(["l1w0"]), np.ndarray)
+        assert isinstance(retriever.embed(retriever.tokenizer(["l1w0"])), np.ndarray)
     assert retriever.encoder.tables()["tokens"].take_gradients() is None

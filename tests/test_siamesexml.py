@@ -179,8 +179,9 @@ def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
     assert mix.alpha == trained.measured["alpha"] and 0 <= mix.alpha <= 1
     assert trained.measured["validation/P/1"] >= max(trained.measured["validation/P/1/classifiers"],
                                                      trained.measured["validation/P/1/embeddings"])
-    query = retriever.embed(["l3w1 l3w0"], ["l3w2"])
-    ids, scores = retriever.search(retriever.tokenizer(["l3w1 l3w0"], ["l3w2"]), 5)
+    tokens = retriever.tokenizer(["l3w1 l3w0"], ["l3w2"])
+    query = retriever.embed(tokens)
+    ids, scores = retriever.search(tokens, 5)
     for label, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
         part = label % mix.partitions
         x = query[0, d * (1 + part):d * (2 + part)]

@@ -162,10 +162,11 @@ def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, t
     measured = Unidec(config).retriever(newest, corpus, {}, tmp_path)
     assert measured["relevant"] > 0
     retriever = Retriever.load(tmp_path)
-    query = retriever.embed(["l3w1 l3w0"], ["l3w2"])
+    tokens = retriever.tokenizer(["l3w1 l3w0"], ["l3w2"])
+    query = retriever.embed(tokens)
     z, w = retriever.indexes["labels"].vectors[:, :32], retriever.indexes["labels"].vectors[:, 32:]
     assert np.array_equal(retriever.combine.embeddings, z) and np.array_equal(retriever.combine.classifiers, w)
-    ids, scores = retriever.search(retriever.tokenizer(["l3w1 l3w0"], ["l3w2"]), 5)
+    ids, scores = retriever.search(tokens, 5)
     similar, classified = query[0, :32] @ z.T, query[0, 32:] @ w.T
     seen = np.stack([similar, classified, corpus.frequencies()], axis=1).astype(np.float32)
     wanted = retriever.combine.trees.predict(seen) + similar + classified

@@ -100,16 +100,14 @@ class Retriever:
     def __repr__(self) -> str:
         return f"Retriever({self.facts['method']} on {self.facts['data']}, {len(self.uids):,} labels)"
 
-    def embed(self, titles: Sequence[str], contents: Sequence[str] | None = None) -> np.ndarray:
-        """Return (n, d) float32 unit vectors of query texts."""
-        tokens = self.tokenizer(titles, contents or [""] * len(titles))
+    def embed(self, tokens: Tokens) -> np.ndarray:
+        """Return the query vectors (n, d) float32 of n texts."""
         with torch.no_grad():
             return self.encoder(tokens, QUERY).numpy()
 
     def search(self, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids (n, k) int64, scores (n, k) float32) of n query texts, best first, -1 / -inf padded."""
-        with torch.no_grad():
-            queries = self.encoder(tokens, QUERY).numpy()
+        queries = self.embed(tokens)
         found = candidates(self.proposers.values(), queries, max(self.facts["shortlist"], k))
         ids, scores = best_of(found, self.combine(queries, found, tokens), k)
         room = (0, 0), (0, k - ids.shape[1])
@@ -135,7 +133,7 @@ class Retriever:
             raise ValueError("texts must be a list of texts, got one text; write predict([text])")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        ids, scores = self.search(self.tokenizer(texts, contents or [""] * len(texts)), min(k, len(self.uids)))
+        ids, scores = self.search(self.tokenizer(texts, contents), min(k, len(self.uids)))
         return [[Label(int(i), self.uids[i], self.titles[i], round(float(s), 6)) for i, s in zip(row, of, strict=True)
                  if i >= 0] for row, of in zip(ids, scores, strict=True)]
 
