@@ -1,0 +1,106 @@
+"""`xc run` and its parts: the whole job, or as far as one step."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import UsageError
+from flows.commands.options import HOME, TRACKED, Job, Json, Tracked, environment
+
+
+def run(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+    """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
+    _finish(_flow("register", job, tracked), job.home, as_json)
+
+
+def prepare(*, job: Job) -> None:
+    """Read, check and pack a raw data set, and walk its graphs."""
+    _flow("prepare", job, TRACKED)
+
+
+def train(*, job: Job, tracked: Tracked = TRACKED) -> None:
+    """Train up to a retriever."""
+    _flow("train", job, tracked)
+
+
+def evaluate(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+    """Measure the retriever on the test split, without registering it."""
+    _finish(_flow("evaluate", job, tracked), job.home, as_json)
+
+
+def register(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+    """Register the retriever as a new version; it becomes the champion if it beats the present one."""
+    _finish(_flow("register", job, tracked), job.home, as_json)
+
+
+def report(*, job: Job, tracked: Tracked = TRACKED) -> None:
+    """Build the report of a run again; its path goes to stdout."""
+    print(_flow("report", job, tracked).report)
+
+
+def _flow(until: str, job: Job, tracked: Tracked) -> Any:
+    """Run the flow as far as `until`; -> its summary, None where nothing was evaluated."""
+    from tasks.artifacts import Store
+    from tasks.plan import settle
+
+    # What cannot be meant is refused before Prefect's server is started, which takes seconds.
+    settings = _settings(job.settings)
+    settle(job.data, job.method, job.preset, settings)
+    Store(job.home)
+    environment(job.home)
+    from flows.config import RunConfig
+    from flows.environment import full_disk_explained
+    from flows.run import run as flow_run
+
+    with full_disk_explained(job.home):
+        return flow_run(RunConfig.model_validate({**vars(job), **vars(tracked), "settings": settings,
+                                                  "command": _command()}), until)
+
+
+def _finish(finished: Any, home: Path, as_json: bool) -> None:
+    """Say how a run ended, and as JSON on stdout if asked to."""
+    _summary(finished, home)
+    if as_json:
+        print(json.dumps({"run_id": finished.run_id, "model": finished.model, "version": finished.version,
+                          "metrics": finished.metrics}))
+
+
+def _summary(finished: Any, home: Path) -> None:
+    """End a run with at most 15 lines: metrics, verdict, examples, where to look, what to do next."""
+    keys = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
+    lines = ["", "  ".join(f"{key.replace('/', '@')} {finished.metrics[key]:.2f}" for key in keys)]
+    version = f"{finished.model} version {finished.version}: " if finished.version else ""
+    lines += [f"{version}{finished.verdict}", ""]
+    for example in finished.examples:
+        labels = "; ".join(f"{label['text']} ({label['score']:.2f})" for label in example["labels"])
+        lines.append(f"  {_short(example['text'], 40)} -> {_short(labels, 110)}")
+    lines += ["", f"report     {finished.report}", f"contracts  {finished.contracts}", f"MLflow     {finished.mlflow}"]
+    if finished.unsent:
+        lines.append(f"MLflow has not got: {', '.join(finished.unsent)}; the same command sends it")
+    if finished.version:
+        home_flag = "" if home == HOME else f" --home {home}"
+        text = finished.examples[0]["text"][:60] if finished.examples else "a text"
+        lines.append(f"next       xc predict{home_flag} --k 3 {shlex.quote(text)}")
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[:limit - 1] + "…"
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, str]:
+    out = {}
+    for pair in pairs:
+        key, mark, value = pair.partition("=")
+        if not mark:
+            raise UsageError(f"--set takes KEY=VALUE, got {pair!r}", hint="--set m1.epochs=5")
+        out[key] = value
+    return out
+
+
+def _command() -> str:
+    """Return the command as the user typed it, to paste."""
+    return " ".join(["xc", *map(shlex.quote, sys.argv[1:])])

@@ -1,0 +1,47 @@
+"""What several commands have in common: their options, and the surroundings that they set up."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+Home = Annotated[Path, Parameter(env_var="XC_HOME", help="Folder for all state.")]
+Mlflow = Annotated[str, Parameter(env_var="XC_MLFLOW", help="URI of an MLflow server; sqlite in the home by default.")]
+Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
+HOME = Path(".xc")
+
+
+@Parameter(name="*")
+@dataclass
+class Job:
+    """What to do on which data: the options that every step of a run has."""
+
+    data: Annotated[Path, Parameter(help="Folder of the raw data set.")]
+    method: Annotated[str, Parameter(help="Method to train.")] = "ngame"
+    preset: Annotated[str, Parameter(help="Named settings; see: xc presets.")] = "cpu"
+    settings: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
+                                                                 "repeatable.")] = field(default_factory=list)
+    home: Home = HOME
+    dask: Annotated[str, Parameter(env_var="XC_DASK", help="Address of a Dask scheduler; embedded workers by "
+                                                           "default.")] = ""
+    workers: Annotated[int, Parameter(help="Embedded Dask workers.")] = 2
+
+
+@Parameter(name="*")
+@dataclass
+class Tracked:
+    """Where a run is tracked, and as what."""
+
+    mlflow: Mlflow = ""
+    name: Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")] = ""
+
+
+TRACKED = Tracked()
+
+
+def environment(home: Path) -> None:
+    """Set up the surroundings of a run in HOME; the import waits until a command needs it."""
+    from flows.environment import set_up
+
+    set_up(home)
