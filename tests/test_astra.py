@@ -1,5 +1,6 @@
 """ASTRA and Renee: the unbiased estimate, what a batch holds, what is mined when, resuming, the planted labels."""
 
+import math
 from dataclasses import replace
 from itertools import combinations
 
@@ -10,11 +11,12 @@ from safetensors.torch import load_file
 
 from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels import seeds
-from xcmodels.batching import own_block, uniform_block
+from xcmodels.batching import Batch, Entries, own_block, uniform_block
 from xcmodels.corpus import Ragged, Side
 from xcmodels.encoders import QUERY
 from xcmodels.losses import weighted_bce
-from xcmodels.methods.astra import Astra, AstraConfig
+from xcmodels.method import Mined
+from xcmodels.methods.astra import Astra, AstraConfig, prior_bias
 from xcmodels.presets import PRESETS, resolve
 from xcmodels.retrieval import Retriever
 from xcmodels.trial import embed, train_all
@@ -22,7 +24,7 @@ from xcmodels.trunks import EncoderConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOY = AstraConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=0.1, warmup=5, refresh_from=3,
-                  refresh_every=3, ahead=1, positives=3, hard=5, uniform=20, bias=-10.0,
+                  refresh_every=3, ahead=1, positives=3, hard=5, uniform=20,
                   encoder=EncoderConfig(source="random", dim=32, batch=256))
 RELATIVES = {"astra": {}, "random": {"negatives": "random"}, "hard": {"negatives": "hard"},
              "curriculum": {"negatives": "curriculum"}, "over the encoder": {"source": "encoder"},
@@ -127,7 +129,7 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
     last, rows = list(trained.rounds.values())[-1], corpus.training_rows()[:12]
     batch = method.batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "loss"))
     queries = model.encoder.heads[QUERY](model.encoder.trunk(batch.sides["queries"].tokens, QUERY))
-    logits = 20 * queries @ model.labels.weight.T - 10
+    logits = 20 * queries @ model.labels.weight.T + model.bias
     mine = method.loss(model, batch, "joint")
     for name, block in batch.blocks.items():
         columns = batch.sides["labels"].ids.expand(len(rows), -1) if block.columns is None else block.columns
@@ -138,6 +140,27 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
                 total = total + block.weights[r, c] * torch.log1p(torch.exp(sign * logits[r, label])) / len(rows)
         torch.testing.assert_close(mine.pop(name), total, rtol=1e-4, atol=1e-5)
     assert not mine
+
+
+@pytest.mark.parametrize(("spread", "weight"), [(0.1, 1.0), (5.0, 1.0), (3.0, 40.0), (0.0, 1e6)])
+def test_the_first_bias_expects_as_many_labels_as_there_are(spread, weight):
+    rng = np.random.default_rng(3)
+    scores, positives = rng.normal(4, spread, (20, 70)).astype(np.float32), rng.integers(1, 4, 20)
+    bias = prior_bias(scores, weight, positives)
+    expected = sum(weight / (1 + math.exp(-float(score) - bias)) for row in scores for score in row) / len(scores)
+    assert expected == pytest.approx(positives.mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize("start", ["label", "random"])
+def test_training_begins_at_the_prior(corpus, start):
+    method = Astra(replace(TOY, start=start))
+    model = method.build(corpus, "joint", {})
+    method.begin(model, corpus, None)
+    batch = method.batch(corpus, method.rounds()[0], Mined(), corpus.training_rows(), seeds.generator(0, "prior"))
+    sides = {**batch.sides, "labels": Entries(torch.arange(corpus.n_labels))}
+    logits = model.eval()(Batch(sides, {"pool": batch.blocks["pool"]}))["pool"].detach()
+    positives = corpus.positives["train"].subset(corpus.training_rows()).lengths.mean()
+    assert float(torch.sigmoid(logits).sum(1).mean()) == pytest.approx(positives, rel=0.1)
 
 
 def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(corpus, trained):

@@ -53,7 +53,7 @@ def test_labels_that_have_numbers_alone(planted, tmp_path, xc):
     there = ("--data", str(data), "--home", str(tmp_path / "home"), "--json")
     code, _, said = xc("run", *there, "--method", "ngame", "--preset", "cpu-learned")
     assert code == 2 and "--method astra --preset cpu-numbered" in said and not (tmp_path / "home").exists()
-    settings = [word for key, value in {**ASTRA, "start": "random", "scale": "10", "bias": "-3"}.items()
+    settings = [word for key, value in {**ASTRA, "start": "random", "scale": "10"}.items()
                 for word in ("--set", f"{key}={value}")]
     code, out, said = xc("run", *there, "--method", "astra", "--preset", "cpu-learned", *settings)
     assert code == 0, said

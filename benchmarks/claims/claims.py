@@ -54,7 +54,7 @@ def _graph(**settings: str) -> Variant:
 def _thousand(**settings: Any) -> Variant:
     """Figure 1: every query of 1,000 labels, classifiers about zero, 200 negatives, refreshed every 5 epochs."""
     told = {"epochs": 30, "refresh_from": 5, "refresh_every": 5, "hard": 200, "uniform": 0, "batch_size": 128,
-            "start": "random", "scale": 10, "bias": -8}
+            "start": "random", "scale": 10}
     return replace(_astra(**told | settings), corpus="thousand")
 
 

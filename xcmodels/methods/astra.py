@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import nn
 
 from xcmodels import ann, limits, losses, mining, seeds
@@ -27,6 +28,7 @@ from xcmodels.tables import RowTable
 from xcmodels.trunks import EncoderConfig
 
 STAGE = "joint"
+PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # of which the first bias is made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +52,7 @@ class AstraConfig(mining.Schedule):
     unbiased: bool = True        # a uniform negative weighs L / k_r, not 1
     ahead: int = 2               # epochs before a refresh at whose end the model that it mines with is taken
     start: str = "label"         # label | random: classifiers begin at the embeddings of label texts, or about zero
-    scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here
-    bias: float = -16.0
+    scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here (`prior_bias`)
     dim: int = 0                 # of the bottleneck; 0 = as the trunk
     dropout: float = 0.0         # on query vectors
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -96,7 +97,7 @@ class OneVsAll(Model):
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
         width = self.encoder.width(QUERY)
         self.labels = RowTable(torch.randn(corpus.n_labels, width) * 0.02)
-        self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(config.bias))
+        self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
 
     def tables(self) -> dict[str, RowTable]:
         """The token embeddings of a bag, and the classifiers."""
@@ -117,6 +118,22 @@ class OneVsAll(Model):
             found = self.labels.score_pairs(queries, asked, own.columns[asked, slot])
             scores["own"] = torch.zeros_like(own.weights).index_put((asked, slot), found)
         return {name: self.scale * of + self.bias for name, of in scores.items()}
+
+
+def prior_bias(scores: np.ndarray, weight: float, positives: np.ndarray) -> float:
+    """Return the bias b at which queries are expected to have as many labels as they have.
+
+    The solution of mean_i sum_l weight * sigmoid(scores[i, l] + b) = mean_i positives[i]; scores (n, m) are scaled
+    inner products with a draw of the labels, each of which stands for `weight` of them. With a higher one, all that
+    training does at first is to push down every label; with a lower one, no negative is felt.
+    """
+    wanted, reach = float(positives.mean()), float(np.abs(scores).max()) + 50.0
+    low, high = -reach, reach
+    for _ in range(40):
+        bias = (low + high) / 2
+        expected = weight * float(expit(scores + np.float32(bias)).sum(1, dtype=np.float64).mean())
+        low, high = (low, bias) if expected > wanted else (bias, high)
+    return (low + high) / 2
 
 
 class Astra:
@@ -148,10 +165,19 @@ class Astra:
         return OneVsAll(self.config, corpus)
 
     def begin(self, model: Model, corpus: Corpus, before: Path | None) -> None:
-        """Start each classifier at its label's embedding, the label's text read as a query's."""
+        """Start each classifier at its label's embedding, the label's text read as a query's, and the bias by it."""
         assert isinstance(model, OneVsAll)
         if self.config.start == "label":
             model.labels.weight.copy_(torch.from_numpy(encode_all(model.encoder, corpus.sides["label"], QUERY)))
+        model.bias.data.fill_(self._prior(model, corpus))
+
+    def _prior(self, model: OneVsAll, corpus: Corpus) -> float:
+        """Return `prior_bias` for a draw of the training queries and of the labels."""
+        rng, rows, n = seeds.generator(self.seed, "bias"), corpus.training_rows(), corpus.n_labels
+        rows = np.sort(rng.choice(rows, min(PRIOR_QUERIES, len(rows)), replace=False))
+        labels = np.sort(rng.choice(n, min(PRIOR_LABELS, n), replace=False))
+        scores = encode_all(model.encoder, corpus.sides["train"], QUERY, rows) @ model.classifiers()[labels].T
+        return prior_bias(self.config.scale * scores, n / len(labels), corpus.positives["train"].subset(rows).lengths)
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows of an epoch, shuffled."""
@@ -201,4 +227,4 @@ class Astra:
         return {}
 
 
-__all__ = ["STAGE", "Astra", "AstraConfig"]
+__all__ = ["STAGE", "Astra", "AstraConfig", "prior_bias"]

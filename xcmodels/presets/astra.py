@@ -9,14 +9,17 @@ from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
 HUB = "distilbert/distilbert-base-uncased"
-_NUMBERED: dict[str, object] = {"start": "random", "scale": 10.0, "bias": -8.0}
+_NUMBERED: dict[str, object] = {"start": "random", "scale": 10.0}
 _RENEE: dict[str, object] = {"every_label": True, "negatives": "random"}
 
 
 def _cpu(**changed: object) -> Settings:
-    # Nothing is mined while a round trains on two cores, so there is no reason to mine with an older model.
+    # Nothing is mined while a round trains on two cores, so there is no reason to mine with an older model. Without idf
+    # a label's text, at which its classifier begins, is little nearer to its queries than to others: WordNet's
+    # validation split after four epochs, P@1 / PSP@5: 30.0 / 43.9 without (lr .001), 31.7 / 47.8 with (lr .002).
     config = AstraConfig(epochs=10, batch_size=1024, lr=1e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
-                         refresh_every=3, ahead=0, positives=20, hard=10, uniform=1600)
+                         refresh_every=3, ahead=0, positives=20, hard=10, uniform=1600,
+                         encoder=EncoderConfig(idf_power=1.0))
     return Settings(PrepareConfig(), replace(config, **changed))  # type: ignore[arg-type]
 
 
@@ -26,7 +29,7 @@ def _paper(source: str = HUB, *, positives: int, texts: bool = True, **settings:
     texts: the data has label texts, which are added as training points; classifiers start about zero with or without.
     """
     config = AstraConfig(
-        token_lr=0.0, refresh_from=5, refresh_every=5, positives=positives, start="random", scale=1.0, bias=0.0,
+        token_lr=0.0, refresh_from=5, refresh_every=5, positives=positives, start="random", scale=1.0,
         encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=256), **settings)  # type: ignore[arg-type]
     return Settings(PrepareConfig(tokenizer=source, augment=texts), config)
 
