@@ -9,6 +9,7 @@ from tasks.tracking import Tracker
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 DIGEST, TEST, METRICS, PROMOTIONS = "xc.retriever", "xc.test", "xc.metrics", "xc.promotions"
+EXAMPLES = "xc.examples"          # a few texts of the test set
 INSIDE = "artifacts/retriever"    # where the retriever is in the model's folder
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
@@ -28,6 +29,19 @@ def version_at(client: Client, name: str, alias: str) -> Version | None:
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None
         raise
+
+
+def data_digest(client: Client, version: Version) -> str:
+    """Return the digest of the data that a version was trained on, by the tags of its run; "" where it is gone."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        tags = client.get_run(version.run_id).data.tags
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return ""
+        raise
+    return next((value for key, value in sorted(tags.items()) if key.startswith("xc.data.")), "")
 
 
 def registered_digests(tracker: Tracker) -> set[str]:
