@@ -32,7 +32,7 @@ class Served:
     version: str
     digest: str
     data: str
-    retriever: Any = field(repr=False)
+    retriever: Retriever = field(repr=False)
     examples: tuple[str, ...] = ()
     recall: Mapping[str, float] = field(default_factory=dict)
 

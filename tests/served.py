@@ -72,8 +72,8 @@ class Running:
                 **{name.replace("_", "-"): value for name, value in headers.items()}}
         if body is not None:
             head = {"Content-Type": "application/json", "Content-Length": str(len(sent)), **head}
-        lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in head.items()), "", ""]
-        return self.send("\r\n".join(lines).encode("latin-1") + sent)
+        lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in head.items())]
+        return self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + sent)
 
     def send(self, data: bytes, timeout: float = 30) -> "Reply":
         """Send bytes on a connection of their own, and read the answer up to its end."""
