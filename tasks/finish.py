@@ -102,7 +102,8 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     if register_it:
         kept = register(tracker, tracker.run_id or "", session.name, retriever_dir=store.open(done["build retriever"]),
                         retriever_digest=done["build retriever"].digest, evaluation=measured,
-                        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation))
+                        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
+                        examples=[title for title, _ in _test_texts(corpus)])
     facts = _facts(session, corpus, kept, done, datetime.now(UTC).date().isoformat())
     said = verdict(measured, facts) if kept else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
@@ -169,15 +170,20 @@ def _test_digest(pipeline: Pipeline) -> str:
 
 
 def _examples(folder: Path, corpus: Corpus) -> list[dict[str, Any]]:
-    """Return the labels of a few test queries, evenly spread over the split."""
+    """Return the labels of a few test queries."""
+    texts = _test_texts(corpus)
+    answers = Retriever.load(folder).predict([title for title, _ in texts], 3, [content for _, content in texts])
+    return [{"text": title, "labels": [{"text": label.text, "score": label.score} for label in labels]}
+            for (title, _), labels in zip(texts, answers, strict=True)]
+
+
+def _test_texts(corpus: Corpus) -> list[tuple[str, str]]:
+    """Return title and content of a few test queries, evenly spread over the split."""
     from xcmodels.corpus import Texts
 
     n = len(corpus.sides["test"])
-    rows = [n * part // EXAMPLES for part in range(min(EXAMPLES, n))]
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
-    answers = Retriever.load(folder).predict([titles[row] for row in rows], 3, [contents[row] for row in rows])
-    return [{"text": titles[row], "labels": [{"text": label.text, "score": label.score} for label in labels]}
-            for row, labels in zip(rows, answers, strict=True)]
+    return [(titles[row], contents[row]) for row in (n * part // EXAMPLES for part in range(min(EXAMPLES, n)))]
 
 
 def _read(path: Path) -> Any:

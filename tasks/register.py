@@ -7,7 +7,7 @@ in a tag of the version.
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from tasks.registry import (
     CHALLENGER,
     CHAMPION,
     DIGEST,
+    EXAMPLES,
     METRICS,
     PROMOTIONS,
     TEST,
@@ -32,6 +33,7 @@ from tasks.registry import (
 )
 from tasks.tracking import Tracker
 
+EXAMPLE = 200    # characters of an example that are kept
 Remeasure = Callable[[Version], Mapping[str, float] | None]
 
 
@@ -50,13 +52,13 @@ class Registration:
 
 
 def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, retriever_digest: str,
-             evaluation: Mapping[str, float], test_digest: str, card: str, primary: str = "P/1",
-             remeasure: Remeasure | None = None) -> Registration:
+             evaluation: Mapping[str, float], test_digest: str, card: str, examples: Sequence[str] = (),
+             primary: str = "P/1", remeasure: Remeasure | None = None) -> Registration:
     """Make the retriever a version of `name`, and the champion if it beats the present one on `primary`.
 
     A retriever that is a version already stays that version, with its measurement renewed. run_id: "" means the
-    tracker's run, also where MLflow had not answered yet. remeasure: gives a champion's metrics on this test set where
-    it was measured on another. Raises ServerError where MLflow fails.
+    tracker's run, also where MLflow had not answered yet. examples: texts of the test set to try it on. remeasure:
+    gives a champion's metrics on this test set where it was measured on another. Raises ServerError where MLflow fails.
     """
     if set("/:@'\"") & set(name) or not name.strip():
         raise UsageError(f"{name!r} cannot be the name of a model", hint="leave out / : @ and quotes")
@@ -65,7 +67,8 @@ def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, r
     if file_digest(retriever_dir / MANIFEST) != retriever_digest:
         raise DamagedArtifact(f"{retriever_dir} is not the retriever {retriever_digest[:12]}",
                               hint="give the folder of an artifact, HOME/objects/<digest>")
-    tags = {DIGEST: retriever_digest, TEST: test_digest, METRICS: json.dumps(dict(evaluation), sort_keys=True)}
+    tags = {DIGEST: retriever_digest, TEST: test_digest, METRICS: json.dumps(dict(evaluation), sort_keys=True),
+            EXAMPLES: json.dumps([text[:EXAMPLE] for text in examples])}
     with tracker.required() as client:
         run_id = run_id or _run_of(tracker)
         version = _version_of(client, name, retriever_digest)

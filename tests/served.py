@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,12 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tasks.artifacts import Artifact, digest_of
 from tasks.register import promote, register
 from tasks.tracking import Tracker
 from tests import tiny
 from tests.conftest import ROOT
+from xcmodels.corpus import Texts
 
 DATA = "d" * 64
+EXAMPLES = ["an oak of the forest", "ذئب في الجبل", "the <b>sea</b> seal"]
 
 
 class World:
@@ -31,12 +35,25 @@ class World:
         self.run = self.tracker.start("k1", experiment="xc", name="tiny", params={}, config_yaml="",
                                       data={"tiny": {"path": "raw", "digest": DATA}}, tags={})
 
-    def register(self, seed: int = 0, p1: float = 60.0) -> str:
-        """Register a retriever; -> its version, the champion where it is the best so far."""
-        artifact = tiny.publish(self.store, seed)
+    def register(self, seed: int = 0, p1: float = 60.0, titles: list[str] | None = None) -> str:
+        """Register a retriever, maybe with other label texts; -> its version, champion where it is the best so far."""
+        artifact = self._named(titles) if titles else tiny.publish(self.store, seed)
         return register(self.tracker, self.run or "", "xc", retriever_dir=self.store.open(artifact),
-                        retriever_digest=artifact.digest, test_digest="test 1", card="# card",
+                        retriever_digest=artifact.digest, test_digest="test 1", card="# card", examples=EXAMPLES,
                         evaluation={"P/1": p1, "index/classifier/recall/100": 99.5}).version
+
+    def _named(self, titles: list[str]) -> Artifact:
+        def write(out: Path) -> None:
+            shutil.copytree(self.store.open(tiny.publish(self.store)), out, dirs_exist_ok=True,
+                            ignore=shutil.ignore_patterns("MANIFEST.json", "label.title.*"))
+            Texts.save(out, "label.title", titles)
+
+        return self.store.publish(digest_of(["tiny", titles]), "retriever", {}, write)
+
+    def point(self, version: str) -> None:
+        """Move the alias and nothing else."""
+        with self.tracker.required() as client:
+            client.set_registered_model_alias("xc", "champion", version)
 
     def promote(self, version: str) -> None:
         """Make a version the champion, whatever it scored."""

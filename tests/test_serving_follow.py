@@ -157,7 +157,7 @@ def test_memory_is_bounded_while_the_alias_flips(world):
     with running(world.home) as server:
         process, used, seen = psutil.Process(server.process.pid), [], set()
         for turn in range(80):
-            world.promote(str(turn % 2 + 1))
+            world.point(str(turn % 2 + 1))
             reply = server.ask("/predict", {"texts": ["a wolf"]})
             assert reply.status == 200
             seen.add(reply.json()["model"]["version"])
