@@ -1,9 +1,18 @@
 """Two retrievers on shared labels, against a loop over texts and uids; and how long one takes."""
 
+import shutil
+
 import numpy as np
 import pytest
 
+from data_contracts.errors import UsageError
+from tasks.artifacts import Artifact, digest_of
 from tasks.challenge import latency, on_shared_labels
+from tasks.champion import evaluate_champion
+from tasks.gates import Score
+from tasks.promotion import contest
+from tasks.register import register
+from tests import tiny
 from tests.toy import toy_corpus
 from xcmodels import ann
 from xcmodels.combine import InnerProduct
@@ -86,3 +95,30 @@ def test_a_corpus_without_filters(corpus, tmp_path):
     bare.filters["test"] = Ragged(np.zeros(n + 1, np.int64), np.empty(0, np.int32))
     [score] = on_shared_labels([retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))], bare)
     assert score.metrics["points"] == n
+
+
+def test_the_champion_on_the_newest_data_is_a_run_of_its_own(corpus, tmp_path):
+    world, made = tiny.World(tmp_path / "home"), {}
+
+    def write(out):
+        made["retriever"] = retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))
+        shutil.copytree(tmp_path / "r", out, dirs_exist_ok=True)
+
+    artifact = world.store.publish(digest_of("r"), "retriever", {}, write)
+    register(world.tracker, world.run, "xc", retriever_dir=world.store.open(artifact),
+             retriever_digest=artifact.digest, score=Score({"P/1": 1.0}), test_digest="old", card="")
+    contest(world.tracker, "xc", "1")
+    pack = Artifact.of(digest_of("pack"))
+    judged = evaluate_champion(world.tracker, "xc", corpus, pack, "xc evaluate")
+    assert judged.version == "1"
+    assert judged.score == on_shared_labels([made["retriever"]], corpus)[0]
+    with world.tracker.required() as client:
+        run = client.get_run(judged.run_id)
+    assert run.data.metrics["test/P/1"] == pytest.approx(judged.score.metrics["P/1"])
+    assert "xc evaluate" in run.data.tags["mlflow.note.content"]
+    assert evaluate_champion(world.tracker, "xc", corpus, pack, "xc evaluate").run_id == judged.run_id != world.run
+
+
+def test_without_a_champion_there_is_nothing_to_evaluate(corpus, tmp_path):
+    with pytest.raises(UsageError, match="no model is registered"):
+        evaluate_champion(tiny.World(tmp_path / "home").tracker, "xc", corpus, Artifact.of(digest_of("pack")))
