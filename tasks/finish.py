@@ -164,7 +164,8 @@ def _facts(session: Session, corpus: Corpus, kept: Kept | None, done: Mapping[st
         settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves,
         champion=kept.champion if kept and not reigns else None,
         promoted=kept is not None and (kept.promoted or reigns),
-        reason=kept.reason if kept else "not registered", seconds=seconds, date=date)
+        reason=kept.reason if kept else "not registered", seconds=seconds, date=date, gates=kept.gates if kept else (),
+        contract=_read(store.open(done["check tables"]) / "contract.json"))
 
 
 def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts, page: Path) -> None:

@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 class Decision:
     """What became of a version at the gates.
 
-    champion: {"version", "metrics"} of the one there was before; its metrics are those on the same test queries,
-    empty where they are not known.
+    champion: {"version", "metrics", "deciles"} of the one there was before, measured on the same test queries; empty
+    where that is not known.
     """
 
     promoted: bool
@@ -115,7 +115,8 @@ def _indexes(version: Version) -> dict[str, float]:
 
 
 def _named(champion: Version, score: Score | None) -> dict[str, Any]:
-    return {"version": str(champion.version), "metrics": dict(score.metrics) if score else {}}
+    return {"version": str(champion.version), "metrics": dict(score.metrics) if score else {},
+            "deciles": [dict(row) for row in score.deciles] if score else []}
 
 
 def promote(tracker: Tracker, name: str, version: str, reason: str, *, force: bool = False,

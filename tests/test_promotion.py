@@ -28,7 +28,7 @@ def test_a_version_that_passes_the_gates_becomes_the_champion(world):
     better = world.enter(1, 61.5)
     assert better.promoted
     assert better.reason == "P@1 61.50 against 60.00 (+1.50) of champion v1; 3 gates hold"
-    assert better.champion == {"version": "1", "metrics": {"P/1": 60.0, "PSP/5": 50.0}}
+    assert better.champion == {"version": "1", "metrics": {"P/1": 60.0, "PSP/5": 50.0}, "deciles": []}
     assert world.aliases() == {"champion": "2", "challenger": "2"}
     assert world.enter(1, 61.5).reason == "it is the champion already"
     assert moves(world) == [(None, "1", "gates"), ("1", "2", "gates")]
@@ -51,7 +51,7 @@ def test_a_worse_version_stays_a_challenger_and_says_why(world):
 def test_another_test_set_needs_both_to_be_scored_on_the_same_ground(world):
     world.enter(0)
     other = world.enter(1, 70.0, test="test 2")
-    assert (other.promoted, other.champion) == (False, {"version": "1", "metrics": {}})
+    assert (other.promoted, other.champion) == (False, {"version": "1", "metrics": {}, "deciles": []})
     assert "measured on another test set" in other.reason
     asked = []
 
