@@ -51,7 +51,7 @@ def test_labels_and_who_gave_them(server, world):
     first = answer["results"][0]["labels"]
     assert set(first[0]) == {"id", "uid", "text", "score"}
     assert [each["score"] for each in first] == sorted((each["score"] for each in first), reverse=True)
-    assert all(math.isfinite(each["score"]) for each in first)
+    assert all(math.isfinite(each["score"]) for each in first) and first[0]["score"] > first[-1]["score"]
 
 
 def test_mlflow_answers_the_same(server, world):
