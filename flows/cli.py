@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
-from flows.commands import ask, jobs
+from flows.commands import ask, jobs, stack
 from flows.commands.data import data
+from flows.commands.deploy import deploy
 
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version_flags=["--version"],
           help_format="plaintext", default_parameter=Parameter(negative=()))
 app.command(data)
 for command in (jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
-                ask.predict, ask.presets):
+                ask.predict, ask.presets, stack.up, stack.down, stack.status, deploy):
     app.command(command)
 
 

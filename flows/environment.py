@@ -12,21 +12,26 @@ FULL = 8_000_000    # bytes free below which Prefect's server cannot be expected
 NO_SPACE = "No space left on device"
 
 
+QUIET = {
+    "DO_NOT_TRACK": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GX_ANALYTICS_ENABLED": "false",
+    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+    # Runs say that they live; the server's automation marks those that do not as crashed (flows/deploy.py).
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    "TOKENIZERS_PARALLELISM": "true",
+}
+
+
 def set_up(home: Path) -> None:
     """Point Prefect at HOME and silence telemetry; what the user has set in the environment stays as it is."""
     for name, value in {
-        "DO_NOT_TRACK": "true",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "GX_ANALYTICS_ENABLED": "false",
+        **QUIET,
         "PREFECT_HOME": str(home.absolute() / "prefect"),
-        # An embedded server takes 7 to 27 s to start on two cores, more than Prefect's own patience.
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         # Steps' lines go to the UI through Prefect's logger, and to the terminal through our own console.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
-        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
-        "TOKENIZERS_PARALLELISM": "true",
     }.items():
         os.environ.setdefault(name, value)
 
