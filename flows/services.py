@@ -168,5 +168,5 @@ def _address(home: Path, name: str, port: int) -> str:
 def _environment(home: Path) -> dict[str, str]:
     """Return the environment of every service: state in HOME, and this very code."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**QUIET, "PREFECT_HOME": str(home / "prefect"), "XC_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths),
+    return {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PREFECT_HOME": str(home / "prefect"), "XC_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths),
             "PREFECT_LOGGING_SERVER_LEVEL": "WARNING", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}
