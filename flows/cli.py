@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
-from flows.commands import ask, jobs, stack
+from flows.commands import ask, jobs, registry, stack
 from flows.commands.data import data
 from flows.commands.deploy import deploy
 
@@ -23,7 +23,8 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
           help_format="plaintext", default_parameter=Parameter(negative=()))
 app.command(data)
 for command in (jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
-                ask.predict, ask.presets, stack.up, stack.down, stack.status, deploy):
+                ask.predict, ask.presets, registry.models, registry.promote, registry.rollback,
+                stack.up, stack.down, stack.status, deploy):
     app.command(command)
 
 

@@ -10,9 +10,14 @@ from typing import Any
 import yaml
 
 from tasks.artifacts import Artifact, Store, digest_of
+from tasks.challenge import on_shared_labels
+from tasks.code import commit
+from tasks.gates import Score
 from tasks.model_card import model_card
 from tasks.plan import Pipeline
-from tasks.register import Registration, register
+from tasks.promotion import Decision, contest
+from tasks.register import register
+from tasks.registry import COMMIT, CONTRACTS, DATA
 from tasks.report import ReportFacts, build, plots, verdict
 from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
@@ -98,11 +103,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     store, pipeline, tracker = session.store, session.pipeline, session.tracker
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
     measured = _read(evaluation / "metrics.json")
-    kept = None
-    if register_it:
-        kept = register(tracker, tracker.run_id or "", session.name, retriever_dir=store.open(done["build retriever"]),
-                        retriever_digest=done["build retriever"].digest, evaluation=measured,
-                        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation))
+    kept = _registered(session, corpus, done, evaluation) if register_it else None
     facts = _facts(session, corpus, kept, done, datetime.now(UTC).date().isoformat())
     said = verdict(measured, facts) if kept else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
@@ -117,7 +118,34 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
                     _examples(store.open(done["build retriever"]), corpus))
 
 
-def _facts(session: Session, corpus: Corpus, kept: Registration | None, done: Mapping[str, Artifact],
+@dataclass(frozen=True)
+class Kept(Decision):
+    """A registered version and what became of it at the gates; reused: the retriever was a version already."""
+
+    version: str = ""
+    reused: bool = False
+
+
+def _registered(session: Session, corpus: Corpus, done: Mapping[str, Artifact], evaluation: Path) -> Kept:
+    """Make the retriever a version, and the champion where the gates hold."""
+    tracker, pipeline, retriever = session.tracker, session.pipeline, done["build retriever"]
+    folder = session.store.open(retriever)
+
+    def remeasure(champion: Path) -> tuple[Score, Score]:
+        session.say("    the champion was measured on other data: both are scored on the labels that they share")
+        ours, theirs = on_shared_labels([Retriever.load(folder), Retriever.load(champion)], corpus)
+        return ours, theirs
+
+    made = register(
+        tracker, tracker.run_id or "", session.name, retriever_dir=folder, retriever_digest=retriever.digest,
+        score=Score(_read(evaluation / "metrics.json"), _read(evaluation / "deciles.json")),
+        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
+        facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html"})
+    decision = contest(tracker, session.name, made.version, remeasure)
+    return Kept(**vars(decision), version=made.version, reused=made.reused)
+
+
+def _facts(session: Session, corpus: Corpus, kept: Kept | None, done: Mapping[str, Artifact],
            date: str) -> ReportFacts:
     pipeline, store = session.pipeline, session.store
     reigns = kept is not None and kept.champion is not None and kept.champion["version"] == kept.version
@@ -136,7 +164,8 @@ def _facts(session: Session, corpus: Corpus, kept: Registration | None, done: Ma
         settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves,
         champion=kept.champion if kept and not reigns else None,
         promoted=kept is not None and (kept.promoted or reigns),
-        reason=kept.reason if kept else "not registered", seconds=seconds, date=date)
+        reason=kept.reason if kept else "not registered", seconds=seconds, date=date, gates=kept.gates if kept else (),
+        contract=_read(store.open(done["check tables"]) / "contract.json"))
 
 
 def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts, page: Path) -> None:

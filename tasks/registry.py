@@ -8,7 +8,9 @@ from tasks.mlflow_client import Client
 from tasks.tracking import Tracker
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-DIGEST, TEST, METRICS, PROMOTIONS = "xc.retriever", "xc.test", "xc.metrics", "xc.promotions"
+DIGEST, TEST, METRICS, DECILES = "xc.retriever", "xc.test", "xc.metrics", "xc.deciles"
+DATA, COMMIT, CONTRACTS = "xc.data", "xc.commit", "xc.contracts"
+GATES, PROMOTIONS = "xc.gates", "xc.promotions"
 INSIDE = "artifacts/retriever"    # where the retriever is in the model's folder
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 

@@ -3,7 +3,7 @@
 import io
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,13 @@ class Chart:
         return "data:image/svg+xml;base64," + b64encode(self.svg).decode()
 
 
-def draw_deciles(table: list[dict[str, float]], n_labels: int) -> Chart:
-    """Draw what each decile of labels adds to P@5 and PSP@5, over how much of its positives is found."""
+def draw_deciles(table: list[dict[str, float]], n_labels: int,
+                 champion: Sequence[Mapping[str, float]] = ()) -> Chart:
+    """Draw what each decile of labels adds to P@5 and PSP@5, over how much of its positives is found.
+
+    champion: the same rows of the champion, where it was measured on the same test queries.
+    """
+    before = {row["decile"]: row["recall/5"] for row in champion if row["positives"]}
     shown, places = [row for row in table if row["positives"]], np.array([row["decile"] for row in table])
     rarest, tail, head = table[:3], shown[0], shown[-1]
     total = {name: sum(row[name] for row in table) for name in ("P/5", "PSP/5", "labels")}
@@ -64,17 +69,59 @@ def draw_deciles(table: list[dict[str, float]], n_labels: int) -> Chart:
         above.bar(places + 0.2, [row["PSP/5"] for row in table], 0.38, color=SECOND, hatch="///", label="PSP@5")
         above.set_ylabel("points added")
         above.legend(bbox_to_anchor=(0, 1), ncols=2)
-        below.plot([row["decile"] for row in shown], [row["recall/5"] for row in shown], color=INK, marker="o", ms=5)
+        below.plot([row["decile"] for row in shown], [row["recall/5"] for row in shown], color=INK, marker="o", ms=5,
+                   label="this one")
+        if before:
+            below.plot(list(before), list(before.values()), color=SOFT, linestyle="--", marker="x", label="champion")
+            below.legend(bbox_to_anchor=(0, 1), ncols=2)
         below.set(ylim=(0, 103), ylabel="recall@5, %", xticks=range(1, 11),
                   xlabel="decile of labels: 1 rarest, 10 most frequent")
         svg = _svg(figure)
     rows = [(f"{row['decile']:.0f}", f"{row['labels']:,.0f}",
              "–".join(f"{end:,.0f}" for end in sorted({row["min_frequency"], row["max_frequency"]})),
              f"{row['positives']:,.0f}", f"{row['P/5']:.2f}", f"{row['PSP/5']:.2f}",
-             f"{row['recall/5']:.1f}" if row["positives"] else "–") for row in table]
+             f"{row['recall/5']:.1f}" if row["positives"] else "–",
+             f"{before[row['decile']]:.1f}" if row["decile"] in before else "–") for row in table]
     return Chart("deciles", "By label frequency",
                  "Bars: what each decile of labels adds to P@5 and to PSP@5; line: its recall@5", finding,
-                 ("Decile", "Labels", "In training", "Test positives", "P@5", "PSP@5", "Recall@5"), rows, svg)
+                 ("Decile", "Labels", "In training", "Test positives", "P@5", "PSP@5", "Recall@5", "Champion's"),
+                 rows, svg)
+
+
+def draw_frequencies(frequencies: np.ndarray) -> Chart:
+    """Draw how many labels occur never, once, twice, 3 to 4, 5 to 8 times, ... in the training queries."""
+    few, never = (100 * (frequencies <= most).mean() for most in (5, 0))
+    return _histogram(
+        "frequencies", "How often labels occur", ("labels", "training queries of a label"), frequencies,
+        f"{few:.0f}% of the labels have five training queries or fewer, {never:.0f}% none; half have at most "
+        f"{np.median(frequencies):,.0f}, the most frequent has {frequencies.max(initial=0):,}.")
+
+
+def draw_lengths(tokens: np.ndarray) -> Chart:
+    """Draw how many tokens the training queries have, as far as they are read."""
+    longest = tokens.max(initial=0)
+    return _histogram(
+        "lengths", "How long texts are", ("queries", "tokens of a text"), tokens,
+        f"Half of the training queries have at most {np.median(tokens):,.0f} tokens, one in ten "
+        f"{np.quantile(tokens, 0.9):,.0f} or more; {100 * (tokens == longest).mean():.1f}% have {longest:,}, the most "
+        "that is read of one.")
+
+
+def _histogram(name: str, title: str, of: tuple[str, str], values: np.ndarray, finding: str) -> Chart:
+    """Draw how many of what (n,) has 0, 1, 2, 3 to 4, 5 to 8, ... of something; of: (what, of what)."""
+    place = np.where(values > 0, np.ceil(np.log2(np.maximum(values, 1))).astype(int) + 1, 0)
+    counts = np.bincount(place)
+    shares = 100 * counts / max(len(values), 1)
+    names = ["0", *(f"{2**i // 2 + 1:,}–{2**i:,}" if i > 1 else f"{2**i}" for i in range(len(counts) - 1))]
+    with _figure(2.6) as figure:
+        axes = figure.subplots()
+        axes.bar(range(len(counts)), shares, 0.8, color=FIRST)
+        axes.set(ylabel=f"{of[0]}, %", xlabel=of[1])
+        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+        svg = _svg(figure)
+    rows = [(each, f"{count:,}", f"{share:.1f}") for each, count, share in zip(names, counts, shares, strict=True)]
+    return Chart(name, title, f"Bars: share of the {of[0]} by {of[1]}", finding,
+                 (of[1].capitalize(), of[0].capitalize(), "%"), rows, svg)
 
 
 def draw_calibration(scores: np.ndarray, hits: np.ndarray) -> Chart | None:

@@ -34,18 +34,9 @@ def resolve(tracker: Tracker, spec: str | None = None) -> Resolved:
     NAME alone is its champion, or its newest version without one; None is the only model there is. Raises UsageError
     with the nearest name, DamagedArtifact where the files are not those that were registered.
     """
-    nothing = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
-    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
-        raise nothing    # making a database takes seconds
+    name, mark, which = _parsed(spec) if spec is not None else ("", "", "")
+    name = model_name(tracker, None if spec is None else name)
     with tracker.required() as client:
-        models = [model.name for model in client.search_registered_models()]
-        if not models:
-            raise nothing
-        if spec is None and len(models) > 1:
-            raise UsageError(f"there are {len(models)} models: {', '.join(models)}", hint="name one of them")
-        name, mark, which = _parsed(models[0] if spec is None else spec)
-        if name not in models:
-            raise UsageError(f"no model {name!r}{did_you_mean(name, models)}")
         versions = {str(each.version): each for each in client.search_model_versions(f"name = '{name}'")}
         number = _number(name, mark, which, client.get_registered_model(name).aliases, versions)
         digest = versions[number].tags.get(DIGEST, "")
@@ -53,6 +44,22 @@ def resolve(tracker: Tracker, spec: str | None = None) -> Resolved:
             raise UsageError(f"{name}/{number} was not registered by xc", hint=f"name another version of {name}")
         return Resolved(name, number, _stored(tracker.home, digest)
                         or _fetched(tracker, client, versions[number], digest), digest)
+
+
+def model_name(tracker: Tracker, name: str | None = None) -> str:
+    """Return the name of a registered model, None meaning the only one. Raises UsageError with the nearest name."""
+    nothing = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
+    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
+        raise nothing    # making a database takes seconds
+    with tracker.required() as client:
+        models = [model.name for model in client.search_registered_models()]
+    if not models:
+        raise nothing
+    if name is None and len(models) > 1:
+        raise UsageError(f"there are {len(models)} models: {', '.join(models)}", hint="name one of them")
+    if name is not None and name not in models:
+        raise UsageError(f"no model {name!r}{did_you_mean(name, models)}")
+    return models[0] if name is None else name
 
 
 def _parsed(spec: str) -> tuple[str, str, str]:

@@ -21,6 +21,10 @@ import numpy as np
 from tokenizers.models import WordPiece
 
 from tasks.artifacts import Artifact, Store, digest_of
+from tasks.gates import Score
+from tasks.promotion import contest
+from tasks.register import register
+from tasks.tracking import Tracker
 from xcmodels import ann
 from xcmodels.combine import TreeFusion
 from xcmodels.corpus import Texts
@@ -93,6 +97,36 @@ def publish(store: Store, seed: int = 0) -> Artifact:
             shutil.copytree(tiny_retriever(Path(folder), seed), out, dirs_exist_ok=True)
 
     return store.publish(digest_of(["tiny", seed]), "retriever", {}, write)
+
+
+class World:
+    """A store with an MLflow database, a run in it, and a short way to register tiny retrievers."""
+
+    def __init__(self, home, uri=None):
+        self.store, self.tracker = fresh_store(home), Tracker(home, uri)
+        self.run = self.tracker.start("k1", experiment="xc", name="tiny", params={}, config_yaml="", data={}, tags={})
+
+    def publish(self, seed=0):
+        return publish(self.store, seed)
+
+    def register(self, seed, p1=60.0, test="test 1", name="xc", psp5=50.0, **more):
+        artifact = self.publish(seed)
+        return register(self.tracker, self.run or "", name, retriever_dir=self.store.open(artifact),
+                        retriever_digest=artifact.digest, score=Score({"P/1": p1, "PSP/5": psp5}), test_digest=test,
+                        card=f"# card of {seed}", **more)
+
+    def enter(self, seed, p1=60.0, **more):
+        """Register, and let the version pass the gates."""
+        remeasure = more.pop("remeasure", None)
+        return contest(self.tracker, "xc", self.register(seed, p1, **more).version, remeasure)
+
+    def versions(self, name="xc"):
+        with self.tracker.required() as client:
+            return sorted(client.search_model_versions(f"name = '{name}'"), key=lambda each: int(each.version))
+
+    def aliases(self):
+        with self.tracker.required() as client:
+            return {alias: str(version) for alias, version in client.get_registered_model("xc").aliases.items()}
 
 
 @contextmanager
