@@ -17,13 +17,14 @@ from data_contracts.errors import ProjectError
 from flows.commands import ask, jobs, registry, stack
 from flows.commands.data import data
 from flows.commands.deploy import deploy
+from flows.commands.serve import serve
 
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version_flags=["--version"],
           suppress_keyboard_interrupt=False,
           help_format="plaintext", default_parameter=Parameter(negative=()))
 app.command(data)
 for command in (jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
-                ask.predict, ask.presets, registry.models, registry.promote, registry.rollback,
+                ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
                 stack.up, stack.down, stack.status, deploy):
     app.command(command)
 
@@ -32,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `xc`; ends the process with the exit code that the outcome has."""
     # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)    # by `timeout`, `kill` or a shutdown: the same end
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given or bool(os.environ.get("XC_DEBUG"))
     try:

@@ -1,4 +1,4 @@
-"""Which services a home has, and where those that run are: Prefect, MLflow, and a worker for each pool."""
+"""Which services a home has, and where those that run are: Prefect, MLflow, a worker for each pool, the app."""
 
 import atexit
 import os
@@ -26,10 +26,15 @@ class Ports:
 
     prefect: int = 4200
     mlflow: int = 5000
+    app: int = 8000
 
 
-def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", gpu: bool = False) -> list[Service]:
-    """Return what `xc up` runs; `prefect` (its API) and `mlflow` are addresses of servers that exist already."""
+def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", model: str = "",
+             gpu: bool = False) -> list[Service]:
+    """Return what `xc up` runs; `prefect` (its API) and `mlflow` are addresses of servers that exist already.
+
+    model: what the app answers with, the only one there is where it is empty.
+    """
     home = home.absolute()
     found = []
     if not prefect:
@@ -40,6 +45,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", g
         mlflow = _address(home, "mlflow", ports.mlflow)
     for pool in ("cpu", *(["gpu"] if gpu else [])):
         found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, "XC_MLFLOW": mlflow}))
+    found.append(app_service(home, ports.app, mlflow, model))
     return found
 
 
@@ -87,6 +93,15 @@ def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
         f"worker-{pool}", f"worker {pool}", [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool,
                                              "--type", "process", "--name", pool, "--with-healthcheck"],
         _environment(home) | environment | servers, "", port, "", f"http://127.0.0.1:{port}/health", ("prefect",))
+
+
+def app_service(home: Path, port: int, mlflow: str, model: str) -> Service:
+    """Return the app that answers with the champion; until there is one it says so, with 503."""
+    address = f"http://127.0.0.1:{port}"
+    return Service(
+        "app", "app", [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--mlflow", mlflow,
+                       "--port", str(port), "--wait", *(["--model", model] if model else [])],
+        _environment(home), address, port, "--port", f"{address}/healthz", ("mlflow",))
 
 
 def password(home: Path) -> str:
@@ -168,5 +183,6 @@ def _address(home: Path, name: str, port: int) -> str:
 def _environment(home: Path) -> dict[str, str]:
     """Return the environment of every service: state in HOME, and this very code."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PREFECT_HOME": str(home / "prefect"), "XC_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths),
-            "PREFECT_LOGGING_SERVER_LEVEL": "WARNING", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}
+    return {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PREFECT_HOME": str(home / "prefect"),
+            "XC_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+            "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}

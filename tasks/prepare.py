@@ -18,6 +18,7 @@ from tasks.sources import RawDataSet
 from tasks.steps import Job, Step, slug
 from xcmodels import seeds
 from xcmodels.corpus import PrepareConfig, Ragged, Texts
+from xcmodels.text import shown
 from xcmodels.tokens import LEARNED, Tokenizer, learn_backend, open_backend
 
 SIDES = {"train": "queries.train", "test": "queries.test", "label": "labels"}
@@ -139,6 +140,9 @@ def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
                                 ("test.uid", "queries.test", "uid"), ("test.title", "queries.test", "title"),
                                 ("test.content", "queries.test", "content")):
         Texts.save(out, name, [text for part in _columns(tables / table, column) for text in part])
+    Texts.save(out, "train.text", [shown(title, content) for titles, contents in zip(
+        *(_columns(tables / "queries.train", column) for column in ("title", "content")), strict=True)
+        for title, content in zip(titles, contents, strict=True)])
     shutil.copytree(job.inputs["tokens"] / "tokenizer", out / "tokenizer")
     vocabulary = Tokenizer.load(out / "tokenizer").size
     np.save(out / "idf.npy", _idf(out, ("train", "label"), vocabulary))

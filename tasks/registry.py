@@ -11,20 +11,39 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 DIGEST, TEST, METRICS, DECILES = "xc.retriever", "xc.test", "xc.metrics", "xc.deciles"
 DATA, COMMIT, CONTRACTS = "xc.data", "xc.commit", "xc.contracts"
 GATES, PROMOTIONS = "xc.gates", "xc.promotions"
+EXAMPLES = "xc.examples"          # a few texts of the test set
 INSIDE = "artifacts/retriever"    # where the retriever is in the model's folder
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
 
 def champion_of(client: Client, name: str) -> Version | None:
     """Return the champion; None where the model, the alias or the version it names is not there (any more)."""
+    return version_at(client, name, CHAMPION)
+
+
+def version_at(client: Client, name: str, alias: str) -> Version | None:
+    """Return the version that an alias names; None where the model, the alias or the version is not there."""
     from mlflow.exceptions import MlflowException
 
     try:
-        return client.get_model_version_by_alias(name, CHAMPION)
+        return client.get_model_version_by_alias(name, alias)
     except MlflowException as error:
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None
         raise
+
+
+def data_digest(client: Client, version: Version) -> str:
+    """Return the digest of the data that a version was trained on, by the tags of its run; "" where it is gone."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        tags = client.get_run(version.run_id).data.tags
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return ""
+        raise
+    return next((value for key, value in sorted(tags.items()) if key.startswith("xc.data.")), "")
 
 
 def registered_digests(tracker: Tracker) -> set[str]:

@@ -13,7 +13,7 @@ from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.artifacts import MANIFEST, Artifact, Store
 from tasks.files import file_digest
 from tasks.mlflow_client import Client
-from tasks.registry import CHAMPION, DIGEST, INSIDE, Version, did_you_mean, local_folder
+from tasks.registry import CHAMPION, DIGEST, INSIDE, Version, did_you_mean, local_folder, version_at
 from tasks.tracking import Tracker
 
 _log = logging.getLogger(__name__)
@@ -29,21 +29,43 @@ class Resolved(NamedTuple):
 
 
 def resolve(tracker: Tracker, spec: str | None = None) -> Resolved:
-    """Return the version that "NAME", "NAME@alias" or "NAME/3" names, and the folder of its retriever, verified.
+    """Return what `find` finds, and the folder of its retriever, verified.
+
+    Raises what `find` does, and DamagedArtifact where the files are not those that were registered.
+    """
+    version = find(tracker, spec)
+    return Resolved(version.name, str(version.version), folder_of(tracker, version), version.tags[DIGEST])
+
+
+def find(tracker: Tracker, spec: str | None = None) -> Version:
+    """Return the version that "NAME", "NAME@alias" or "NAME/3" names; no file of it is looked at.
 
     NAME alone is its champion, or its newest version without one; None is the only model there is. Raises UsageError
-    with the nearest name, DamagedArtifact where the files are not those that were registered.
+    with the nearest name.
     """
-    name, mark, which = _parsed(spec) if spec is not None else ("", "", "")
+    name, mark, which = _parsed(spec or "")
+    if name and mark != "/" and (not tracker.embedded or (tracker.home / "mlflow.db").exists()):
+        with tracker.required() as client:
+            # One look where the name is right: what follows an alias asks every second.
+            version = version_at(client, name, which if mark else CHAMPION)
+            if version is not None and DIGEST in version.tags:
+                return version
     name = model_name(tracker, None if spec is None else name)
     with tracker.required() as client:
         versions = {str(each.version): each for each in client.search_model_versions(f"name = '{name}'")}
         number = _number(name, mark, which, client.get_registered_model(name).aliases, versions)
-        digest = versions[number].tags.get(DIGEST, "")
-        if not digest:
+        if not versions[number].tags.get(DIGEST):
             raise UsageError(f"{name}/{number} was not registered by xc", hint=f"name another version of {name}")
-        return Resolved(name, number, _stored(tracker.home, digest)
-                        or _fetched(tracker, client, versions[number], digest), digest)
+        return versions[number]
+
+
+def folder_of(tracker: Tracker, version: Version) -> Path:
+    """Return the folder of a version's retriever, in HOME or from MLflow, with every file verified."""
+    digest = version.tags[DIGEST]
+    if (folder := _stored(tracker.home, digest)) is not None:
+        return folder
+    with tracker.required() as client:
+        return _fetched(tracker, client, version, digest)
 
 
 def model_name(tracker: Tracker, name: str | None = None) -> str:

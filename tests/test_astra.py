@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
+from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_corpus
 from xcmodels import seeds
 from xcmodels.batching import Batch, Entries, own_block, uniform_block
 from xcmodels.corpus import Ragged, Side
@@ -204,6 +204,10 @@ def test_the_retriever_holds_the_classifiers_alone(trained):
     retriever = Retriever.load(trained.retriever)
     assert retriever.indexes["labels"].vectors.shape == (60, 32)
     assert [labels[0].id for labels in retriever.predict(["l3w1 l3w0", "l9w0 l9w1"], k=2)] == [3, 9]
+
+
+def test_an_answer_is_explained(trained):
+    explains_its_answers(trained, {"classifier"})
 
 
 @pytest.mark.parametrize(("changed", "said"), [

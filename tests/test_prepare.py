@@ -19,7 +19,7 @@ from tasks.plan import pipeline
 from tasks.steps import run
 from tests.conftest import ROOT
 from tests.planted import QUICK, words, write_planted
-from xcmodels.corpus import Corpus
+from xcmodels.corpus import Corpus, Texts
 
 
 def prepare(data: Path, home: Path, workers: Workers, **settings: str) -> tuple[Corpus, dict[str, str]]:
@@ -48,6 +48,8 @@ def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
     tokens = corpus.sides["label"].tokens(np.array([3]))
     assert corpus.tokenizer().backend.decode(tokens.ids.tolist()).strip() == " ".join(words(3))
     assert corpus.label_texts()[0][3] == "L3"
+    said = [text for part in read_table(describe(planted), "queries.train") for text in part["title"].to_pylist()]
+    assert list(Texts.load(corpus.folder, "train.text")) == said
     df = np.zeros(len(corpus.idf), dtype=int)
     for side in ("train", "label"):
         of = corpus.sides[side]

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.test_unidec import RELATIVES
 from tests.test_unidec import TOY as JOINT
-from tests.toy import ends_the_same_when_stopped, precision, toy_config
+from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_config
 from xcmodels import seeds
 from xcmodels.bandit import FLOOR, SIGMA, Bandit
 from xcmodels.method import Mined
@@ -154,6 +154,12 @@ def test_nothing_of_the_graph_is_left(trained):
     assert not [name for name in names if "anchor" in name or "group" in name or "walk" in name]
     assert not [name for name in load_file(trained.retriever / "encoder" / "model.safetensors") if "bandit" in name]
     assert retriever.facts["method"] == "ramen"
+
+
+def test_an_answer_is_explained(trained):
+    served = getattr(trained.method.base.config, "serve", "trees")
+    more = {"trees": {"classifier", "trees"}, "both": {"classifier"}, "encoder": set()}
+    explains_its_answers(trained, {"encoder", *more[served]})
 
 
 @pytest.mark.parametrize("every", [7])

@@ -72,6 +72,10 @@ def test_fewer_queries_and_label_texts_as_queries(whole, tmp_path):
         assert np.array_equal(small.graphs["group"].edges["train"][50 + label],
                               small.graphs["group"].edges["label"][label])
     assert small.frequencies().sum() == small.positives["train"].offsets[50]
+    texts = list(Texts.load(small.folder, "train.text"))
+    side, tokenizer = small.sides["train"], small.tokenizer()
+    assert [side.ragged[row][:side.titles[row]].tolist() for row in range(50)] == [
+        tokenizer([text]).ids.tolist() for text in texts]
 
 
 def test_the_seed_decides(whole, tmp_path):

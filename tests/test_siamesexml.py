@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from tests.test_losses import case
-from tests.toy import ends_the_same_when_stopped, precision
+from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision
 from xcmodels import seeds
 from xcmodels.encoders import QUERY
 from xcmodels.losses import bounded_nll
@@ -188,6 +188,10 @@ def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
         wanted = mix.alpha * (mix.classifiers[label] @ x) + (1 - mix.alpha) * (mix.centroids[label] @ x)
         assert score == pytest.approx(float(wanted), abs=1e-5)
     assert ids[0, 0] == 3
+
+
+def test_an_answer_is_explained(trained):
+    explains_its_answers(trained, {"encoder", "classifier", "similar texts"})
 
 
 def test_only_the_joint_method_moves_the_encoder(trained):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xcmodels.text import clean
+from xcmodels.text import SHOWN, clean, shown
 
 
 @given(st.text(st.characters(), max_size=40) | st.text("a \t\n\x85\u00a0e\u0301\u0338\ud800\udc00\u2126\uac00\u11a8"))
@@ -28,3 +28,9 @@ def test_clean_changes_nothing_but_the_form_and_the_ends(text: str):
     ("\ud83d!", "\ufffd!"), ("\u00a0x\u2003", "x"), ("", ""), ("\n", "")])
 def test_clean(text: str, expected: str):
     assert clean(text) == expected
+
+
+@pytest.mark.parametrize(("title", "content", "expected"), [
+    ("a", "b", "a"), ("", "b", "b"), ("", "", ""), ("é" * 999, "", "é" * SHOWN), ("", "x" * 999, "x" * SHOWN)])
+def test_what_is_shown_of_a_text_is_short(title: str, content: str, expected: str):
+    assert shown(title, content) == expected

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from tests import oracles
-from tests.toy import ends_the_same_when_stopped, precision
+from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision
 from xcmodels import seeds
 from xcmodels.combine import FusionConfig
 from xcmodels.method import Mined
@@ -172,6 +172,15 @@ def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, t
     wanted = retriever.combine.trees.predict(seen) + similar + classified
     assert scores[0] == pytest.approx(wanted[ids[0]], abs=1e-5)
     assert ids[0, 0] == 3
+
+
+@pytest.mark.parametrize(("changed", "parts"), [
+    ({}, {"encoder", "classifier"}), ({"serve": "encoder"}, {"encoder"}), ({"serve": "classifier"}, {"classifier"}),
+    (RELATIVES["fused"], {"encoder", "classifier", "trees"})])
+def test_an_answer_is_explained(corpus, trained, tmp_path, changed, parts):
+    newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
+    Unidec(replace(TOY, **changed)).retriever(newest, corpus, {}, tmp_path)
+    explains_its_answers(replace(trained, retriever=tmp_path), parts)
 
 
 def test_classifiers_at_the_length_they_learned(corpus, trained, tmp_path):

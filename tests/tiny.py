@@ -27,7 +27,7 @@ from tasks.register import register
 from tasks.tracking import Tracker
 from xcmodels import ann
 from xcmodels.combine import TreeFusion
-from xcmodels.corpus import Texts
+from xcmodels.corpus import Ragged, Side, Texts
 from xcmodels.encoders import LABEL, build_encoder
 from xcmodels.fusion import RegressionTrees
 from xcmodels.retrieval import save_retriever
@@ -37,12 +37,13 @@ from xcmodels.trunks import EncoderConfig
 KINDS = ("wolf", "fox", "dog", "cat", "seal", "oak", "elm", "fern", "moss", "pike")
 PLACES = ("river", "mountain", "desert", "forest", "sea")
 LABELS = [f"{place} {kind}" for place in PLACES for kind in KINDS]
+TEXTS = [f"{label} {LABELS[n]}" for place, label in enumerate(LABELS) for n in range(place % len(KINDS))]
 QUERIES = ["a wolf that lives in the mountains", "an oak of the forest", "the sea seal", "日本語 and ünïcode", ""]
 
 
 def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     """Write a retriever to `folder` / retriever and return it; the same seed gives the same bytes."""
-    corpus: Any = SimpleNamespace(folder=folder / "corpus", name="tiny", n_labels=len(LABELS))
+    corpus: Any = SimpleNamespace(folder=folder / "corpus", name="tiny", n_labels=len(LABELS), n_queries=len(TEXTS))
     corpus.folder.mkdir(parents=True)
     backend = learn_backend(LABELS + QUERIES, 200)
     backend.model = WordPiece(_vocabulary(), unk_token="[UNK]")    # what is learned differs from process to process
@@ -50,18 +51,30 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     tokenizer.save(corpus.folder / "tokenizer")
     Texts.save(corpus.folder, "label.uid", [f"tiny:{i}" for i in range(len(LABELS))])
     Texts.save(corpus.folder, "label.title", LABELS)
+    _training_texts(corpus, tokenizer)
     config = EncoderConfig(source="random", dim=16)
     encoder = build_encoder(config, np.ones(2 * tokenizer.size, np.float32), seed).eval()
     vectors = encoder(tokenizer(LABELS, [""] * len(LABELS)), LABEL).detach().numpy()
     index = ann.build(vectors.copy(), "exact")
     trees = RegressionTrees(np.zeros((1, 1), np.int64), np.full((1, 1), np.inf, np.float32),
                             np.zeros((1, 2), np.float32))
-    frequencies = np.arange(1, len(LABELS) + 1, dtype=np.float32)
+    frequencies = corpus.frequencies().astype(np.float32)
     fusion = TreeFusion(trees, vectors, index.vectors, frequencies, centroids=vectors[:0])
     (folder / "retriever").mkdir()
     save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, indexes={"classifier": index},
                    shortlist=20, scores=fusion)
     return folder / "retriever"
+
+
+def _training_texts(corpus: Any, tokenizer: Tokenizer) -> None:
+    """Let the labels have training texts: the first of a place none, the second one, the last nine."""
+    tokens = tokenizer(TEXTS, [""] * len(TEXTS))
+    corpus.sides = {"train": Side(Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)),
+                                  tokens.titles.numpy().astype(np.int32))}
+    corpus.positives = {"train": Ragged(np.arange(len(TEXTS) + 1), np.array(
+        [label for label in range(len(LABELS)) for _ in range(label % len(KINDS))], np.int32))}
+    corpus.frequencies = lambda: np.arange(len(LABELS)) % len(KINDS)
+    Texts.save(corpus.folder, "train.text", TEXTS)
 
 
 def _vocabulary() -> dict[str, int]:

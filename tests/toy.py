@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
@@ -70,6 +71,7 @@ def toy_corpus(folder: Path, *, queries: int = 600, labels: int = 60, tests: int
         Texts.save(folder, f"{side}.title", list(titles))
         Texts.save(folder, f"{side}.content", list(contents))
         Texts.save(folder, f"{side}.uid", [f"{side}:{i}" for i in range(len(titles))])
+    Texts.save(folder, "train.text", list(texts["train"][0])[:queries])
     _write_graph(folder, tokenizer, labels, rng)
     np.save(folder / "idf.npy", _idf(tokenizer, [texts["train"], texts["label"]]))
     np.save(folder / "validation.npy", np.sort(rng.permutation(queries)[:validation]))
@@ -160,6 +162,37 @@ def precision(made: Trial) -> float:
     ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
     truth, filters = made.corpus.positives["test"], made.corpus.filters["test"]
     return 100 * metrics.judge(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
+
+
+def explains_its_answers(made: Trial, parts: set[str]) -> None:
+    """Parts must sum to the scores, and training texts be those of a label nearest to the text, one by one."""
+    retriever, corpus = Retriever.load(made.retriever), made.corpus
+    titles, contents = ([Texts.load(corpus.folder, f"{side}.{part}") for side in ("train", "test")]
+                        for part in ("title", "content"))
+    positives, names = corpus.positives["train"], list(Texts.load(corpus.folder, "label.title"))
+    texts = list(titles[0])[:corpus.n_queries]
+
+    def embedded(side: int, row: int) -> np.ndarray:
+        vector = retriever.embed(retriever.tokenizer([titles[side][row]], [contents[side][row]]))[0]
+        return vector / np.linalg.norm(vector)
+
+    for row in range(5):
+        (found,) = retriever.predict([titles[1][row]], 6, [contents[1][row]])
+        for label, why in zip(found, retriever.explain(titles[1][row], found, 2, contents[1][row]), strict=True):
+            assert set(why.parts) == parts
+            assert sum(why.parts.values()) == pytest.approx(label.score, abs=1e-5)
+            of = {at for at in range(corpus.n_queries) if label.id in positives[at]}
+            assert why.frequency == len(of)
+            saved, tokens = retriever.examples.kept[label.id], retriever.examples.side.ragged
+            kept = {tuple(tokens[number]) for number in saved}
+            assert len(saved) == min(len(of), 16)
+            cosines = {at: float(embedded(0, at) @ embedded(1, row)) for at in of
+                       if tuple(corpus.sides["train"].ragged[at]) in kept}
+            assert len(cosines) == len(saved)
+            best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:2]
+            assert [near.similarity for near in why.nearest] == pytest.approx([cosines[at] for at in best], abs=1e-5)
+            assert [(near.text, near.labels) for near in why.nearest] == [
+                (texts[at], [names[other] for other in positives[at]]) for at in best]
 
 
 def ends_the_same_when_stopped(made: Trial, folder: Path, every: int) -> None:

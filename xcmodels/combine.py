@@ -1,7 +1,8 @@
 """How a retriever combines what it knows of a (query, label) pair into the score that ranks it.
 
 A combination scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none) -> scores (n, S), -inf for none. It is
-given the queries' tokens as well, and needs them only where it reads words.
+given the queries' tokens as well, and needs them only where it reads words. A score is a sum of parts, each named for
+who asks why a label was predicted.
 """
 
 import json
@@ -20,6 +21,8 @@ from xcmodels.fusion import RegressionTrees, fit_trees
 from xcmodels.tokens import Tokens
 from xcmodels.words import CorpusWords, LabelWords
 
+ENCODER, CLASSIFIER, SIMILAR, WORDS, TREES = "encoder", "classifier", "similar texts", "words", "trees"
+
 
 class Combine(Protocol):
     """Scores of shortlisted labels, saved beside the indexes whose vectors it reads."""
@@ -29,30 +32,52 @@ class Combine(Protocol):
     def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
 
+    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+              labels: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what the scores of (query row, label) pairs are the sum of, (p,) float32 each; `rows` ascend."""
+
     def save(self, folder: Path) -> None:
         """Write what the indexes do not hold to `folder`."""
 
 
 @dataclass(frozen=True)
 class InnerProduct:
-    """The inner product with each label's one vector."""
+    """The inner product with each label's one vector.
+
+    spans: what its dimensions are of, in order, and how many; by default all are the encoder's.
+    """
 
     vectors: np.ndarray    # (L, d)
+    spans: Mapping[str, int] | None = None
     kind = "inner"
 
     def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
-        return _spread(ids.shape, rows, slots, pair_scores(queries, self.vectors, rows, ids[rows, slots]))
+        return _spread(ids.shape, rows, slots, _total(self.parts(queries, tokens, rows, ids[rows, slots])))
+
+    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+              labels: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the inner products over each span."""
+        out, start = {}, 0
+        for name, width in self._spans().items():
+            span = slice(start, start + width)
+            out[name] = pair_scores(queries[:, span], self.vectors[:, span], rows, labels)
+            start += width
+        return out
 
     def save(self, folder: Path) -> None:
-        """Write nothing: the index holds the vectors."""
+        """Write the spans; the index holds the vectors."""
+        (folder / "spans.json").write_text(json.dumps(list(self._spans().items())))
+
+    def _spans(self) -> Mapping[str, int]:
+        return self.spans or {ENCODER: self.vectors.shape[1]}
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "InnerProduct":
         """Take the vectors of the only index."""
         (index,) = indexes.values()
-        return cls(index.vectors)
+        return cls(index.vectors, dict(json.loads((folder / "spans.json").read_text())))
 
 
 @dataclass(frozen=True)
@@ -75,8 +100,14 @@ class TreeFusion:
     def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
-        features = self.features(queries, tokens, rows, ids[rows, slots])
-        return _spread(ids.shape, rows, slots, self.trees.predict(features) + features[:, :-1].sum(1))
+        return _spread(ids.shape, rows, slots, _total(self.parts(queries, tokens, rows, ids[rows, slots])))
+
+    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+              labels: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the scores that are fused, and what the trees add."""
+        names = [ENCODER, CLASSIFIER, *([SIMILAR] if len(self.centroids) else []), *([WORDS] if self.words else [])]
+        features = self.features(queries, tokens, rows, labels)
+        return {**dict(zip(names, features.T, strict=False)), TREES: self.trees.predict(features)}
 
     def features(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return z^T x, w^T x, c^T x and words where they count, and f of (query row, label) pairs, (p, 3 to 5)."""
@@ -177,6 +208,7 @@ class CentroidMix:
 
     classifiers: np.ndarray    # (L, d), w
     centroids: np.ndarray      # (L, d), the embedding of the label's text and its centroid, z + v
+    similar: np.ndarray        # (L, d), the centroid alone, v
     partitions: int
     alpha: float
     kind = "centroid mix"
@@ -185,14 +217,26 @@ class CentroidMix:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
         labels = ids[rows, slots]
-        parts = queries[:, self.classifiers.shape[1]:].reshape(len(queries) * self.partitions, -1)
-        rows_of = rows * self.partitions + labels % self.partitions
-        classified = pair_scores(parts, self.classifiers, rows_of, labels)
-        similar = pair_scores(parts, self.centroids, rows_of, labels)
+        seen, of = self._seen(queries, rows, labels)
+        classified, similar = (pair_scores(seen, each, of, labels) for each in (self.classifiers, self.centroids))
         return _spread(ids.shape, rows, slots, self.alpha * classified + (1 - self.alpha) * similar)
 
+    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+              labels: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the shares of w, of z and of v."""
+        seen, of = self._seen(queries, rows, labels)
+        classified, both, similar = (pair_scores(seen, each, of, labels)
+                                     for each in (self.classifiers, self.centroids, self.similar))
+        return {ENCODER: (1 - self.alpha) * (both - similar), CLASSIFIER: self.alpha * classified,
+                SIMILAR: (1 - self.alpha) * similar}
+
+    def _seen(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the queries as each part of the labels sees them, and the row of that for each (query row, label)."""
+        seen = queries[:, self.classifiers.shape[1]:].reshape(len(queries) * self.partitions, -1)
+        return seen, rows * self.partitions + labels % self.partitions
+
     def save(self, folder: Path) -> None:
-        """Write both matrices and how they mix."""
+        """Write both matrices and how they mix; the index of centroids holds them alone."""
         np.save(folder / "classifiers.npy", self.classifiers)
         np.save(folder / "centroids.npy", self.centroids)
         (folder / "mix.json").write_text(json.dumps({"partitions": self.partitions, "alpha": self.alpha}))
@@ -202,7 +246,7 @@ class CentroidMix:
         """Map what `save` wrote."""
         facts = json.loads((folder / "mix.json").read_text())
         return cls(np.load(folder / "classifiers.npy", mmap_mode="r"), np.load(folder / "centroids.npy", mmap_mode="r"),
-                   facts["partitions"], facts["alpha"])
+                   indexes["centroids"].vectors, facts["partitions"], facts["alpha"])
 
 
 KINDS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {
@@ -217,6 +261,11 @@ def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, label
         part = slice(start, start + chunk)
         out[part] = np.einsum("pd,pd->p", queries[rows[part]], matrix[labels[part]])
     return out
+
+
+def _total(parts: Mapping[str, np.ndarray]) -> np.ndarray:
+    first, *others = parts.values()
+    return sum(others, first)
 
 
 def _spread(shape: tuple[int, ...], rows: np.ndarray, slots: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -1,7 +1,8 @@
 """A prepared data set as memory-mapped arrays: tokens, positives, filters, texts.
 
 One folder. Per side (`train`, `test`, `label`): `<side>.tokens.{offsets,values}.npy`, `<side>.titles.npy`,
-`<side>.text.*`. Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted.
+texts (`label.uid`, `label.title`, the same and `test.content` of test queries, and `train.text`, what a person is
+shown of a training query). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted.
 `idf.npy`, `validation.npy`, `tokenizer/`, and `corpus.json` with the counts.
 """
 

@@ -1,7 +1,8 @@
 """From texts to labels: embed -> shortlist from the indexes -> combine the scores.
 
 A retriever is one folder without a pickle in it: `encoder/`, `tokenizer/`, `index/<name>/`, what the combination of
-scores needs beside the indexes, `label.*` texts and `retriever.json`. What is large is mapped on load.
+scores needs beside the indexes, `examples/` of training texts, `label.*` texts and `retriever.json`. What is large is
+mapped on load.
 """
 
 import json
@@ -17,9 +18,10 @@ from xcmodels import ann, combine
 from xcmodels.batching import padded
 from xcmodels.corpus import Corpus, Ragged, Side, Texts
 from xcmodels.encoders import QUERY, Encoder, load_encoder, save_encoder
+from xcmodels.explain import Examples, Explained, Near, save_examples
 from xcmodels.tokens import Tokenizer, Tokens
 
-FORMAT = 5
+FORMAT = 6
 NEIGHBOURS = 5     # labels that a shortlist has room for, a training query that proposes its own
 
 
@@ -90,6 +92,7 @@ class Retriever:
         self.proposers = {name: Proposer.load(folder / "index" / name) for name in self.facts["indexes"]}
         self.indexes = {name: proposer.index for name, proposer in self.proposers.items()}
         self.combine = combine.KINDS[self.facts["combine"]].load(folder, self.indexes)
+        self.examples = Examples.load(folder / "examples")
         self.uids, self.titles = Texts.load(folder, "label.uid"), Texts.load(folder, "label.title")
 
     @classmethod
@@ -137,6 +140,30 @@ class Retriever:
         return [[Label(int(i), self.uids[i], self.titles[i], round(float(s), 6)) for i, s in zip(row, of, strict=True)
                  if i >= 0] for row, of in zip(ids, scores, strict=True)]
 
+    def explain(self, text: str, labels: Sequence[Label], nearest: int = 3, content: str = "") -> list[Explained]:
+        """Return why each of the labels that `predict` gave a text fits it.
+
+        nearest: the most training texts of a label that are shown. The parts are those of the text asked about alone:
+        among others, sums differ in their last digit, and at a threshold of a tree by the trees' part.
+        Raises ValueError for a label of another retriever.
+        """
+        ids = np.array([label.id for label in labels], dtype=np.int64)
+        if (strange := ids[(ids < 0) | (ids >= len(self.uids))]).size:
+            raise ValueError(f"there is no label {strange[0]} among {len(self.uids)}; explain what this retriever said")
+        if not len(ids):
+            return []
+        tokens = self.tokenizer([text], [content])
+        query = self.embed(tokens)
+        parts = self.combine.parts(query, tokens, np.zeros(len(ids), np.int64), ids)
+        near = self.examples.nearest(query[0], ids, nearest, self.embed)
+        return [Explained({name: round(float(part[at]), 6) for name, part in parts.items()},
+                          int(self.examples.counts[label]), [self._near(*each) for each in near[at]])
+                for at, label in enumerate(ids)]
+
+    def _near(self, number: int, cosine: float) -> Near:
+        examples = self.examples
+        return Near(examples.texts[number], round(cosine, 6), [self.titles[label] for label in examples.labels[number]])
+
 
 def best_of(ids: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k best of each row, or all where there are fewer; equal scores in the order of label ids."""
@@ -155,6 +182,7 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
     for name, index in indexes.items():
         index.save(out / "index" / name)
     scores.save(out)
+    save_examples(corpus, out / "examples")
     for part in ("label.uid", "label.title"):
         for half in ("offsets", "values"):
             shutil.copy(corpus.folder / f"{part}.{half}.npy", out)

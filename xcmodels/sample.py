@@ -42,7 +42,7 @@ def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, together
     for name, side in corpus.sides.items():
         more = corpus.sides["label"], kept["label"]
         _write_side(out, name, (side, kept[name]), *([more] if augment and name == "train" else []))
-    for text in ("label.uid", "label.title", "test.uid", "test.title", "test.content"):
+    for text in ("label.uid", "label.title", "train.text", "test.uid", "test.title", "test.content"):
         Texts.load(corpus.folder, text).bytes.subset(kept[text.split(".")[0]]).save(out, text)
     for anchor, graph in corpus.graphs.items():
         _write_side(out, f"anchors.{anchor}", (graph.anchors, np.arange(len(graph.anchors))))

@@ -6,6 +6,7 @@ import unicodedata
 # Unicode category Cc (C0, DEL, C1) becomes a space; a surrogate that stands alone is no character at all.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+SHOWN = 300    # characters of a text that a person is shown
 
 
 def clean(text: str) -> str:
@@ -19,3 +20,8 @@ def clean(text: str) -> str:
         return (text if text.isprintable() else _CONTROL.sub(" ", text)).strip()
     text = _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
     return unicodedata.normalize("NFC", text).strip()
+
+
+def shown(title: str, content: str) -> str:
+    """Return what a person is shown of a text: the beginning of its title, or of its content where it has no title."""
+    return (title or content)[:SHOWN]

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     from tasks.artifacts import Store
     from tasks.plan import settle
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)    # by `timeout`, `kill` or a shutdown: ends as by Ctrl-C
     # What cannot be meant is refused before Prefect's server is started, which takes seconds.
     settings = pairs("--set", job.settings, "m1.epochs=5")
     settle(job.data, job.method, job.preset, settings)

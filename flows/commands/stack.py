@@ -15,6 +15,8 @@ def up(*, home: Home = HOME,
        mlflow: Annotated[str, Parameter(env_var="XC_MLFLOW", help="Address of an MLflow server to use.")] = "",
        prefect_port: Annotated[int, Parameter(env_var="XC_PREFECT_PORT", help="Port of the Prefect server.")] = 4200,
        mlflow_port: Annotated[int, Parameter(env_var="XC_MLFLOW_PORT", help="Port of the MLflow server.")] = 5000,
+       port: Annotated[int, Parameter(env_var="XC_PORT", help="Port of the app, which answers with labels.")] = 8000,
+       model: Annotated[str, Parameter(help="Model that the app answers with; the only one by default.")] = "",
        ) -> None:
     """Start what is not up: Prefect server, MLflow server, worker, app; they stay until `xc down`."""
     from flows.services import Ports, services
@@ -25,7 +27,8 @@ def up(*, home: Home = HOME,
     Store(home)
     stack = Stack(home)
     prefect = os.environ.get("PREFECT_API_URL", "")
-    wanted = services(home, Ports(prefect_port, mlflow_port), prefect=prefect, mlflow=mlflow, gpu=has_gpu())
+    wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
+                      gpu=has_gpu())
     started = stack.up(wanted, _say)
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:

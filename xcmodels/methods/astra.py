@@ -19,7 +19,7 @@ from torch import nn
 from xcmodels import ann, limits, losses, mining, seeds
 from xcmodels.batching import Batch, Entries, epoch_order, own_block, pooled_block, uniform_block
 from xcmodels.checkpoint import load_model
-from xcmodels.combine import InnerProduct
+from xcmodels.combine import CLASSIFIER, InnerProduct
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import QUERY, HeadConfig, Layout, build_encoder, encode_all
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
@@ -223,7 +223,7 @@ class Astra:
         load_model(model, models[STAGE])
         index = ann.build(model.classifiers(), self.config.index)
         save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": Proposer(index)},
-                       shortlist=0, scores=InnerProduct(index.vectors))
+                       shortlist=0, scores=InnerProduct(index.vectors, {CLASSIFIER: index.dim}))
         return {}
 
 

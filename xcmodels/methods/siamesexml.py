@@ -266,11 +266,13 @@ class Siamesexml:
         classifiers = F.normalize(model.labels.weight, dim=1).numpy()
         queries, labels = vectors["queries"], vectors["labels"]
         held, served = (self._shortlist(corpus, queries, labels, every) for every in (False, True))
-        mix = CentroidMix(classifiers, held.scores.vectors, self.config.partitions, 0.0)
+        mix = CentroidMix(classifiers, held.scores.vectors, held.proposers["centroids"].index.vectors,
+                          self.config.partitions, 0.0)
         alpha, measured = self._best_mix(mix, held.proposers, model.encoder, corpus)
         save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes=served.proposers,
                        shortlist=self.config.shortlist,
-                       scores=replace(mix, centroids=served.scores.vectors, alpha=alpha))
+                       scores=replace(mix, centroids=served.scores.vectors, alpha=alpha,
+                                      similar=served.proposers["centroids"].index.vectors))
         return measured
 
     def _best_mix(self, mix: CentroidMix, proposers: Mapping[str, Proposer], encoder: Encoder,

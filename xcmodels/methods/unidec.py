@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from xcmodels import ann, limits, losses, mining, seeds
 from xcmodels.batching import Batch, Block, Entries, epoch_order, pooled_block, sample_columns, sample_some
 from xcmodels.checkpoint import load_model
-from xcmodels.combine import Combine, FusionConfig, InnerProduct, fit_fusion
+from xcmodels.combine import CLASSIFIER, ENCODER, Combine, FusionConfig, InnerProduct, fit_fusion
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
@@ -28,7 +28,7 @@ from xcmodels.training import device
 from xcmodels.trunks import EncoderConfig
 
 STAGE = "joint"
-CLASSIFIER, DUAL = "classifier", "dual"
+DUAL = "dual"
 LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
 
 
@@ -211,22 +211,22 @@ class Unidec:
         model = Joint(self.config, corpus)
         load_model(model, models[STAGE])
         model.to(device())
-        halves = []
+        halves = {}
         if self.config.serve != CLASSIFIER:
-            halves.append(encode_all(model.encoder, corpus.sides["label"], LABEL))
-        if model.labels is not None and self.config.serve != "encoder":
+            halves[ENCODER] = encode_all(model.encoder, corpus.sides["label"], LABEL)
+        if model.labels is not None and self.config.serve != ENCODER:
             weight = model.labels.weight.cpu()
-            halves.append((F.normalize(weight, dim=1) if self.config.unit else weight).numpy())
-        index = ann.build(np.ascontiguousarray(np.concatenate(halves, axis=1)), self.config.index)
+            halves[CLASSIFIER] = (F.normalize(weight, dim=1) if self.config.unit else weight).numpy()
+        index = ann.build(np.ascontiguousarray(np.concatenate(list(halves.values()), axis=1)), self.config.index)
         proposer, depth = Proposer(index), 0
-        scores: Combine = InnerProduct(index.vectors)
+        scores: Combine = InnerProduct(index.vectors, {name: half.shape[1] for name, half in halves.items()})
         measured: dict[str, float] = {}
         if self.config.fused and self.config.serve == "both":
             depth = self.config.fusion.shortlist
             queries = encode_all(model.encoder, corpus.sides["train"], QUERY, rows=corpus.validation)
-            scores, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth), embeddings=halves[0],
-                                          classifiers=halves[1], trained=self.vectors(model, corpus)["queries"],
-                                          config=self.config.fusion)
+            scores, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth),
+                                          embeddings=halves[ENCODER], classifiers=halves[CLASSIFIER],
+                                          trained=self.vectors(model, corpus)["queries"], config=self.config.fusion)
         save_retriever(out, corpus, method=self.name, encoder=model.cpu().encoder, indexes={"labels": proposer},
                        shortlist=depth, scores=scores)
         return measured

@@ -1,0 +1,136 @@
+"""The serving app: texts in, labels out, by the version that an alias names."""
+
+import asyncio
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from serving import schemas
+from serving.documented import CODES, document, page_of
+from serving.follow import Follower
+from serving.http import Door, Guard, Problem, read_json
+from serving.measures import Measures
+from serving.service import Service
+
+INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
+
+
+def create_app(follower: Follower, door: Door) -> tuple[Guard, Service]:
+    """Return the app and what answers in it; following the alias starts and stops with the app."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        follower.start()
+        yield
+        await service.batcher.close()
+        await asyncio.to_thread(follower.stop)
+
+    app = FastAPI(title="xcflow", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
+                  redirect_slashes=False, description="Tags short texts with the few right labels out of very many.")
+    measures = Measures(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
+    service = Service(follower, measures)
+
+    def refused(code: str) -> None:
+        measures.rejected.labels(code).inc()
+
+    def told(problem: Problem) -> Response:
+        refused(problem.code)
+        return problem.response()
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        about = {404: "there is nothing at this address", 405: "this address takes another method"}
+        return told(Problem(error.status_code, "route", about.get(error.status_code, "this cannot be answered"),
+                            headers=error.headers))
+
+    async def problem(request: Request, error: Exception) -> Response:
+        return told(error if isinstance(error, Problem) else INTERNAL)
+
+    for kind, handler in ((HTTPException, unknown), (Problem, problem), (Exception, problem)):
+        app.add_exception_handler(kind, handler)
+    _operations(app, service, measures)
+    _pages(app)
+    return Guard(app, door, measures.request, refused), service
+
+
+def _operations(app: FastAPI, service: Service, measures: Measures) -> None:
+    @app.post("/predict", response_model=schemas.Answers, **document("/predict", "post", body=schemas.Asked))
+    async def predict(request: Request) -> Response:
+        """Return the best labels of each text."""
+        return _json(await service.predict(schemas.checked(await read_json(request))))
+
+    @app.get("/model", response_model=schemas.ModelFacts, **document("/model", "get"))
+    async def model() -> Response:
+        """Return which version answers at present."""
+        served = service.current()
+        return _json({**served.named(), "labels": len(served.retriever.uids), "examples": served.examples,
+                      "fault": service.follower.fault})
+
+    @app.get("/healthz", response_class=PlainTextResponse, **document("/healthz", "get"))
+    async def healthz() -> str:
+        """Answer as long as the process does; the model is not asked."""
+        return "ok"
+
+    @app.get("/readyz", response_class=PlainTextResponse, **document("/readyz", "get"))
+    async def readyz() -> str:
+        """Answer 200 once a prediction was made, until the server stops; "degraded" where the alias cannot be followed.
+
+        What is wrong then, /model tells.
+        """
+        if service.draining:
+            raise Problem(503, "draining", "the server is about to stop", headers={"Retry-After": "2"})
+        service.current()
+        return "degraded" if service.follower.fault else "ok"
+
+    @app.get("/metrics", response_class=PlainTextResponse, **document("/metrics", "get"))
+    async def metrics() -> Response:
+        """Return what Prometheus reads."""
+        text = measures.text(service.follower.current, service.follower.fault, service.batcher.length)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _pages(app: FastAPI) -> None:
+    """Serve the page for a person, the description of the API, and the same as a page."""
+    openapi = app.openapi()
+    page, described = files("serving").joinpath("page.html").read_text(encoding="utf-8"), page_of(openapi)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def description() -> Response:
+        return _json(openapi)
+
+    for path, html in (("/", page), ("/docs", described)):
+        app.add_api_route(path, _page(html), include_in_schema=False)
+
+
+def _page(html: str) -> Any:
+    headers = {"Content-Security-Policy": policy(html)}
+
+    async def page() -> Response:
+        return Response(html, 200, headers, "text/html; charset=utf-8")
+
+    return page
+
+
+def policy(html: str) -> str:
+    """Return the Content-Security-Policy of a page: its own script and style and nothing else, and asking us alone."""
+    def own(tag: str) -> str:
+        hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+                  for part in re.findall(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)]
+        return " ".join(f"'sha256-{each}'" for each in hashes) or "'none'"
+
+    return (f"default-src 'none'; script-src {own('script')}; style-src {own('style')}; connect-src 'self'; "
+            "img-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'")
+
+
+def _json(value: Any | BaseModel) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")

@@ -1,0 +1,119 @@
+"""Following an alias: alias -> version -> retriever, looked up every second, swapped whole.
+
+A request is answered by the retriever that was current when it came in, so no answer mixes two. A version that cannot
+be loaded changes nothing: the one before it stays, and `fault` says why.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from data_contracts.errors import ProjectError
+from tasks.registry import DIGEST, EXAMPLES, METRICS, Version, data_digest
+from tasks.resolve import find, folder_of
+from tasks.tracking import Tracker
+from xcmodels.retrieval import Retriever
+
+EVERY = 1.0      # seconds between two looks at the alias
+AGAIN = 30.0     # seconds until a version that could not be loaded is tried again
+TRIAL = "a text that is asked before anybody else asks"
+_log = logging.getLogger("serving")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A version that answers. data: digest of what it was trained on. recall: index -> against exact search, 0 to 1."""
+
+    name: str
+    version: str
+    digest: str
+    data: str
+    retriever: Any = field(repr=False)
+    examples: tuple[str, ...] = ()
+    recall: Mapping[str, float] = field(default_factory=dict)
+
+    def named(self) -> dict[str, str]:
+        """Return how an answer says who gave it."""
+        return {"name": self.name, "version": self.version, "digest": self.digest, "data": self.data}
+
+
+class Registry:
+    """A model of the registry, as `find` names it; a name that was left out is fixed by the first look."""
+
+    def __init__(self, tracker: Tracker, spec: str | None) -> None:
+        self.tracker, self.spec = tracker, spec
+
+    def look(self) -> Version:
+        """Return the version that is named now."""
+        version = find(self.tracker, self.spec)
+        self.spec = self.spec or version.name
+        return version
+
+    def load(self, version: Version) -> Served:
+        """Open a version, verified, and have it tag one text."""
+        retriever = Retriever.load(folder_of(self.tracker, version))
+        retriever.predict([TRIAL], 1)
+        with self.tracker.required() as client:
+            data = data_digest(client, version)
+        metrics = json.loads(version.tags.get(METRICS, "{}"))
+        recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}
+        return Served(version.name, str(version.version), version.tags[DIGEST], data, retriever,
+                      tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall)
+
+
+class Follower:
+    """Keeps the version that an alias names loaded, in a thread of its own.
+
+    look: returns the version that is named now. load: opens and tries it.
+    """
+
+    def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served], every: float = EVERY) -> None:
+        self._look, self._load, self._every = look, load, every
+        self.current: Served | None = None
+        self.fault = ""
+        self._failed: tuple[tuple[str, str], float] | None = None    # which version, and when it may be tried again
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
+
+    def start(self) -> None:
+        """Follow the alias until `stop`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End following."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def first(self) -> None:
+        """Load what the alias names; raises what prevents it."""
+        self.current = self._load(self._look())
+
+    def step(self) -> None:
+        """Look once, and load what is new; whatever fails is a fault and changes nothing."""
+        which = None
+        try:
+            version = self._look()
+            which = (str(version.version), version.tags[DIGEST])
+            if self.current is None or (self.current.version, self.current.digest) != which:
+                if self._failed and self._failed[0] == which and time.monotonic() < self._failed[1]:
+                    return
+                self.current = self._load(version)
+                _log.warning("%s version %s answers", self.current.name, self.current.version)
+            self.fault, self._failed = "", None
+        except Exception as error:    # the one that answers goes on, whatever it is
+            said = error.what if isinstance(error, ProjectError) else f"{type(error).__name__}: {error}"
+            if said != self.fault:
+                _log.warning("%s; %s", said, "the version before it answers on" if self.current else "nothing answers")
+            self.fault = said
+            self._failed = (which, time.monotonic() + AGAIN) if which else None
+
+    def _follow(self) -> None:
+        while True:
+            self.step()
+            if self._stop.wait(self._every):
+                return

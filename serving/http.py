@@ -1,0 +1,165 @@
+"""HTTP as strangers may use it: who may ask, how much and how long, and errors that never repeat what was sent.
+
+Errors are problem+json (RFC 9457): type, title, status, detail, code, link, and pointers to the fields.
+"""
+
+import asyncio
+import hmac
+import logging
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+BODY = 1 << 20         # bytes of a body
+DEPTH = 32             # of its JSON
+SECONDS = 10.0         # that a request's headers may take to come, and its body
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+OPEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # what is told without a token
+HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+           "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Cache-Control": "no-store"}
+_log = logging.getLogger("serving")
+
+
+class Problem(Exception):
+    """What goes wrong with a request, as it is told; nothing of it may hold what was sent.
+
+    errors: (JSON pointer to a field, what is wrong with it).
+    """
+
+    def __init__(self, status: int, code: str, detail: str, *, errors: Sequence[tuple[str, str]] = (),
+                 headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.errors, self.headers = status, code, detail, errors, headers or {}
+
+    def body(self) -> bytes:
+        """Return the problem as JSON."""
+        told: dict[str, Any] = {"type": "about:blank", "title": HTTPStatus(self.status).phrase, "status": self.status,
+                                "detail": self.detail, "code": self.code, "link": f"/docs#{self.code}"}
+        if self.errors:
+            told["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in self.errors]
+        return orjson.dumps(told)
+
+    def response(self) -> Response:
+        """Return the answer."""
+        return Response(self.body(), self.status, dict(self.headers), "application/problem+json")
+
+
+@dataclass(frozen=True)
+class Door:
+    """Who may ask: the names that the server goes by, and the token that is asked for; "" asks for none."""
+
+    hosts: frozenset[str] = LOOPBACK
+    token: str = field(default="", repr=False)
+
+    def admit(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Raise Problem for another host's name, another origin's page, or a missing token."""
+        host = headers.get("host", "")
+        if re.sub(r":\d*$", "", host).lower() not in self.hosts:
+            raise Problem(421, "host", "this server does not go by the name in the Host header")
+        origin = headers.get("origin")
+        if method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
+            raise Problem(403, "origin", "pages of other origins may not ask this server")
+        if self.token and path not in OPEN:
+            kind, _, given = headers.get("authorization", "").partition(" ")
+            if not hmac.compare_digest(given.strip().encode(), self.token.encode()) or kind.lower() != "bearer":
+                raise Problem(401, "token", "send the server's token: Authorization: Bearer TOKEN",
+                              headers={"WWW-Authenticate": "Bearer"})
+
+
+class Guard:
+    """Stands before an ASGI app: admits, names and times every request, and turns what is raised into problems.
+
+    told: (path, method, status, seconds) of each request. refused: the code of each problem.
+    """
+
+    def __init__(self, app: App, door: Door, told: Callable[[str, str, int, float], None],
+                 refused: Callable[[str], None]) -> None:
+        self.app, self.door, self._told, self._refused = app, door, told, refused
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
+        asked = headers.get("x-request-id", "")
+        name = asked if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", asked) else uuid.uuid4().hex
+        clock, status = asyncio.get_running_loop().time, 0
+        began = clock()
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = {key.lower() for key, _ in message["headers"]}
+                message["headers"] = [*message["headers"], (b"x-request-id", name.encode()), *(
+                    (key.encode(), value.encode()) for key, value in HEADERS.items()
+                    if key.lower().encode() not in own)]
+            await send(message)
+
+        problem = None
+        try:
+            self.door.admit(scope["method"], scope["path"], headers)
+            await self.app(scope, receive, sending)
+        except Problem as error:
+            problem = error
+        except ClientDisconnect:
+            status = 499
+        except Exception:
+            _log.exception("request %s failed", name)
+            problem = Problem(500, "internal", "the server failed; its log has the request under its X-Request-ID")
+        if problem is not None and not status:
+            self._refused(problem.code)
+            await problem.response()(scope, receive, sending)
+        self._told(scope["path"], scope["method"], status, clock() - began)
+
+
+async def read_json(request: Request) -> Any:
+    """Return a request's body as JSON: at most BODY bytes within SECONDS, at most DEPTH deep."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Problem(415, "content-type", "send Content-Type: application/json")
+    # The rest of such a body is read and forgotten until the connection is closed: who has sent it all may then read
+    # the answer, where a connection that is closed at once would be reset under it.
+    too_large = Problem(413, "body", f"a body has at most {BODY:,} bytes")
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared[:20]) > BODY:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > BODY:
+                    raise too_large
+    except TimeoutError:
+        raise Problem(408, "slow", f"the body did not come within {SECONDS:g} seconds",
+                      headers={"Connection": "close"}) from None
+    return parsed(bytes(body))
+
+
+def parsed(body: bytes) -> Any:
+    """Return JSON as the value that it stands for; a Problem where it is none, or nests too deep."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Problem(400, "json", f"the body is not JSON: line {error.lineno}, column {error.colno}") from None
+    level = [value]
+    for _ in range(DEPTH):
+        level = [child for each in level if isinstance(each, dict | list)
+                 for child in (each.values() if isinstance(each, dict) else each)]
+        if not level:
+            return value
+    if any(isinstance(each, dict | list) for each in level):
+        raise Problem(400, "depth", f"the body's JSON nests at most {DEPTH} deep")
+    return value

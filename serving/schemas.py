@@ -1,0 +1,120 @@
+"""What the HTTP API takes and gives."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from serving.http import Problem
+
+TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of an answer
+EXPLAINED = 16                             # texts of a request whose labels are explained
+ERRORS = 8                                 # that a problem lists
+EXAMPLE = "a large wild cat with a mane"
+
+Text = Annotated[str, Field(description=f"At most {TEXT:,} bytes of UTF-8")]
+
+
+class Asked(BaseModel):
+    """Texts to tag."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    texts: list[Text] = Field(min_length=1, max_length=TEXTS)
+    k: int = Field(10, ge=1, le=LABELS, description="Labels of each text")
+    explain: bool = Field(False, description="Say what each score is made of, and the training texts of the label that "
+                                             f"are nearest; of at most {EXPLAINED} texts")
+
+
+class NearText(BaseModel):
+    """A training text of a label, near the text that was asked about."""
+
+    text: str
+    similarity: float = Field(description="Cosine of the embeddings, -1 to 1")
+    labels: list[str] = Field(description="The labels that it has")
+
+
+class Found(BaseModel):
+    """A label of a text; the last three where they were asked for."""
+
+    id: int = Field(description="Line in the label file, from 0")
+    uid: str
+    text: str
+    score: float
+    parts: dict[str, float] | None = Field(None, description="What the score is the sum of")
+    frequency: int | None = Field(None, description="Training texts that have the label")
+    nearest: list[NearText] | None = None
+
+
+class Answer(BaseModel):
+    """The labels of one text, best first; none for a text of white space alone."""
+
+    labels: list[Found]
+
+
+class ModelName(BaseModel):
+    """Which version answers: its name and number, the digest of its files, and of the data it was trained on."""
+
+    name: str
+    version: str
+    digest: str
+    data: str
+
+
+class Answers(BaseModel):
+    """An answer a text, in order, all of one version."""
+
+    model: ModelName
+    results: list[Answer]
+
+
+class ModelFacts(ModelName):
+    """What answers at present, a few texts of its test set, and why the alias cannot be followed, if so."""
+
+    labels: int
+    examples: list[str]
+    fault: str
+
+
+class Wrong(BaseModel):
+    """A field, as a JSON pointer, and what is wrong with it."""
+
+    pointer: str
+    detail: str
+
+
+class ProblemDetails(BaseModel):
+    """An error (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    link: str
+    errors: list[Wrong] | None = None
+
+
+def checked(body: Any) -> Asked:
+    """Return a body that is a question; a Problem that points to each wrong field where it is none."""
+    try:
+        asked = Asked.model_validate(body)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[:ERRORS]
+        wrong = [(_pointer(each["type"], each["loc"]), each["msg"]) for each in found]
+        raise Problem(422, "invalid", "; ".join(f"{where or 'the body'}: {what}" for where, what in wrong),
+                      errors=wrong) from None
+    # a character has at most four bytes, so most texts need not be encoded to be measured
+    long = [row for row, text in enumerate(asked.texts) if len(text) * 4 > TEXT and len(text.encode()) > TEXT]
+    if long:
+        raise Problem(413, "text", f"a text has at most {TEXT:,} bytes",
+                      errors=[(f"/texts/{row}", f"more than {TEXT:,} bytes") for row in long[:ERRORS]])
+    if asked.explain and len(asked.texts) > EXPLAINED:
+        raise Problem(422, "explain", f"at most {EXPLAINED} texts are explained at once",
+                      errors=[("/texts", f"more than {EXPLAINED}")])
+    return asked
+
+
+def _pointer(kind: str, where: Sequence[int | str]) -> str:
+    """Return the JSON pointer to a field; the name of a field that there is not was made up by the sender."""
+    known = where[:-1] if kind == "extra_forbidden" else where
+    return "".join(f"/{each}" for each in known)

@@ -1,0 +1,75 @@
+"""Questions answered: each by the version that was current when it came in, in batches."""
+
+import asyncio
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from serving.batcher import Batcher, QueueFull
+from serving.follow import Follower, Served
+from serving.http import Problem
+from serving.measures import Measures
+from serving.schemas import Asked
+from xcmodels.retrieval import Label
+
+LARGEST, ROOM = 32, 1024    # texts answered together, texts that wait
+WAIT = 10.0                 # seconds for an answer
+NEAREST = 3                 # training texts that explain a label
+
+
+@dataclass(frozen=True)
+class Question:
+    """A text, what is wanted to know of it, and who is to answer."""
+
+    served: Served
+    text: str
+    k: int
+    explain: bool
+
+
+class Service:
+    """Answers with the follower's version, through a batcher; `draining` once the server is about to stop."""
+
+    def __init__(self, follower: Follower, measures: Measures) -> None:
+        self.follower, self.draining = follower, False
+        self.batcher = Batcher(answer, largest=LARGEST, room=ROOM, told=measures.told)
+
+    def current(self) -> Served:
+        """Return the version that answers; a Problem where there is none."""
+        if self.follower.current is None:
+            raise Problem(503, "no-model", "no model is loaded", headers={"Retry-After": "2"})
+        return self.follower.current
+
+    async def predict(self, asked: Asked) -> dict[str, Any]:
+        """Return the answers to a request, all of one version."""
+        served = self.current()
+        try:
+            async with asyncio.timeout(WAIT):
+                found = await self.batcher([Question(served, text, asked.k, asked.explain) for text in asked.texts])
+        except QueueFull:
+            raise Problem(503, "queue-full", "too many texts wait already", headers={"Retry-After": "1"}) from None
+        except TimeoutError:
+            raise Problem(503, "timeout", f"no answer within {WAIT:g} seconds", headers={"Retry-After": "2"}) from None
+        return {"model": served.named(), "results": [{"labels": labels} for labels in found]}
+
+
+def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
+    """Return the labels of each question; a text of white space alone has nothing to be tagged by."""
+    out: list[list[dict[str, Any]]] = [[] for _ in questions]
+    for served in {id(each.served): each.served for each in questions}.values():
+        rows = [row for row, each in enumerate(questions) if each.served is served and each.text.strip()]
+        if rows:
+            answers = served.retriever.predict([questions[row].text for row in rows],
+                                               max(questions[row].k for row in rows))
+            for row, labels in zip(rows, answers, strict=True):
+                out[row] = _told(questions[row], labels[:questions[row].k])
+    return out
+
+
+def _told(question: Question, labels: list[Label]) -> list[dict[str, Any]]:
+    """Return labels as they are answered."""
+    plain: list[dict[str, Any]] = [{"id": each.id, "uid": each.uid, "text": each.text, "score": each.score}
+                                   for each in labels]
+    if not question.explain:
+        return plain
+    explained = question.served.retriever.explain(question.text, labels, nearest=NEAREST)
+    return [told | asdict(why) for told, why in zip(plain, explained, strict=True)]

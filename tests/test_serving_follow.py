@@ -1,0 +1,191 @@
+"""Following an alias: a new version takes over without a failed request, a bad one never, and memory stays bounded."""
+
+import threading
+import time
+
+import psutil
+import pytest
+
+from data_contracts.errors import DamagedArtifact, UsageError
+from serving.follow import Follower, Registry
+from tasks.tracking import Tracker
+from tests.served import DATA, World, running
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path / "home")
+
+
+def follower_of(world, spec="xc@champion"):
+    registry = Registry(Tracker(world.home), spec)
+    return Follower(registry.look, registry.load)
+
+
+def test_a_version_says_what_it_is(world):
+    world.register()
+    follower = follower_of(world, None)
+    follower.first()
+    served = follower.current
+    assert served.named() == {"name": "xc", "version": "1", "digest": world.digest(), "data": DATA}
+    assert served.recall == {"classifier": 0.995}
+
+
+def test_a_step_takes_what_the_alias_names_now(world):
+    world.register()
+    follower = follower_of(world)
+    follower.step()
+    first = follower.current
+    follower.step()
+    assert follower.current is first    # looked at, not loaded again
+    world.register(seed=1, p1=70.0)
+    follower.step()
+    assert (follower.current.version, follower.current.digest) == ("2", world.digest(1))
+    world.promote("1")
+    follower.step()
+    assert follower.current.version == "1" and follower.fault == ""
+
+
+def test_a_name_alone_stays_the_model_that_it_was(world):
+    world.register()
+    follower = follower_of(world, None)
+    follower.step()
+    with world.tracker.required() as client:
+        client.create_registered_model("another")
+    follower.step()
+    assert follower.current.name == "xc" and follower.fault == ""
+
+
+def test_a_damaged_version_changes_nothing(world, caplog):
+    world.register()
+    follower = follower_of(world)
+    follower.step()
+    world.register(seed=1, p1=70.0)
+    world.damage(1)
+    for _ in range(3):
+        follower.step()
+    assert follower.current.version == "1" and "embeddings.npy" in follower.fault
+    told = [record for record in caplog.records if record.name == "serving" and "embeddings" in record.message]
+    assert len(told) == 1    # once, not each second
+    world.register(seed=2, p1=80.0)
+    follower.step()
+    assert follower.current.version == "3" and follower.fault == ""
+
+
+def test_a_version_that_cannot_predict_is_not_taken(world):
+    world.register()
+    registry = Registry(Tracker(world.home), "xc@champion")
+    follower = Follower(registry.look, registry.load)
+    follower.step()
+    world.register(seed=1, p1=70.0)
+
+    def broken(version):
+        raise ValueError("query 0 is not finite; look for a diverged model")
+
+    follower._load = broken
+    follower.step()
+    assert follower.current.version == "1" and "not finite" in follower.fault
+
+
+def test_an_alias_or_a_database_that_is_gone_changes_nothing(world):
+    world.register()
+    follower = follower_of(world)
+    follower.step()
+    with world.tracker.required() as client:
+        client.delete_registered_model_alias("xc", "champion")
+    follower.step()
+    assert follower.current.version == "1" and "no alias 'champion'" in follower.fault
+    world.promote("1")
+    follower.step()
+    assert follower.fault == ""
+    (world.home / "mlflow.db").rename(world.home / "away")
+    follower.step()
+    assert follower.current.version == "1" and "no model is registered" in follower.fault
+    assert not (world.home / "mlflow.db").exists()    # looking makes nothing
+    (world.home / "away").rename(world.home / "mlflow.db")
+    follower.step()
+    assert follower.fault == ""
+
+
+def test_the_first_version_has_to_be_right(world):
+    with pytest.raises(UsageError, match="no model is registered"):
+        follower_of(world).first()
+    world.register()
+    with pytest.raises(UsageError, match="did you mean 'champion'"):
+        follower_of(world, "xc@champoin").first()
+    world.damage(0)
+    with pytest.raises(DamagedArtifact):
+        follower_of(world).first()
+
+
+def test_the_alias_moves_under_load_without_a_failed_request(world):
+    world.register()
+    world.register(seed=1, p1=10.0)
+    with running(world.home) as server:
+        stop, answers = threading.Event(), []
+
+        def ask():
+            while not stop.is_set():
+                began = time.monotonic()
+                reply = server.ask("/predict", {"texts": ["a wolf", "an oak", "the sea"], "k": 3})
+                model = reply.json()["model"] if reply.status == 200 else {}
+                answers.append((began, reply.status, model.get("version"), model.get("digest"), reply.body))
+                stop.wait(max(0, 0.1 - (time.monotonic() - began)))
+
+        threads = [threading.Thread(target=ask) for _ in range(5)]    # 50 a second together
+        for thread in threads:
+            thread.start()
+        time.sleep(1)
+        moved = time.monotonic()
+        world.promote("2")
+        time.sleep(6)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert {status for _, status, *_ in answers} == {200}
+        assert {(version, digest) for _, _, version, digest, _ in answers} == {
+            ("1", world.digest(0)), ("2", world.digest(1))}
+        # what a version answers is its own: the same texts, one answer a version
+        labels = {(version, body) for _, _, version, _, body in answers}
+        assert len(labels) == 2
+        assert max(began for began, _, version, *_ in answers if version == "1") < moved + 5
+
+
+def test_memory_is_bounded_while_the_alias_flips(world):
+    world.register()
+    world.register(seed=1, p1=10.0)
+    with running(world.home) as server:
+        process, used, seen = psutil.Process(server.process.pid), [], set()
+        for turn in range(80):
+            world.promote(str(turn % 2 + 1))
+            reply = server.ask("/predict", {"texts": ["a wolf"]})
+            assert reply.status == 200
+            seen.add(reply.json()["model"]["version"])
+            used.append(process.memory_info().rss / 1e6)
+            time.sleep(0.1)
+        assert seen == {"1", "2"}
+        assert max(used[-20:]) < max(used[:30]) + 60
+        assert server.ask("/readyz").body == b"ok"
+
+
+def test_a_bad_version_shows_as_degraded_and_is_cured(world):
+    world.register()
+    with running(world.home) as server:
+        world.register(seed=1, p1=70.0)
+        world.damage(1)
+        assert _within(10, lambda: server.ask("/readyz").body == b"degraded")
+        assert server.ask("/readyz").status == 200 and server.fine()
+        assert "embeddings.npy" in server.ask("/model").json()["fault"]
+        assert b"xc_degraded 1.0" in server.ask("/metrics").body
+        world.promote("1")
+        assert _within(10, lambda: server.ask("/readyz").body == b"ok")
+        assert server.ask("/model").json()["fault"] == ""
+
+
+def _within(seconds, holds):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.2)
+    return False

@@ -1,0 +1,317 @@
+"""The HTTP API over real sockets: what is bad gets the promised 4xx, and the next good request an answer."""
+
+import json
+import math
+import re
+import socket
+import threading
+import time
+
+import jsonschema
+import mlflow
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.http import BODY, DEPTH, SECONDS
+from serving.schemas import TEXT
+from tests import tiny
+from tests.served import Reply, World, running
+
+GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("served") / "home")
+    world.register()
+    return world
+
+
+@pytest.fixture(scope="module")
+def server(world):
+    with running(world.home) as server:
+        yield server
+
+
+def problem(reply, status, code):
+    """Check that a reply is the problem that it should be, and return it."""
+    told = reply.json()
+    assert (reply.status, told["status"], told["code"]) == (status, status, code), told
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert {"type", "title", "detail", "link"} <= told.keys() and re.fullmatch(r"/docs#[a-z-]+", told["link"])
+    return told
+
+
+def test_labels_and_who_gave_them(server, world):
+    reply = server.ask("/predict", {"texts": ["a wolf", " \t\n", "日本語 and ünïcode", "\u0000\u202e"], "k": 4})
+    assert reply.status == 200 and reply.headers["content-type"] == "application/json"
+    answer = reply.json()
+    assert answer["model"] == {"name": "xc", "version": "1", "digest": world.digest(), "data": "d" * 64}
+    assert [len(each["labels"]) for each in answer["results"]] == [4, 0, 4, 4]
+    first = answer["results"][0]["labels"]
+    assert set(first[0]) == {"id", "uid", "text", "score"}
+    assert [each["score"] for each in first] == sorted((each["score"] for each in first), reverse=True)
+    assert all(math.isfinite(each["score"]) for each in first)
+
+
+def test_mlflow_answers_the_same(server, world):
+    with tiny.global_uri(world.tracker.uri):
+        model = mlflow.pyfunc.load_model("models:/xc@champion")
+    texts = [text for text in tiny.QUERIES if text]
+    theirs = model.predict(texts, params={"k": 5})
+    ours = server.ask("/predict", {"texts": texts, "k": 5}).json()["results"]
+    for row, each in enumerate(ours):
+        for field, column in (("id", "ids"), ("uid", "uids"), ("text", "labels")):
+            assert [label[field] for label in each["labels"]] == theirs[column][row]
+        assert [label["score"] for label in each["labels"]] == pytest.approx(theirs["scores"][row], abs=1e-5)
+
+
+@pytest.mark.parametrize(("body", "status", "code", "pointer"), [
+    (b'{"texts": ["a"], "k": NaN}', 400, "json", None),
+    (b'{"texts": ["a"], "k": 1e400}', 400, "json", None),
+    (b'{"texts": ["a"], "k": Infinity}', 400, "json", None),
+    (b'{"texts": ["\\ud800"]}', 400, "json", None),
+    (b'{"texts": ["\xed\xa0\x80"]}', 400, "json", None),
+    (b'{"texts": ["\xff"]}', 400, "json", None),
+    (b"", 400, "json", None),
+    (b"{", 400, "json", None),
+    (b'{"texts": ["a"]} {}', 400, "json", None),
+    (b'{"texts": ["a" , ]}', 400, "json", None),
+    (b"[" * 900 + b"]" * 900, 400, "depth", None),
+    (b"[" * 5000 + b"]" * 5000, 400, "json", None),
+    (b'{"texts": ' + b"[" * DEPTH + b"]" * DEPTH + b"}", 400, "depth", None),
+    (b'{"texts": ' + b"[" * (DEPTH - 1) + b"]" * (DEPTH - 1) + b"}", 422, "invalid", "/texts/0"),
+    (b"null", 422, "invalid", ""),
+    (b"[]", 422, "invalid", ""),
+    (b'"texts"', 422, "invalid", ""),
+    (b"{}", 422, "invalid", "/texts"),
+    (b'{"texts": "a"}', 422, "invalid", "/texts"),
+    (b'{"texts": null}', 422, "invalid", "/texts"),
+    (b'{"texts": []}', 422, "invalid", "/texts"),
+    (b'{"texts": [1]}', 422, "invalid", "/texts/0"),
+    (b'{"texts": ["a", null]}', 422, "invalid", "/texts/1"),
+    (b'{"texts": ["a"], "k": 0}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "k": -1}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "k": 101}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "k": 1000000000}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "k": 99999999999999999999999}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "k": "5"}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "k": 5.0}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "k": true}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "k": null}', 422, "invalid", "/k"),
+    (b'{"texts": ["a"], "explain": 1}', 422, "invalid", "/explain"),
+    (b'{"texts": ["a"], "explain": "yes"}', 422, "invalid", "/explain"),
+    (b'{"texts": ["a"], "secret<script>": 1}', 422, "invalid", ""),
+    (json.dumps({"texts": ["a"] * 257}).encode(), 422, "invalid", "/texts"),
+    (json.dumps({"texts": ["a"] * 17, "explain": True}).encode(), 422, "explain", "/texts"),
+    (json.dumps({"texts": ["b", "a" * (TEXT + 1)]}).encode(), 413, "text", "/texts/1"),
+    (json.dumps({"texts": ["é" * (TEXT // 2 + 1)]}).encode(), 413, "text", "/texts/0"),
+    (b'{"texts": ["' + b"a" * BODY + b'"]}', 413, "body", None),
+    (b"x" * (10 << 20), 413, "body", None),
+])
+def test_a_bad_body_is_refused_with_a_pointer(server, body, status, code, pointer):
+    reply = server.ask("/predict", body)
+    told = problem(reply, status, code)
+    assert [each["pointer"] for each in told.get("errors", [])][:1] == ([] if pointer is None else [pointer])
+    assert b"secret" not in reply.body and len(reply.body) < 2000
+    assert server.fine()
+
+
+def test_the_largest_that_is_allowed_is_answered(server):
+    assert server.ask("/predict", {"texts": ["a" * TEXT], "k": 1}).status == 200
+    reply = server.ask("/predict", {"texts": ["an oak"] * 256, "k": 100})
+    assert reply.status == 200
+    assert [len(each["labels"]) for each in reply.json()["results"]] == [50] * 256    # there are no more
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp",
+                                  "multipart/form-data; boundary=x"])
+def test_another_kind_of_body_is_refused(server, kind):
+    problem(server.ask("/predict", json.dumps(GOOD).encode(), Content_Type=kind), 415, "content-type")
+    assert server.ask("/predict", GOOD, Content_Type="Application/JSON; charset=utf-8").status == 200
+
+
+def test_chunked_and_lying_bodies(server):
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    good = json.dumps(GOOD).encode()
+    chunked = head + b"Transfer-Encoding: chunked\r\n\r\n"
+    assert server.send(chunked + b"%x\r\n%s\r\n0\r\n\r\n" % (len(good), good)).status == 200
+    huge = chunked + b"".join(b"10000\r\n%s\r\n" % (b"a" * 65536) for _ in range(40)) + b"0\r\n\r\n"
+    problem(server.send(huge), 413, "body")
+    problem(server.send(chunked + b"zz\r\n" + good), 400, "http")
+    problem(server.send(head + b"Content-Length: 99999999999999999999999\r\n\r\n"), 413, "body")
+    problem(server.send(head + b"Content-Length: -5\r\n\r\n"), 400, "http")
+    problem(server.send(head + b"Content-Length: 5, 6\r\n\r\n"), 400, "http")
+    problem(server.send(head + b"Content-Length: 5\r\n\r\n" + good), 400, "json")    # more came than was said
+    assert server.send(head + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" % len(good)
+                       ).status == 400
+    assert server.fine()
+
+
+@pytest.mark.parametrize("data", [
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100 + b"\r\n\r\n", b"GET\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nbad header\r\n\r\n", b"GET /" + b"a" * (1 << 17) + b" HTTP/1.1\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"x%d: %s\r\n" % (n, b"y" * 99) for n in range(2000)) + b"\r\n"])
+def test_what_is_not_http_is_refused(server, data):
+    assert server.send(data).status == 400
+    assert server.fine()
+
+
+def test_slow_and_endless_connections_are_closed(server):
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    kinds = {"nothing": (b"", b""), "headers": (b"GET / HTTP/1.1\r\n", b"x: y\r\n"),
+             "body": (head + b"Content-Length: 1000\r\n\r\n", b" "),
+             "after the answer": (b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n", b" ")}
+    took: dict[str, tuple[float, int]] = {}
+
+    def drip(name, first, more):
+        with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+            began = time.monotonic()
+            connection.sendall(first)
+            connection.settimeout(0.5)
+            data = b""
+            while time.monotonic() < began + 3 * SECONDS:
+                try:
+                    connection.sendall(more)
+                    if not (part := connection.recv(1 << 16)):
+                        break
+                    data += part
+                except TimeoutError:
+                    continue
+                except OSError:
+                    break
+            took[name] = (time.monotonic() - began, int(data.split()[1]) if data else 0)
+
+    threads = [threading.Thread(target=drip, args=(name, *each)) for name, each in kinds.items()]
+    for thread in threads:
+        thread.start()
+    assert server.fine()    # nobody else waits
+    for thread in threads:
+        thread.join()
+    assert {name: status for name, (_, status) in took.items()} == {
+        "nothing": 0, "headers": 0, "body": 408, "after the answer": 405}
+    assert all(SECONDS - 2 < seconds < 2 * SECONDS for seconds, _ in took.values()), took
+    assert server.fine()
+
+
+def test_who_hangs_up_harms_nobody(server):
+    body = json.dumps({"texts": ["an oak"] * 200, "k": 100}).encode()
+    head = (b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body))
+    for cut in (10, len(head), len(head) + 20, len(head) + len(body)):
+        with socket.create_connection(("127.0.0.1", server.port), 30) as connection:
+            connection.sendall((head + body)[:cut])
+    assert server.fine()
+
+
+@pytest.mark.parametrize("path", [
+    "/predict/", "//predict", "/../predict", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/%252e%252e/etc/passwd",
+    "/model/%00", "/static/../app.py", "/page.html", "/docs/../serving", "/model;x=1", "/.git/config", "/redoc",
+    "/objects/../../x", "/MODEL", "/\\..\\..", "/%c0%ae%c0%ae/"])
+def test_other_addresses_are_not_there(server, path):
+    problem(server.ask(path), 404, "route")
+
+
+def test_other_methods_are_refused(server):
+    for method, path in (("DELETE", "/model"), ("PUT", "/predict"), ("POST", "/healthz"), ("TRACE", "/"),
+                         ("GET", "/predict"), ("OPTIONS", "/predict"), ("NONSENSE", "/predict")):
+        reply = server.send(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+        problem(reply, 405, "route")
+        assert reply.headers["allow"]
+    assert "access-control-allow-origin" not in reply.headers
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "", "10.0.0.1",
+                                  "localhost@evil.example", "[::2]:80"])
+def test_a_name_that_is_not_ours_is_refused(server, host):
+    problem(server.ask("/healthz", Host=host), 421, "host")
+    assert server.ask("/healthz", Host="LocalHost:1234").status == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://localhost"])
+def test_a_page_of_another_origin_is_refused(server, origin):
+    problem(server.ask("/predict", GOOD, Origin=origin), 403, "origin")
+    own = f"http://127.0.0.1:{server.port}"
+    assert server.ask("/predict", GOOD, Origin=own).status == 200
+
+
+def test_every_answer_has_a_name_and_the_headers_that_protect(server):
+    for path in ("/", "/docs", "/model", "/nothing", "/healthz"):
+        headers = server.ask(path).headers
+        assert re.fullmatch(r"[0-9a-f]{32}", headers["x-request-id"])
+        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "no-referrer" and headers["cache-control"] == "no-store"
+        assert headers["content-security-policy"].startswith("default-src 'none'") and "server" not in headers
+        assert "unsafe" not in headers["content-security-policy"]
+    assert server.ask("/healthz", X_Request_ID="mine-1.2_3").headers["x-request-id"] == "mine-1.2_3"
+    assert server.ask("/healthz", X_Request_ID="<script>").headers["x-request-id"] != "<script>"
+
+
+def test_the_description_is_true(server):
+    description = server.ask("/openapi.json").json()
+    assert set(description["paths"]) == {"/predict", "/model", "/healthz", "/readyz", "/metrics"}
+    schemas = {"components": description["components"]}
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            bodies = operation.get("requestBody", {}).get("content", {}).get("application/json", {"examples": {}})
+            asked = [each["value"] for each in bodies["examples"].values()]
+            assert bool(asked) == (method == "post")
+            for body in asked:
+                jsonschema.validate(body, bodies["schema"])
+            replies = [server.ask(path, body) for body in asked or [None]]
+            [(kind, told)] = operation["responses"]["200"]["content"].items()
+            for reply in replies:
+                assert reply.status == 200 and reply.headers["content-type"].startswith(kind)
+                if kind == "application/json":
+                    jsonschema.validate(reply.json(), told["schema"] | schemas)
+                    jsonschema.validate(told["example"], told["schema"] | schemas)
+            for status, response in operation["responses"].items():
+                if status != "200":
+                    content = response["content"]["application/problem+json"]
+                    for code, example in content["examples"].items():
+                        jsonschema.validate(example["value"], content["schema"] | schemas)
+                        assert (example["value"]["code"], str(example["value"]["status"])) == (code, status)
+
+
+def test_the_documentation_needs_nothing_else(server):
+    reply = server.ask("/docs")
+    page = reply.body.decode()
+    assert reply.status == 200 and not re.search(r'(src|href)="(https?:)?//', page)
+    assert "POST /predict" in page and 'id="queue-full"' in page
+    linked = {server.ask("/predict", body).json()["link"] for body in (b"{", {"texts": []})}
+    assert all(f'id="{link.partition("#")[2]}"' in page for link in linked)
+
+
+def test_the_metrics_are_prometheus(server):
+    server.fine()
+    problem(server.ask("/predict", b"{"), 400, "json")
+    server.send(b"WEIRD /some/secret/path HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    reply = server.ask("/metrics")
+    found = {family.name: family for family in text_string_to_metric_families(reply.body.decode())}
+    wanted = {"xc_request_duration_seconds", "xc_requests", "xc_batch_size", "xc_queue_length",
+              "xc_queue_wait_seconds", "xc_rejected", "xc_model_info", "xc_labels", "xc_index_recall_ratio",
+              "process_resident_memory_bytes"}
+    assert wanted <= found.keys()
+    assert all(found[name].documentation for name in wanted)
+    assert {sample.labels.get("route") for sample in found["xc_requests"].samples} <= {
+        "/", "/predict", "/model", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "other"}
+    assert found["xc_model_info"].samples[0].labels == {"name": "xc", "version": "1"}
+    assert found["xc_labels"].samples[0].value == 50
+    assert found["xc_index_recall_ratio"].samples[0].value == 0.995
+    assert any(sample.labels == {"reason": "json"} and sample.value >= 1 for sample in found["xc_rejected"].samples)
+
+
+def test_a_crowd_gets_503_when_the_queue_is_full(server):
+    replies: list[Reply] = []
+    body = {"texts": [f"text {row} of a crowd" * 20 for row in range(256)], "k": 100}
+    crowd = [threading.Thread(target=lambda: replies.append(server.ask("/predict", body))) for _ in range(40)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert {reply.status for reply in replies} == {200, 503}
+    refused = next(reply for reply in replies if reply.status == 503)
+    problem(refused, 503, "queue-full")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert server.fine()
