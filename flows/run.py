@@ -62,11 +62,15 @@ class Runner:
         self.after: Callable[[Step, Done], None] = lambda step, result: None
         self.progress = Progress(total)
 
+    @property
+    def of(self) -> str:
+        """What the names of its runs begin with: "ngame · wordnet"."""
+        return f"{self.pipeline.method_name} · {self.pipeline.data.name}"
+
     def __call__(self, steps: Sequence[Step]) -> None:
         """Run `steps` in order; each one's artifacts are there for the next."""
-        of = f"{self.pipeline.method_name} · {self.pipeline.data.name}"
         for step in steps:
-            named = step_task.with_options(name=step.name, task_run_name=f"{of} · {step.name}",
+            named = step_task.with_options(name=step.name, task_run_name=f"{self.of} · {step.name}",
                                            retries=RETRIES.get(step.name, 0))
             self.terminal.begin(step.name)
             result = named(step, dict(self.done), self.store, self.workers, self.terminal, return_state=True).result()
@@ -104,6 +108,27 @@ def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> 
 
     patience: seconds to wait for another run of the home to end; UsageError where it has not by then.
     """
+    with begun(config, until, patience) as runner:
+        prepare(runner.of, runner)
+        if until == "prepare":
+            return None
+        with Session(config, runner.pipeline, runner.store, runner.terminal.line) as session:
+            runner.after = session.note
+            for step, result in list(zip(runner.pipeline.prepare, runner.results.values(), strict=True)):
+                session.note(step, result)
+            train(runner.of, runner)
+            if until == "train":
+                return None
+            evaluate(runner.of, runner)
+            made = any(not result.reused for result in runner.results.values())
+            finished = finish(session, runner.done, register_it=until == "register", rebuild=made or until == "report")
+        show(finished)
+        return finished
+
+
+@contextmanager
+def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
+    """Have the home for oneself, its workers, and a run laid out and told; yields what runs its steps."""
     terminal = Terminal()
     store = Store(config.home)
     with (tags(f"method:{config.method}", f"data:{config.data.name}", f"preset:{config.preset}") as given,
@@ -113,23 +138,7 @@ def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> 
         laid_out = pipeline(config.data, config.method, config.preset, config.settings)
         terminal.plan(laid_out, store, config, UNTIL.index(until))
         steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
-        runner = Runner(laid_out, store, workers, terminal, sum(map(len, steps)))
-        of = f"{config.method} · {laid_out.data.name}"
-        prepare(of, runner)
-        if until == "prepare":
-            return None
-        with Session(config, laid_out, store, terminal.line) as session:
-            runner.after = session.note
-            for step, result in list(zip(laid_out.prepare, runner.results.values(), strict=True)):
-                session.note(step, result)
-            train(of, runner)
-            if until == "train":
-                return None
-            evaluate(of, runner)
-            made = any(not result.reused for result in runner.results.values())
-            finished = finish(session, runner.done, register_it=until == "register", rebuild=made or until == "report")
-        show(finished)
-        return finished
+        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)))
 
 
 @contextmanager

@@ -50,8 +50,8 @@ def deploy(*, job: Scheduled, home: Home = HOME,
 
     common = {"data": str(job.data.resolve()), "method": job.method, "preset": job.preset, "settings": settings,
               "home": str(home.absolute()), "dask": dask, "workers": job.workers}
-    forms = {"prepare": PrepareForm.model_validate(common),
-             "retrain": RetrainForm.model_validate({**common, "name": job.name, "mlflow": mlflow})}
+    tracked = RetrainForm.model_validate({**common, "name": job.name, "mlflow": mlflow})
+    forms = {"prepare": PrepareForm.model_validate(common), "retrain": tracked, "evaluate": tracked}
     model = job.name or job.data.resolve().name
     wanted = plan(model, forms, [f"method:{job.method}", f"data:{job.data.resolve().name}", f"preset:{job.preset}"],
                   pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
