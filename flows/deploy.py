@@ -5,7 +5,7 @@ Nothing is applied that is there already, so it can be said what changed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,13 +14,16 @@ import yaml
 from prefect.automations import AutomationCore
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
 from prefect.schedules import Cron
+from prefect.states import Cancelled
 from prefect.workers.process import ProcessWorker
 from pydantic import BaseModel
 
@@ -42,6 +45,23 @@ def prepare_server() -> list[str]:
             client.create_automation(_watch())
             made.append(f"automation {WATCH!r}")
     return made
+
+
+def skip_missed() -> int:
+    """Cancel what was due while no server was up, but for the last run of each deployment; -> how many.
+
+    A server schedules a hundred runs ahead, and a worker would do every one that is late.
+    """
+    due = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.SCHEDULED]}},
+                                        "next_scheduled_start_time": {"before_": datetime.now(UTC)}})
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_runs(limit=200, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC, flow_run_filter=due)
+        late = [each for each in found if each.auto_scheduled]
+        latest = {each.deployment_id: each.id for each in late}
+        missed = [each.id for each in late if latest[each.deployment_id] != each.id]
+        for run in missed:
+            client.set_flow_run_state(run, Cancelled(message="was due while the servers were down"), force=True)
+        return len(missed)
 
 
 @dataclass(frozen=True)

@@ -164,9 +164,10 @@ def _prepare(home: Path, port: int) -> None:
     """Give a Prefect server that has just been started its pools and its watch over runs that are killed."""
     _use(home, f"http://127.0.0.1:{port}")
     set_up(home)
-    from flows.deploy import prepare_server
+    from flows.deploy import prepare_server, skip_missed
 
     prepare_server()
+    skip_missed()
 
 
 def _use(home: Path, address: str) -> None:
