@@ -90,7 +90,7 @@ class Session:
         self.tracker.sync(self.entries.values())
 
 
-_PREFIXES = {"retriever": "fusion"}
+_PREFIXES = {"retriever": "fusion", "mined": "mined"}
 _GROUPS = {"checkpoint": "train", "mined": "refresh", "vectors": "refresh", "retriever": "retriever",
            "evaluation": "evaluate"}
 
@@ -150,18 +150,21 @@ def _facts(session: Session, corpus: Corpus, kept: Kept | None, done: Mapping[st
     pipeline, store = session.pipeline, session.store
     reigns = kept is not None and kept.champion is not None and kept.champion["version"] == kept.version
     curves: dict[str, list[dict[str, float]]] = {}
+    mined: dict[str, list[dict[str, float]]] = {}
     seconds: dict[str, float] = {}
     for step in pipeline.steps:
         if step.kind == "checkpoint":
             curves.setdefault(step.name.partition(" ")[0], []).extend(
                 _read(store.open(done[step.name]) / "metrics.json"))
+        if step.kind == "mined":
+            mined.setdefault(step.name.split(" ")[1], []).extend(_read(store.open(done[step.name]) / "metrics.json"))
         seconds[step.name] = (store.get_ref("timings", slug(step.name)) or {}).get("seconds", 0.0)
     return ReportFacts(
         title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",
         version=kept.version if kept else None, command=session.config.command,
         data={"name": corpus.name, "train": corpus.n_queries, "test": len(corpus.sides["test"]),
               "labels": corpus.n_labels, "digest": pipeline.data_digest},
-        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves,
+        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, mined=mined,
         champion=kept.champion if kept and not reigns else None,
         promoted=kept is not None and (kept.promoted or reigns),
         reason=kept.reason if kept else "not registered", seconds=seconds, date=date, gates=kept.gates if kept else (),

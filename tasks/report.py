@@ -22,6 +22,7 @@ from tasks.report_charts import (
     draw_calibration,
     draw_deciles,
     draw_frequencies,
+    draw_hardness,
     draw_learning,
     draw_lengths,
 )
@@ -53,6 +54,7 @@ class ReportFacts:
     reason: str                            # why it was not promoted
     seconds: dict[str, float]              # step -> seconds
     date: str
+    mined: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)    # stage -> hardness an epoch
     gates: Sequence[Gate] = ()
     contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}
 
@@ -148,7 +150,9 @@ def _charts(corpus: Corpus, found: Found, facts: ReportFacts) -> dict[str, list[
         "quality": [draw_deciles(found.deciles, len(found.inverse), before),
                     draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])],
         "learning": [draw_learning(number, clean(stage, 40), points)
-                     for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)],
+                     for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)]
+                    + [draw_hardness(number, clean(stage, 40), points)
+                       for number, (stage, points) in enumerate(list(facts.mined.items())[:CHARTS], 1)],
         "profile": [draw_frequencies(corpus.frequencies()),
                     draw_lengths(corpus.sides["train"].ragged.lengths[:corpus.n_queries])]}
     return {section: [chart for chart in charts if chart is not None] for section, charts in drawn.items()}

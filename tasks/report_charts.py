@@ -194,8 +194,7 @@ def draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Ch
         svg = _svg(figure)
     rows = [(f"{point['epoch']:g}", *(f"{point[name]:.5g}" if name in point else "–" for name in names))
             for point in points]
-    slug = re.sub("[^a-z0-9]+", "-", stage.lower()).strip("-")
-    return Chart(f"learning-{number}-{slug}".strip("-"), stage,
+    return Chart(f"learning-{number}-{_slug(stage)}".strip("-"), stage,
                  f"Line: {', '.join(clean(name, 20) for name in drawn)} by epoch", finding,
                  ("Epoch", *(clean(name, 20).capitalize() for name in names)), rows, svg)
 
@@ -216,6 +215,44 @@ def _learning_finding(loss: list[float], epochs: list[float]) -> str:
         end = f"it {'had levelled off' if share < 5 else 'was still falling'}: {end}"
     fell = f" {100 * (first - last) / first:.0f}%," if first > 0 else ""
     return f"The loss fell{fell} {moved}; {end}."
+
+
+def _slug(stage: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", stage.lower()).strip("-")
+
+
+def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]) -> Chart | None:
+    """Draw how near a query lies to what was mined for it, epoch by epoch, between what is its own and what is random.
+
+    points: "epoch" and what `xcmodels.mining.hardness` returns; None where nothing that it measures was mined.
+    """
+    names = [name for name in ("positives", "mates", "negatives", "random", "strangers")
+             if all(np.isfinite(point.get(name, np.nan)) for point in points)]
+    if not points or not names:
+        return None
+    titles = {"positives": "own labels", "negatives": "mined negatives", "random": "any label",
+              "mates": "queries of its cluster", "strangers": "any query"}
+    first, last = points[0], points[-1]
+    finding = "; ".join(
+        f"{titles[hard]} score {last[hard]:.2f} against {last[easy]:.2f} of {titles[easy]}"
+        + (f" and {last['positives']:.2f} of its {titles['positives']}" if hard == "negatives" else "")
+        for hard, easy in (("negatives", "random"), ("mates", "strangers")) if hard in names)
+    if "negatives" in names:
+        finding += (f"; for {last['harder']:.0f}% of the queries one of them scores above one of their own"
+                    + (f", {first['harder']:.0f}% at first" if len(points) > 1 else ""))
+    with _figure(2.9) as figure:
+        axes = figure.subplots()
+        for name, line in zip(names, ("o-", "s--", "^-.", "x:", "+:"), strict=False):
+            axes.plot([point["epoch"] for point in points], [point[name] for point in points], line, label=titles[name],
+                      color=FIRST if name in ("positives", "mates") else SECOND if name == "negatives" else SOFT)
+        axes.set(xlabel="epoch of the refresh", ylabel="inner product")
+        axes.legend(bbox_to_anchor=(0, 1), ncols=2)
+        svg = _svg(figure)
+    head = ["epoch", *names, *(["harder"] if "negatives" in names else [])]
+    rows = [[f"{point[name]:.4g}" for name in head] for point in points]
+    return Chart(f"mined-{number}-{_slug(stage)}".strip("-"), f"What was mined for {stage}",
+                 "Lines: how near a query lies to each kind, by epoch", f"At epoch {last['epoch']:g} {finding}.", head,
+                 rows, svg)
 
 
 @contextmanager

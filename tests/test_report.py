@@ -256,6 +256,22 @@ def test_the_data_are_profiled():
     assert report_charts.draw_lengths(np.array([0])).rows == [("0", "1", "100.0")]
 
 
+def test_what_was_mined_is_drawn_by_epoch():
+    points = [{"epoch": 3.0, "positives": 0.7, "negatives": 0.5, "random": 0.1, "harder": 20.0, "mates": 0.6,
+               "strangers": 0.2}, {"epoch": 6.0, "positives": 0.8, "negatives": 0.4, "random": 0.05, "harder": 5.0,
+                                   "mates": 0.5, "strangers": 0.1}]
+    chart = report_charts.draw_hardness(1, "joint", points)
+    assert (chart.name, [row[0] for row in chart.rows]) == ("mined-1-joint", ["3", "6"])
+    assert chart.finding == (
+        "At epoch 6 mined negatives score 0.40 against 0.05 of any label and 0.80 of its own labels; queries of its "
+        "cluster score 0.50 against 0.10 of any query; for 5% of the queries one of them scores above one of their own"
+        ", 20% at first.")
+    clusters = report_charts.draw_hardness(1, "encoder", [{"epoch": 5.0, "mates": 0.6, "strangers": 0.2}])
+    assert clusters.head == ["epoch", "mates", "strangers"] and "negatives" not in clusters.finding
+    assert report_charts.draw_hardness(1, "x", [{"epoch": 5.0}]) is None
+    assert report_charts.draw_hardness(1, "x", []) is None
+
+
 def test_the_gates_the_contract_and_the_champions_deciles_are_shown(toy):
     table = json.loads((toy[1] / "deciles.json").read_text())
     champion = {"version": "3", "metrics": {"P/1": 10.0}, "deciles": [{**row, "recall/5": 12.34} for row in table]}
