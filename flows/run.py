@@ -159,11 +159,17 @@ def turn(store: Store, patience: float, terminal: Terminal) -> Iterator[None]:
 
 
 def show(finished: Finished) -> None:
-    """Leave the outcome in Prefect's UI: the metrics as a table, and where to look as text."""
-    rows = [{"metric": name.replace("/", "@"), "percent": round(value, 2)} for name, value in finished.metrics.items()
+    """Leave the outcome in Prefect's UI: the metrics beside the champion's, the contracts, and where the report is."""
+    before = finished.champion or {"version": "", "metrics": {}}
+    rows = [{"metric": name.replace("/", "@"), "percent": round(value, 2),
+             **({f"champion v{before['version']}": round(before["metrics"][name], 2)}
+                if name in before["metrics"] else {})}
+            for name, value in finished.metrics.items()
             if name.partition("/")[0] in ("P", "PSP", "nDCG", "PSnDCG", "recall") and name.count("/") == 1]
     create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")
+    create_markdown_artifact(f"The data keeps its contract, rule by rule: `{finished.contracts}`", key="contracts",
+                             description="What was checked of the data")
     create_markdown_artifact(
         f"**{finished.model}**, version {finished.version or 'not registered'}: {finished.verdict}\n\n"
-        f"- report: `{finished.report}`\n- contracts: `{finished.contracts}`\n- MLflow: `{finished.mlflow}`\n",
-        key="outcome", description="What the run made and where it is")
+        f"- report: `{finished.report}`\n- MLflow: {finished.mlflow}\n", key="report",
+        description="What the run made and where it is")
