@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
+from flows.services import password
 from flows.stack import processes
 from tasks.artifacts import Store
 from tests.planted import write_planted
@@ -125,6 +129,38 @@ def test_the_model_answers_by_itself_and_the_servers_are_found(home, deployed):
     assert answer["model"]["name"] == "small" and len(answer["results"][0]["labels"]) == 2
     code, out, said = home.xc("models", "--json")
     assert code == 0 and [row["aliases"] for row in json.loads(out)], said
+
+
+@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for 90 s; set XC_ALL_FAULTS=1")
+def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data, tmp_path):
+    long = settings(**{"m1.epochs": "4000", "m1.refresh_from": "4000"})
+    words = ["train", "--data", str(data), "--preset", "cpu-learned", "--home", str(tmp_path / "home"), *long]
+    server = {"PREFECT_API_URL": f"{home.stack.running('prefect').address}/api",
+              "PREFECT_API_AUTH_STRING": password(home.home)}
+    with subprocess.Popen([sys.executable, "-m", "flows.cli", *words], env={**home.environment, **server},
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until(lambda: list((tmp_path / "home").glob("scratch/*/steps")))
+        process.kill()
+    run = json.loads((tmp_path / "home" / "run" / "flow-run.json").read_text())["id"]
+    with home.prefect() as client:
+        assert client.read_flow_run(run).state.is_running()
+        until(lambda: client.read_flow_run(run).state.is_crashed(), 90)
+        below = [each for each in client.read_flow_runs(limit=200) if each.name.startswith("ngame · small · train")]
+        until(lambda: all(client.read_flow_run(each.id).state.is_final() for each in below), 30)
+
+
+@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for 4 minutes; set XC_ALL_FAULTS=1")
+@pytest.mark.timeout(600)
+def test_what_was_due_while_all_was_down_is_done_once(home, deployed):
+    assert home.xc("down")[0] == 0
+    time.sleep(190)
+    began = datetime.now(UTC)
+    assert home.xc("up")[0] == 0
+    with home.prefect() as client:
+        runs = client.read_flow_runs(limit=200)
+    missed = [run for run in runs if "were down" in (run.state.message or "")]
+    late = [run for run in runs if run.state.is_scheduled() and run.expected_start_time < began]
+    assert len(missed) >= 2 and len(late) <= 1
 
 
 def test_what_was_made_answers_when_all_is_down(home, deployed):
