@@ -6,6 +6,8 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
 
+STARTS = 3    # attempts at starting the embedded workers
+
 
 class Workers:
     """Dask workers, started at the first use: a run that reuses every step starts none.
@@ -57,11 +59,11 @@ class Workers:
         self.close()
 
     def _start(self) -> None:
-        from distributed import Client, LocalCluster
+        from distributed import Client
 
         logging.getLogger("distributed").setLevel(logging.ERROR)
         if self.address is None:
-            self._cluster = LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            self._cluster = self._embedded()
             self._client = Client(self._cluster)
             self._client.register_plugin(_quiet())
             return
@@ -75,6 +77,21 @@ class Workers:
         except Exception as error:
             raise ServerError(f"the Dask scheduler at {self.address} cannot run xcflow: {type(error).__name__}",
                               hint="install the same version where the scheduler and its workers run") from error
+
+
+    def _embedded(self) -> Any:
+        """Start a cluster in this process; a worker that dies while it starts takes the whole of it along."""
+        from distributed import LocalCluster
+
+        failed = 0
+        while True:
+            try:
+                return LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            except (RuntimeError, OSError) as error:
+                failed += 1
+                if failed == STARTS:
+                    raise ProjectError(f"the Dask workers did not start, {STARTS} times: {error}",
+                                       hint="the same command resumes; fewer workers need less: --workers 1") from error
 
 
 def _here() -> bool:
