@@ -1,5 +1,6 @@
 """The surroundings of a run: quiet libraries and state in HOME, set before the libraries are imported."""
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "GX_ANALYTICS_ENABLED": "false",
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+    "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
     # Runs say that they live; the server's automation marks those that do not as crashed (flows/deploy.py).
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     "TOKENIZERS_PARALLELISM": "true",
@@ -32,8 +34,11 @@ def set_up(home: Path) -> None:
         # Steps' lines go to the UI through Prefect's logger, and to the terminal through our own console.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
+        # What cannot be sent to a server that is gone is said once, by whoever cannot do without it.
+        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     }.items():
         os.environ.setdefault(name, value)
+    logging.raiseExceptions = False
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -158,6 +160,21 @@ def have_prefect(home: Path) -> None:
     atexit.register(lambda: end(processes(record)))
     wait_well(process, record, log, RUN_SECONDS)
     _use(home, service.address)
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nobody starts it again
+
+
+@contextmanager
+def lost_server_explained() -> Iterator[None]:
+    """Name the Prefect server that stopped answering in the middle of a run."""
+    try:
+        yield
+    except Exception as error:
+        import httpx
+
+        if not isinstance(error, httpx.TransportError):
+            raise
+        raise ServerError(f"the Prefect server at {os.environ.get('PREFECT_API_URL')} stopped answering: {error}",
+                          hint="the same command resumes; where xc up started the server, do that first") from error
 
 
 def _prepare(home: Path, port: int) -> None:

@@ -55,9 +55,9 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     Store(job.home)
     environment(job.home)
     from flows.environment import full_disk_explained
-    from flows.services import have_prefect, mlflow_of
+    from flows.services import have_prefect, lost_server_explained, mlflow_of
 
-    with full_disk_explained(job.home):
+    with full_disk_explained(job.home), lost_server_explained():
         have_prefect(job.home)
         from flows.config import RunConfig
         from flows.run import run as flow_run
