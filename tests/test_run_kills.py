@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.conftest import ROOT
 from tests.whole_runs import command, objects, settings
@@ -77,10 +78,11 @@ def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
     assert not list(home.glob("scratch/*/steps"))
 
 
-def test_a_shutdown_ends_a_run_in_a_line_and_tells_prefect(planted, xc, tmp_path):
-    """SIGTERM to the whole process group, as `timeout` and a shutdown send it; Prefect's server is the run's own."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_its_processes_ends_a_run_in_a_line_and_prefect_knows(planted, xc, tmp_path, number):
+    """As `timeout`, a shutdown and a terminal's Ctrl-C send it; Prefect's server is the run's own."""
     home = tmp_path / "home"
-    code, said = stop_when(planted, home, published("read"), signal.SIGTERM, group=True,
+    code, said = stop_when(planted, home, published("read"), number, group=True,
                            without=("PREFECT_API_URL", "PREFECT_HOME"))
     assert code == 130
     assert said.splitlines()[-2:] == ["error: interrupted", "hint: the same command resumes"]
@@ -106,6 +108,22 @@ def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path)
         assert not [task for task in client.read_task_runs(limit=200)
                     if str(task.flow_run_id) == killed and not task.state.is_final()]
     assert not (home / "run" / "flow-run.json").exists()
+
+
+@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for retries; set XC_ALL_FAULTS=1")
+def test_a_prefect_server_that_is_killed_is_named(planted, tmp_path):
+    home, words = tmp_path / "home", command(planted, tmp_path / "home")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    with subprocess.Popen([sys.executable, "-m", "flows.cli", *words], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True, env={**environment, "PYTHONPATH": str(ROOT)}) as run:
+        while not published("read")(home):
+            assert run.poll() is None
+            time.sleep(0.1)
+        next(each for each in psutil.Process(run.pid).children() if "server" in each.cmdline()).kill()
+        said = run.communicate(timeout=250)[1].splitlines()
+    assert run.returncode == 5
+    assert "stopped answering" in said[-2] and "the same command resumes" in said[-1]
+    assert not [line for line in said if "Traceback" in line or "ERROR" in line]
 
 
 def test_a_damaged_result_is_refused_and_made_again(whole, planted, xc, tmp_path):
