@@ -17,6 +17,7 @@ from data_contracts.errors import ServerError
 from flows.environment import QUIET, set_up
 from flows.stack import Service, Stack, end, free_port, launch, processes, wait_well
 from tasks.files import write_file
+from tasks.mlflow_client import make_database
 
 ROOT = Path(__file__).parent.parent
 RUN_SECONDS = 120.0     # a server that lasts for one run takes 7 to 27 s to start on two cores
@@ -82,7 +83,7 @@ def mlflow_service(home: Path, port: int) -> Service:
                              "--artifacts-destination", str(home / "mlartifacts"),
                              "--allowed-hosts", f"127.0.0.1:{port},localhost:{port}",
                              "--cors-allowed-origins", f"{address},http://localhost:{port}"],
-        _environment(home), address, port, "--mlflow-port", f"{address}/health")
+        _environment(home), address, port, "--mlflow-port", f"{address}/health", first=partial(_whole_database, home))
 
 
 def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
@@ -155,10 +156,10 @@ def have_prefect(home: Path) -> None:
     service = replace(service, command=[*service.command, "--no-ui", "--no-scheduler", "--no-late-runs"])
     log = home / "logs" / "prefect-run.log"
     log.parent.mkdir(0o700, exist_ok=True)
-    process, record = launch(service, home, log, follow=True)
+    started = launch(service, home, log, follow=True)
     # Registered before Prefect is imported, so it happens after Prefect has sent its last words.
-    atexit.register(lambda: end(processes(record)))
-    wait_well(process, record, log, RUN_SECONDS)
+    atexit.register(lambda: end(processes(started.record)))
+    wait_well(started, RUN_SECONDS)
     _use(home, service.address)
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nobody starts it again
 
@@ -185,6 +186,12 @@ def _prepare(home: Path, port: int) -> None:
 
     prepare_server()
     skip_missed()
+
+
+def _whole_database(home: Path) -> None:
+    """Make MLflow's database whole or not at all, where there is none: its server's own way is not."""
+    if not (home / "mlflow.db").exists():
+        make_database(home)
 
 
 def _use(home: Path, address: str) -> None:

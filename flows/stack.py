@@ -42,7 +42,8 @@ class Service:
     """A program to run.
 
     address: where it answers, "" for one that nobody calls. flag: of the option that moves its port. health: what
-    answers 200 while it is well. needs: services that have to be well before it starts. then: done once it is well.
+    answers 200 while it is well. needs: services that have to be well before it starts. first: done before it starts;
+    then: once it is well.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Service:
     flag: str
     health: str
     needs: Sequence[str] = ()
+    first: Callable[[], None] = lambda: None
     then: Callable[[], None] = lambda: None
 
 
@@ -87,6 +89,21 @@ class Record:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, HTTPException, OSError):
             return False
+
+
+@dataclass(frozen=True)
+class Started:
+    """A service as the process that started it knows it."""
+
+    process: "subprocess.Popen[bytes]"
+    record: Record
+    log: Path
+
+    def check(self) -> None:
+        """Raise ServerError with the last words of its log where it has ended."""
+        if self.process.poll() is not None:
+            raise ServerError(f"{self.record.title} ended with code {self.process.returncode} as it started: "
+                              f"{_last(self.log)}", hint=f"its log: {self.log}")
 
 
 class Stack:
@@ -134,29 +151,30 @@ class Stack:
             return self._end(list(self.records().values()), say)
 
     def _start(self, missing: Sequence[Service], started: list[str], say: Say) -> None:
-        waiting: dict[str, Callable[[], None]] = {}
-        for service in missing:
-            for name in [name for name in waiting if name in service.needs]:
-                waiting.pop(name)()
-            process, record = self._launch(service)
-            started.append(service.name)
+        waiting: dict[str, tuple[Service, Started]] = {}
 
-            def wait(service: Service = service, record: Record = record,
-                     process: "subprocess.Popen[bytes]" = process) -> None:
-                wait_well(process, record, self.logs / f"{service.name}.log")
+        def wait_for(names: Sequence[str]) -> None:
+            for name in names:
+                service, one = waiting[name]
+                wait_well(one, beside=[other for _, other in waiting.values()])
+                del waiting[name]
                 service.then()
                 say(f"{service.title:<11} {service.address or 'runs'}")
 
-            waiting[service.name] = wait
-        for wait_for in waiting.values():
-            wait_for()
+        for service in missing:
+            wait_for([name for name in waiting if name in service.needs])
+            service.first()
+            waiting[service.name] = (service, self._launch(service))
+            started.append(service.name)
+        wait_for(list(waiting))
 
-    def _launch(self, service: Service) -> tuple["subprocess.Popen[bytes]", Record]:
-        process, record = launch(service, self.home, self.logs / f"{service.name}.log")
+    def _launch(self, service: Service) -> "Started":
+        begun = launch(service, self.home, self.logs / f"{service.name}.log")
+        record = begun.record
         part = self.folder / f".{service.name}.part"
         part.write_text(json.dumps(asdict(record), indent=1) + "\n")
         os.replace(part, self.folder / f"{service.name}.json")
-        return process, record
+        return begun
 
     def _end(self, records: Sequence[Record], say: Say) -> list[str]:
         ended = []
@@ -180,8 +198,7 @@ class Stack:
             yield
 
 
-def launch(service: Service, home: Path, log: Path, *, follow: bool = False) -> tuple["subprocess.Popen[bytes]",
-                                                                                       Record]:
+def launch(service: Service, home: Path, log: Path, *, follow: bool = False) -> Started:
     """Start a service in a session of its own, so that no signal to this terminal reaches it.
 
     follow: it is to end when this process does, however that ends.
@@ -194,20 +211,20 @@ def launch(service: Service, home: Path, log: Path, *, follow: bool = False) -> 
             list(service.command), env={**os.environ, **service.environment, MARK: mark}, cwd=home,
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
             preexec_fn=_end_with_parent if follow else None)    # noqa: PLW1509  no thread has been started yet
-    return process, Record(service.name, service.title, process.pid, psutil.Process(process.pid).create_time(),
-                           service.address, service.health, list(service.command), mark)
+    return Started(process, Record(
+        service.name, service.title, process.pid, psutil.Process(process.pid).create_time(), service.address,
+        service.health, list(service.command), mark), log)
 
 
-def wait_well(process: "subprocess.Popen[bytes]", record: Record, log: Path, seconds: float = START_SECONDS) -> None:
-    """Return once a service answers; ServerError with the last words of its log where it ends, or takes too long."""
-    deadline = time.monotonic() + seconds
+def wait_well(started: Started, seconds: float = START_SECONDS, beside: Sequence[Started] = ()) -> None:
+    """Return once a service answers; ServerError where it, or one `beside` it, ends, or it takes too long."""
+    record, deadline = started.record, time.monotonic() + seconds
     while not record.well:
-        if process.poll() is not None:
-            raise ServerError(f"{record.title} ended with code {process.returncode} as it started: {_last(log)}",
-                              hint=f"its log: {log}")
+        for each in (started, *beside):
+            each.check()
         if time.monotonic() > deadline:
-            raise ServerError(f"{record.title} did not answer {record.health} within {seconds:.0f} s: {_last(log)}",
-                              hint=f"its log: {log}; the same command tries again")
+            raise ServerError(f"{record.title} did not answer {record.health} within {seconds:.0f} s: "
+                              f"{_last(started.log)}", hint=f"its log: {started.log}; the same command tries again")
         time.sleep(0.2)
 
 

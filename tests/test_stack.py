@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from prefect.client.schemas.actions import WorkPoolCreate
 
@@ -28,6 +29,17 @@ def test_a_second_up_starts_nothing(home):
     code, _, said = home.xc("up")
     assert code == 0 and said.count("already up") == len(before) == 4
     assert home.status() == before
+
+
+def test_what_has_ended_is_seen_and_alone_started_again(home):
+    before = home.status()
+    psutil.Process(before["worker-cpu"]["pid"]).kill()
+    assert not home.status()["worker-cpu"]["running"]
+    code, _, said = home.xc("up")
+    assert code == 0 and said.count("already up") == 3, said
+    after = home.status()
+    assert after["worker-cpu"]["well"] and after["worker-cpu"]["pid"] != before.pop("worker-cpu")["pid"]
+    assert before.items() <= after.items()
 
 
 def test_the_servers_want_a_password_a_token_and_their_own_name(home):

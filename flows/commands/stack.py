@@ -23,11 +23,8 @@ def up(*, home: Home = HOME,
     from flows.stack import Stack
     from tasks.artifacts import Store
     from tasks.devices import has_gpu
-    from tasks.mlflow_client import make_database
 
     Store(home)
-    if not mlflow and not (home / "mlflow.db").exists():
-        make_database(home)    # whole or not at all, which the server's own way is not
     stack = Stack(home)
     prefect = os.environ.get("PREFECT_API_URL", "")
     wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
