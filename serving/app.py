@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from serving import schemas
-from serving.documented import CODES, document, page_of
+from serving.documented import CODES, described, document, page_of
 from serving.follow import Follower
 from serving.http import Door, Guard, Problem, read_json
 from serving.measures import Measures
@@ -101,14 +101,14 @@ def _operations(app: FastAPI, service: Service, measures: Measures) -> None:
 
 def _pages(app: FastAPI) -> None:
     """Serve the page for a person, the description of the API, and the same as a page."""
-    openapi = app.openapi()
-    page, described = files("serving").joinpath("page.html").read_text(encoding="utf-8"), page_of(openapi)
+    openapi = described(app.openapi())
+    page, documentation = files("serving").joinpath("page.html").read_text(encoding="utf-8"), page_of(openapi)
 
     @app.get("/openapi.json", include_in_schema=False)
     async def description() -> Response:
         return _json(openapi)
 
-    for path, html in (("/", page), ("/docs", described)):
+    for path, html in (("/", page), ("/docs", documentation)):
         app.add_api_route(path, _page(html), include_in_schema=False)
 
 

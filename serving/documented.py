@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment
 from pydantic import BaseModel
 
-from serving.schemas import EXAMPLE, LABELS, TEXT, TEXTS, ProblemDetails
+from serving.schemas import EXAMPLE, EXPLAINED, LABELS, TEXT, TEXTS, ProblemDetails
 
 # Which statuses an operation may end in beside 200, by their codes.
 CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
@@ -26,7 +26,8 @@ MEANING = {
     "text": f"A text is too long: {TEXT:,} bytes at most.", "content-type": "Send Content-Type: application/json.",
     "host": "The Host header names another server: xc serve --allow-host NAME.",
     "invalid": f"A field is missing, unknown or out of bounds: 1 to {TEXTS} texts, k from 1 to {LABELS}.",
-    "explain": "Too many texts are to be explained at once.", "internal": "The server failed; its log tells why.",
+    "explain": f"Too many labels are to be explained at once: {EXPLAINED} at most, k of each text.",
+    "internal": "The server failed; its log tells why.",
     "queue-full": "Too many texts wait; ask again after Retry-After seconds.",
     "timeout": "There was no answer in time; ask again after Retry-After seconds.",
     "no-model": "No version could be loaded yet.", "connections": "Too many connections are open.",
@@ -53,6 +54,17 @@ def document(path: str, method: str, body: type[BaseModel] | None = None) -> dic
     extra = {"requestBody": {"required": True, "content": {"application/json": {
         "schema": body.model_json_schema(), "examples": BODIES}}}} if body else {}
     return {"responses": said, "openapi_extra": extra}
+
+
+def described(openapi: dict[str, Any]) -> dict[str, Any]:
+    """Return FastAPI's description with errors of the type that they have: it says that of the operation's answers."""
+    for operations in openapi["paths"].values():
+        for operation in operations.values():
+            for content in (response["content"] for response in operation["responses"].values()):
+                if (problems := content.get("application/problem+json")) is not None:
+                    [other] = content.keys() - {"application/problem+json"}
+                    problems["schema"] = content.pop(other)["schema"]
+    return openapi
 
 
 def page_of(openapi: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from serving.http import Problem
 
 TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of an answer
-EXPLAINED = 16                             # texts of a request whose labels are explained
+EXPLAINED = 100                            # labels of a request, k of each text, that are explained
 ERRORS = 8                                 # that a problem lists
 EXAMPLE = "a large wild cat with a mane"
 
@@ -22,7 +22,7 @@ class Asked(BaseModel):
     texts: list[Text] = Field(min_length=1, max_length=TEXTS)
     k: int = Field(10, ge=1, le=LABELS, description="Labels of each text")
     explain: bool = Field(False, description="Say what each score is made of, and the training texts of the label that "
-                                             f"are nearest; of at most {EXPLAINED} texts")
+                                             f"are nearest; of at most {EXPLAINED} labels, k of each text")
 
 
 class NearText(BaseModel):
@@ -108,9 +108,9 @@ def checked(body: Any) -> Asked:
     if long:
         raise Problem(413, "text", f"a text has at most {TEXT:,} bytes",
                       errors=[(f"/texts/{row}", f"more than {TEXT:,} bytes") for row in long[:ERRORS]])
-    if asked.explain and len(asked.texts) > EXPLAINED:
-        raise Problem(422, "explain", f"at most {EXPLAINED} texts are explained at once",
-                      errors=[("/texts", f"more than {EXPLAINED}")])
+    if asked.explain and len(asked.texts) * asked.k > EXPLAINED:
+        raise Problem(422, "explain", f"at most {EXPLAINED} labels are explained at once",
+                      errors=[("/explain", f"{len(asked.texts)} texts of {asked.k} labels are more than {EXPLAINED}")])
     return asked
 
 

@@ -24,9 +24,10 @@ from serving.protocol import Patient
 from serving.service import WAIT, Service
 from tasks.tracking import Tracker
 
-NOTICE = 1.0         # seconds between saying that the server stops and stopping
-DESCRIPTORS = 100    # that are not for connections
-TOKEN = 16           # characters that a token has at least
+NOTICE = 1.0            # seconds between saying that the server stops and stopping
+BACKLOG = 256           # connections taken at once
+SPARE = BACKLOG + 50    # descriptors for those, and to load a version
+TOKEN = 16              # characters that a token has at least
 _log = logging.getLogger("serving")
 
 
@@ -44,8 +45,8 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, door: Do
         if not wait:
             follower.first()
         app, service = create_app(follower, door)
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        Patient.most = max(8, min(Patient.most, soft - DESCRIPTORS))
+        free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
+        Patient.most = max(8, min(Patient.most, free))
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
         serving = f"{follower.current.name} version {follower.current.version}" if follower.current else "what comes"
         _log.warning("serving %s on %s", serving, address)
@@ -54,7 +55,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, door: Do
             signal.signal(number, lambda *_: None)
         Server(uvicorn.Config(
             app, http=Patient, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
-            server_header=False, timeout_graceful_shutdown=int(WAIT + SECONDS)), service).run([sock])
+            server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=int(WAIT + SECONDS)), service).run([sock])
 
 
 class Server(uvicorn.Server):
@@ -82,7 +83,7 @@ def listener(host: str, port: int) -> socket.socket:
     """Return a socket that listens; ServerError names the process that has the port already."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         where = f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:

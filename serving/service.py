@@ -55,21 +55,28 @@ class Service:
 def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
     """Return the labels of each question; a text of white space alone has nothing to be tagged by."""
     out: list[list[dict[str, Any]]] = [[] for _ in questions]
+    asked = [row for row, each in enumerate(questions) if each.text.strip()]
     for served in {id(each.served): each.served for each in questions}.values():
-        rows = [row for row, each in enumerate(questions) if each.served is served and each.text.strip()]
+        rows = [row for row in asked if questions[row].served is served and not questions[row].explain]
         if rows:
             answers = served.retriever.predict([questions[row].text for row in rows],
                                                max(questions[row].k for row in rows))
             for row, labels in zip(rows, answers, strict=True):
-                out[row] = _told(questions[row], labels[:questions[row].k])
+                out[row] = _told(labels[:questions[row].k])
+    for row in asked:
+        if questions[row].explain:
+            out[row] = _explained(questions[row])
     return out
 
 
-def _told(question: Question, labels: list[Label]) -> list[dict[str, Any]]:
+def _explained(question: Question) -> list[dict[str, Any]]:
+    """Return labels with what makes them; of the text by itself, as a sum's last digit depends on its neighbours."""
+    retriever = question.served.retriever
+    [labels] = retriever.predict([question.text], question.k)
+    explained = retriever.explain(question.text, labels, nearest=NEAREST)
+    return [told | asdict(why) for told, why in zip(_told(labels), explained, strict=True)]
+
+
+def _told(labels: list[Label]) -> list[dict[str, Any]]:
     """Return labels as they are answered."""
-    plain: list[dict[str, Any]] = [{"id": each.id, "uid": each.uid, "text": each.text, "score": each.score}
-                                   for each in labels]
-    if not question.explain:
-        return plain
-    explained = question.served.retriever.explain(question.text, labels, nearest=NEAREST)
-    return [told | asdict(why) for told, why in zip(plain, explained, strict=True)]
+    return [{"id": each.id, "uid": each.uid, "text": each.text, "score": each.score} for each in labels]

@@ -18,7 +18,7 @@ from xcmodels.retrieval import Retriever
 DEPTH = 100      # labels of a query that are looked at, before those that not all retrievers know are left out
 KEPT = 10
 CHUNK = 1024
-TIMED = 40       # texts that are tagged one by one to time a retriever, after as many tenths to warm up
+TIMED = 40       # texts that are tagged one by one to time a retriever
 
 
 def on_shared_labels(retrievers: Sequence[Retriever], corpus: Corpus) -> list[Score]:
@@ -64,15 +64,17 @@ def _predict(retriever: Retriever, labels: np.ndarray, corpus: Corpus, filters: 
     return metrics.drop_filtered(found, np.zeros(found.shape, np.float32), filters, KEPT)[0]
 
 
-def latency(retriever: Retriever) -> float:
-    """Return the median milliseconds that tagging one text takes; the texts are titles of labels, evenly spread."""
-    n = len(retriever.titles)
-    texts = [retriever.titles[n * part // TIMED] for part in range(TIMED)]
-    for text in texts[::10]:
-        retriever.predict([text])
-    seconds = []
-    for text in texts:
-        began = time.perf_counter()
-        retriever.predict([text])
-        seconds.append(time.perf_counter() - began)
-    return 1000 * statistics.median(seconds)
+def latencies(retrievers: Sequence[Retriever]) -> list[float]:
+    """Return the milliseconds that tagging one text takes each retriever: the lower quartile over TIMED texts.
+
+    The texts are titles of its labels, evenly spread. They take turns, and the slower half is left out: another process
+    on the machine slows a few texts, or all retrievers alike.
+    """
+    texts = [[each.titles[len(each.titles) * part // TIMED] for part in range(TIMED)] for each in retrievers]
+    seconds = [[0.0] * TIMED for _ in retrievers]
+    for text in (-1, *range(TIMED)):    # the first is a warm-up
+        for retriever, own, spent in zip(retrievers, texts, seconds, strict=True):
+            began = time.perf_counter()
+            retriever.predict([own[text]])
+            spent[text] = time.perf_counter() - began
+    return [1000 * statistics.quantiles(spent, n=4)[0] for spent in seconds]

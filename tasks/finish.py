@@ -17,7 +17,7 @@ from tasks.model_card import model_card
 from tasks.plan import Pipeline
 from tasks.promotion import Decision, contest
 from tasks.register import register
-from tasks.registry import COMMIT, CONTRACTS, DATA
+from tasks.registry import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.report import ReportFacts, build, plots, verdict
 from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
@@ -25,7 +25,8 @@ from xcmodels.corpus import Corpus
 from xcmodels.presets import flat
 from xcmodels.retrieval import Retriever
 
-EXAMPLES = 3    # test queries whose labels end a run's summary
+SHOWN = 3        # test queries whose labels end a run's summary, and that the version offers to try
+EXAMPLE = 200    # characters of one that the version keeps
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ def _registered(session: Session, corpus: Corpus, done: Mapping[str, Artifact], 
         tracker, tracker.run_id or "", session.name, retriever_dir=folder, retriever_digest=retriever.digest,
         score=Score(_read(evaluation / "metrics.json"), _read(evaluation / "deciles.json")),
         test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
-        facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html"})
+        facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
+               EXAMPLES: json.dumps([title[:EXAMPLE] for title, _ in _test_texts(corpus)])})
     decision = contest(tracker, session.name, made.version, remeasure)
     return Kept(**vars(decision), version=made.version, reused=made.reused)
 
@@ -202,15 +204,20 @@ def _test_digest(pipeline: Pipeline) -> str:
 
 
 def _examples(folder: Path, corpus: Corpus) -> list[dict[str, Any]]:
-    """Return the labels of a few test queries, evenly spread over the split."""
+    """Return the labels of a few test queries."""
+    texts = _test_texts(corpus)
+    answers = Retriever.load(folder).predict([title for title, _ in texts], 3, [content for _, content in texts])
+    return [{"text": title, "labels": [{"text": label.text, "score": label.score} for label in labels]}
+            for (title, _), labels in zip(texts, answers, strict=True)]
+
+
+def _test_texts(corpus: Corpus) -> list[tuple[str, str]]:
+    """Return title and content of a few test queries, evenly spread over the split."""
     from xcmodels.corpus import Texts
 
     n = len(corpus.sides["test"])
-    rows = [n * part // EXAMPLES for part in range(min(EXAMPLES, n))]
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
-    answers = Retriever.load(folder).predict([titles[row] for row in rows], 3, [contents[row] for row in rows])
-    return [{"text": titles[row], "labels": [{"text": label.text, "score": label.score} for label in labels]}
-            for row, labels in zip(rows, answers, strict=True)]
+    return [(titles[row], contents[row]) for row in (n * part // SHOWN for part in range(min(SHOWN, n)))]
 
 
 def _read(path: Path) -> Any:

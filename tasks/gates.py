@@ -32,7 +32,7 @@ class Score:
 
     metrics: Mapping[str, float]
     deciles: Sequence[Mapping[str, float]] = ()
-    latency: float | None = None    # median milliseconds for one text; None where it could not be measured
+    latency: float | None = None    # milliseconds for one text; None where it could not be measured
 
 
 @dataclass(frozen=True)

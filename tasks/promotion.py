@@ -93,7 +93,7 @@ def _judged(tracker: Tracker, name: str, ours: Version, champion: Version | None
 
 def _timed(*judged: tuple[Score, Path]) -> list[Score]:
     """Return each score with what one text takes the retriever in its folder; without, where one cannot be read."""
-    from tasks.challenge import latency
+    from tasks.challenge import latencies
     from xcmodels.retrieval import Retriever
 
     try:
@@ -101,7 +101,7 @@ def _timed(*judged: tuple[Score, Path]) -> list[Score]:
     except ValueError as error:    # a champion of a format that is no longer read
         _log.warning("latencies are not compared: %s", error)
         return [score for score, _ in judged]
-    return [replace(score, latency=latency(each)) for (score, _), each in zip(judged, loaded, strict=True)]
+    return [replace(score, latency=each) for (score, _), each in zip(judged, latencies(loaded), strict=True)]
 
 
 def _score(version: Version) -> Score:

@@ -33,19 +33,6 @@ def version_at(client: Client, name: str, alias: str) -> Version | None:
         raise
 
 
-def data_digest(client: Client, version: Version) -> str:
-    """Return the digest of the data that a version was trained on, by the tags of its run; "" where it is gone."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        tags = client.get_run(version.run_id).data.tags
-    except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return ""
-        raise
-    return next((value for key, value in sorted(tags.items()) if key.startswith("xc.data.")), "")
-
-
 def registered_digests(tracker: Tracker) -> set[str]:
     """Return the digests of every version's retriever: what a garbage collection has to keep."""
     with tracker.required() as client:

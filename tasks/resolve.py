@@ -43,15 +43,15 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
     NAME alone is its champion, or its newest version without one; None is the only model there is. Raises UsageError
     with the nearest name.
     """
+    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
+        model_name(tracker)    # says so; making a database takes seconds
     name, mark, which = _parsed(spec or "")
-    if name and mark != "/" and (not tracker.embedded or (tracker.home / "mlflow.db").exists()):
-        with tracker.required() as client:
-            # One look where the name is right: what follows an alias asks every second.
-            version = version_at(client, name, which if mark else CHAMPION)
-            if version is not None and DIGEST in version.tags:
-                return version
-    name = model_name(tracker, None if spec is None else name)
     with tracker.required() as client:
+        # One look where the name is right: what follows an alias asks every second.
+        version = version_at(client, name, which if mark else CHAMPION) if name and mark != "/" else None
+        if version is not None and DIGEST in version.tags:
+            return version
+        name = model_name(tracker, None if spec is None else name)
         versions = {str(each.version): each for each in client.search_model_versions(f"name = '{name}'")}
         number = _number(name, mark, which, client.get_registered_model(name).aliases, versions)
         if not versions[number].tags.get(DIGEST):

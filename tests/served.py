@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,33 +16,53 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.register import promote, register
-from tasks.tracking import Tracker
+from tasks.artifacts import Artifact, digest_of
+from tasks.gates import Score
+from tasks.promotion import contest, move
+from tasks.register import register
+from tasks.registry import DATA, EXAMPLES
 from tests import tiny
 from tests.conftest import ROOT
+from xcmodels.corpus import Texts
 
-DATA = "d" * 64
+DIGEST = "d" * 64    # of the data
+TEXTS = ["an oak of the forest", "ذئب في الجبل", "the <b>sea</b> seal"]
 
 
-class World:
+class World(tiny.World):
     """A home with an MLflow database, in which tiny retrievers are registered as versions of "xc"."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.store, self.tracker = home, tiny.fresh_store(home), Tracker(home)
-        self.run = self.tracker.start("k1", experiment="xc", name="tiny", params={}, config_yaml="",
-                                      data={"tiny": {"path": "raw", "digest": DATA}}, tags={})
+        super().__init__(home)
+        self.home = home
 
-    def register(self, seed: int = 0, p1: float = 60.0) -> str:
-        """Register a retriever; -> its version, the champion where it is the best so far."""
-        artifact = tiny.publish(self.store, seed)
-        return register(self.tracker, self.run or "", "xc", retriever_dir=self.store.open(artifact),
-                        retriever_digest=artifact.digest, test_digest="test 1", card="# card",
-                        evaluation={"P/1": p1, "index/classifier/recall/100": 99.5}).version
+    def add(self, seed: int = 0, p1: float = 60.0, titles: list[str] | None = None) -> str:
+        """Register a retriever, maybe with other label texts; -> its version, champion where the gates hold."""
+        artifact = self._named(titles) if titles else tiny.publish(self.store, seed)
+        score = Score({"P/1": p1, "PSP/5": 50.0, "index/classifier/recall/100": 99.5})
+        version = register(self.tracker, self.run or "", "xc", retriever_dir=self.store.open(artifact),
+                           retriever_digest=artifact.digest, score=score, test_digest="test 1", card="# card",
+                           facts={EXAMPLES: json.dumps(TEXTS), DATA: DIGEST}).version
+        contest(self.tracker, "xc", version)
+        return version
+
+    def _named(self, titles: list[str]) -> Artifact:
+        def write(out: Path) -> None:
+            shutil.copytree(self.store.open(tiny.publish(self.store)), out, dirs_exist_ok=True,
+                            ignore=shutil.ignore_patterns("MANIFEST.json", "label.title.*"))
+            Texts.save(out, "label.title", titles)
+
+        return self.store.publish(digest_of(["tiny", titles]), "retriever", {}, write)
+
+    def point(self, version: str) -> None:
+        """Move the alias and nothing else."""
+        with self.tracker.required() as client:
+            client.set_registered_model_alias("xc", "champion", version)
 
     def promote(self, version: str) -> None:
         """Make a version the champion, whatever it scored."""
         with self.tracker.required() as client:
-            promote(client, "xc", version, "a test asks for it")
+            move(client, "xc", version, "a test asks for it", how="forced")
 
     def digest(self, seed: int = 0) -> str:
         """Return the digest of a retriever."""
@@ -72,8 +93,8 @@ class Running:
                 **{name.replace("_", "-"): value for name, value in headers.items()}}
         if body is not None:
             head = {"Content-Type": "application/json", "Content-Length": str(len(sent)), **head}
-        lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in head.items()), "", ""]
-        return self.send("\r\n".join(lines).encode("latin-1") + sent)
+        lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in head.items())]
+        return self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + sent)
 
     def send(self, data: bytes, timeout: float = 30) -> "Reply":
         """Send bytes on a connection of their own, and read the answer up to its end."""

@@ -1,13 +1,14 @@
 """Two retrievers on shared labels, against a loop over texts and uids; and how long one takes."""
 
 import shutil
+import time
 
 import numpy as np
 import pytest
 
 from data_contracts.errors import UsageError
 from tasks.artifacts import Artifact, digest_of
-from tasks.challenge import latency, on_shared_labels
+from tasks.challenge import latencies, on_shared_labels
 from tasks.champion import evaluate_champion
 from tasks.gates import Score
 from tasks.promotion import contest
@@ -85,8 +86,17 @@ def test_nothing_shared_cannot_be_compared(corpus, tmp_path):
         on_shared_labels([one, two], corpus)
 
 
-def test_latency_is_of_one_text(corpus, tmp_path):
-    assert 0 < latency(retriever(corpus, tmp_path / "r", [3, 4, 5])) < 1000
+def test_the_slower_of_two_is_told(corpus, tmp_path, monkeypatch):
+    fast, slow = (retriever(corpus, tmp_path / name, [3, 4, 5]) for name in ("fast", "slow"))
+    search = slow.search
+
+    def slowly(*asked):
+        time.sleep(0.05)
+        return search(*asked)
+
+    monkeypatch.setattr(slow, "search", slowly)
+    quick, late = latencies([fast, slow])
+    assert 0 < quick < 50 <= late
 
 
 def test_a_corpus_without_filters(corpus, tmp_path):

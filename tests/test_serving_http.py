@@ -23,7 +23,7 @@ GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     world = World(tmp_path_factory.mktemp("served") / "home")
-    world.register()
+    world.add()
     return world
 
 
@@ -51,7 +51,7 @@ def test_labels_and_who_gave_them(server, world):
     first = answer["results"][0]["labels"]
     assert set(first[0]) == {"id", "uid", "text", "score"}
     assert [each["score"] for each in first] == sorted((each["score"] for each in first), reverse=True)
-    assert all(math.isfinite(each["score"]) for each in first)
+    assert all(math.isfinite(each["score"]) for each in first) and first[0]["score"] > first[-1]["score"]
 
 
 def test_mlflow_answers_the_same(server, world):
@@ -64,6 +64,22 @@ def test_mlflow_answers_the_same(server, world):
         for field, column in (("id", "ids"), ("uid", "uids"), ("text", "labels")):
             assert [label[field] for label in each["labels"]] == theirs[column][row]
         assert [label["score"] for label in each["labels"]] == pytest.approx(theirs["scores"][row], abs=1e-5)
+
+
+def test_why_a_label_fits(server):
+    labels = server.labels("a wolf of the sea", k=6, explain=True)
+    assert len(labels) == 6
+    for label in labels:
+        assert sum(label["parts"].values()) == pytest.approx(label["score"], abs=1e-5)
+        assert {"encoder", "classifier"} <= label["parts"].keys()
+        assert label["frequency"] == label["id"] % 10
+        assert len(label["nearest"]) == min(3, label["frequency"])
+        assert all(label["text"] in near["labels"] and -1 <= near["similarity"] <= 1.00001 and near["text"]
+                   for near in label["nearest"])
+        assert [near["similarity"] for near in label["nearest"]] == sorted(
+            (near["similarity"] for near in label["nearest"]), reverse=True)
+    reply = server.ask("/predict", {"texts": ["an oak", " "], "k": 2, "explain": True})
+    assert [len(each["labels"]) for each in reply.json()["results"]] == [2, 0]
 
 
 @pytest.mark.parametrize(("body", "status", "code", "pointer"), [
@@ -103,7 +119,7 @@ def test_mlflow_answers_the_same(server, world):
     (b'{"texts": ["a"], "explain": "yes"}', 422, "invalid", "/explain"),
     (b'{"texts": ["a"], "secret<script>": 1}', 422, "invalid", ""),
     (json.dumps({"texts": ["a"] * 257}).encode(), 422, "invalid", "/texts"),
-    (json.dumps({"texts": ["a"] * 17, "explain": True}).encode(), 422, "explain", "/texts"),
+    (json.dumps({"texts": ["a"] * 11, "explain": True}).encode(), 422, "explain", "/explain"),
     (json.dumps({"texts": ["b", "a" * (TEXT + 1)]}).encode(), 413, "text", "/texts/1"),
     (json.dumps({"texts": ["é" * (TEXT // 2 + 1)]}).encode(), 413, "text", "/texts/0"),
     (b'{"texts": ["' + b"a" * BODY + b'"]}', 413, "body", None),
@@ -139,7 +155,8 @@ def test_chunked_and_lying_bodies(server):
     huge = chunked + b"".join(b"10000\r\n%s\r\n" % (b"a" * 65536) for _ in range(40)) + b"0\r\n\r\n"
     problem(server.send(huge), 413, "body")
     problem(server.send(chunked + b"zz\r\n" + good), 400, "http")
-    problem(server.send(head + b"Content-Length: 99999999999999999999999\r\n\r\n"), 413, "body")
+    problem(server.send(head + b"Content-Length: 999999999999999999\r\n\r\n"), 413, "body")
+    problem(server.send(head + b"Content-Length: 99999999999999999999999\r\n\r\n"), 400, "http")
     problem(server.send(head + b"Content-Length: -5\r\n\r\n"), 400, "http")
     problem(server.send(head + b"Content-Length: 5, 6\r\n\r\n"), 400, "http")
     problem(server.send(head + b"Content-Length: 5\r\n\r\n" + good), 400, "json")    # more came than was said
@@ -149,10 +166,11 @@ def test_chunked_and_lying_bodies(server):
 
 
 @pytest.mark.parametrize("data", [
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100 + b"\r\n\r\n", b"GET\r\n\r\n",
-    b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\x00" * 100 + b"\r\n\r\n", b"GET\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: localhost\r\nbad header\r\n\r\n", b"GET /" + b"a" * (1 << 17) + b" HTTP/1.1\r\n",
-    b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"x%d: %s\r\n" % (n, b"y" * 99) for n in range(2000)) + b"\r\n"])
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"x%d: %s\r\n" % (n, b"y" * 99) for n in range(2000))])
 def test_what_is_not_http_is_refused(server, data):
     assert server.send(data).status == 400
     assert server.fine()

@@ -1,0 +1,229 @@
+"""The page for a person, in headless Chromium: by keyboard alone, at 360 px, in every state, with hostile texts."""
+
+import json
+import re
+import shlex
+import signal
+
+import pytest
+
+from serving.app import policy
+from tests.browser import CHROMIUM, browser
+from tests.conftest import ROOT
+from tests.served import EXAMPLES, World, running
+from tests.tiny import LABELS
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+HOSTILE = ["<script>document.title = 'owned'</script>", "<img src=x onerror=\"document.title='owned'\">",
+           "\x1b[31m=cmd|' /C calc'!A0\r\nSet-Cookie: a=b", "ذئب الجبل {{7*7}} ${7*7}", "' onfocus=alert(1) x='"]
+COUNT = "document.querySelectorAll('#labels > li').length"
+SAID = "document.getElementById('said').textContent"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("page") / "home")
+    world.register()
+    world.register(p1=70.0, titles=[HOSTILE[row % len(HOSTILE)] for row in range(len(LABELS))])
+    world.promote("1")
+    return world
+
+
+@pytest.fixture(scope="module")
+def server(world):
+    with running(world.home) as server:
+        yield server
+
+
+@pytest.fixture
+def page():
+    with browser() as page:
+        page.show(360)
+        yield page
+
+
+def at(server, query=""):
+    return f"http://127.0.0.1:{server.port}/{query}"
+
+
+def test_by_keyboard_alone(server, page):
+    page.open(at(server))
+    page.until("document.activeElement.id === 'text'")
+    page.type("a wolf of the sea")
+    page.key("Enter")
+    assert page.until(COUNT) == 10
+    assert "10 labels from xc version 1 in " in page.value(SAID)
+    assert page.value("new URLSearchParams(location.search).get('q')") == "a wolf of the sea"
+    for _ in range(20):    # as far as the first "Why?"
+        page.key("Tab")
+        if page.value("document.activeElement.tagName") == "SUMMARY":
+            break
+    page.key("Enter")
+    why = page.until("document.querySelector('details[open]')?.innerText")
+    assert re.search(r"Why\? (\d+|no) training texts? ha(s|ve) it", why)
+    parts = {name: float(value) for name, value in re.findall(r"^(encoder|classifier|trees)\n(-?[\d.]+)$", why, re.M)}
+    score = float(page.value("document.querySelector('#labels b').textContent"))
+    assert sum(parts.values()) == pytest.approx(score, abs=0.003)
+    assert page.value("document.querySelectorAll('#labels > li > .line .track i').length") == 10    # and a bar each
+
+
+def test_the_announced_regions_and_names(server, page):
+    page.open(at(server, "?q=an%20oak"))
+    page.until(COUNT)
+    assert page.value("document.documentElement.lang") == "en"
+    assert page.value("document.querySelector('#said').getAttribute('aria-live')") == "polite"
+    nodes = page.do("Accessibility.getFullAXTree")["nodes"]
+    named = [(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if not node["ignored"]]
+    assert {("textbox", "Text"), ("button", "Show labels"), ("list", "Labels, best first")} <= set(named)
+    assert not [each for each in named if each[0] in ("button", "textbox", "link") and not each[1]]
+
+
+def test_a_link_holds_the_question_and_examples_ask(server, page):
+    page.open(at(server, "?q=an%20oak"))
+    page.until(COUNT)
+    assert page.value("document.getElementById('text').value") == "an oak"
+    assert page.value("[...document.querySelectorAll('#examples button')].map(each => each.textContent)") == EXAMPLES
+    assert "xc version 1, 50 labels" in page.value("document.getElementById('model').textContent")
+    page.value("document.querySelectorAll('#examples button')[1].click()")
+    page.until(f"{COUNT} && document.getElementById('text').value === {EXAMPLES[1]!r}")
+    assert page.value("getComputedStyle(document.getElementById('text')).direction") == "rtl"
+    assert page.value("getComputedStyle(document.querySelectorAll('#examples button')[0]).direction") == "ltr"
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_nothing_is_wider_than_the_window(server, page, width):
+    for dark in (False, True):
+        page.show(width, dark)
+        page.open(at(server, "?q=" + "wolf" * 100))
+        page.until(COUNT)
+        page.value("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert page.value("document.documentElement.scrollWidth") <= width
+        assert page.value("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(25, 25, 23)" if dark else "rgb(252, 252, 250)")
+        small = page.value("[...document.querySelectorAll('button, summary')].filter(each => each.offsetHeight > 0 && "
+                           "each.getBoundingClientRect().height < 24).length")
+        assert small == 0    # big enough to touch
+
+
+def test_colours_have_contrast(server, page):
+    """Text has a contrast of 4.5 with what is behind it, in both schemes (WCAG 2.2, 1.4.3)."""
+    for dark in (False, True):
+        page.show(360, dark)
+        page.open(at(server))
+        names = ("ink", "soft", "paper", "fill", "bad")
+        style = "getComputedStyle(document.documentElement)"
+        colours = {name: page.value(f"{style}.getPropertyValue('--{name}').trim()") for name in names}
+        for front in ("ink", "soft", "fill", "bad"):
+            assert contrast(colours[front], colours["paper"]) >= 4.5, (dark, front)
+
+
+def contrast(one, other):
+    def light(colour):
+        parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= .04045 else ((part + .055) / 1.055) ** 2.4 for part in parts)
+        return .2126 * red + .7152 * green + .0722 * blue
+
+    low, high = sorted((light(one), light(other)))
+    return (high + .05) / (low + .05)
+
+
+def test_it_asks_nobody_else_and_runs_its_own_script_alone(server, page):
+    page.open(at(server, "?q=<script>document.title='owned'</script>"))
+    page.until(COUNT)
+    assert {re.match(r"\w+:(//[^/]*)?", url)[0] for url in page.requests} <= {at(server)[:-1], "data:"}
+    assert not page.errors
+    assert page.value("(() => { const s = document.createElement('script'); s.textContent = 'document.title = 1'; "
+                      "document.body.append(s); return document.title })()") == "xcflow: tag a text"
+    html = (ROOT / "serving" / "page.html").read_text()
+    assert len(html.encode()) < 60_000
+    assert "unsafe" not in policy(html)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval", html)
+
+
+def test_hostile_labels_stay_text(world, server, page):
+    world.promote("2")
+    try:
+        page.open(at(server))
+        page.until("""fetch('model').then(r => r.json()).then(m => m.version === '2')""")
+        page.type("<b>wolf</b>")
+        page.key("Enter")
+        page.until(COUNT)
+        page.value("document.querySelectorAll('details').forEach(each => each.open = true)")
+        shown = page.value("document.getElementById('labels').innerText")
+        assert "<script>document.title" in shown and "<img src=x" in shown
+        assert page.value("document.title") == "xcflow: tag a text"
+        assert page.value("document.querySelectorAll('#labels script, #labels img, #labels b b').length") == 0
+        assert not page.errors
+    finally:
+        world.promote("1")
+
+
+def test_it_copies_what_repeats_the_question(server, page):
+    page.do("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    page.open(at(server, "?q=it%27s%20a%20wolf"))
+    page.until(COUNT)
+    page.do("Emulation.setFocusEmulationEnabled", enabled=True)
+    page.value("document.getElementById('curl').click()")
+    page.until(f"{SAID}.includes('copied')")
+    command = page.value("navigator.clipboard.readText()")
+    assert command.startswith(f"curl -s {at(server)}predict ")
+    asked = shlex.split(command)[-1]    # as a shell reads it
+    assert json.loads(asked)["texts"] == ["it's a wolf"]
+    answer = server.ask("/predict", asked.encode()).json()
+    page.value("document.getElementById('json').click()")
+    page.until(f"{SAID}.includes('The answer is copied')")
+    assert json.loads(page.value("navigator.clipboard.readText()")) == answer
+
+
+def test_the_states_of_a_question(server, page):
+    page.open(at(server))
+    page.until("document.activeElement.id === 'text'")
+    page.key("Enter")
+    assert page.value(SAID) == "Type a text first."
+    page.value("document.getElementById('text').value = 'é'.repeat(40000)")
+    page.key("Enter")
+    assert "too long" in page.value(SAID)
+    assert page.value("location.search") == ""
+    page.value("document.getElementById('text').value = 'a\\ud800b'")    # half a character, which JSON cannot say
+    page.key("Enter")
+    assert page.until(COUNT) == 10
+    for status, body, said in ((503, "{}", "busy"), (200, '{"model": {}, "results": [{"labels": []}]}', "No label"),
+                               (500, '{"detail": "the server failed"}', "the server failed")):
+        page.value(f"window.fetch = async () => new Response({body!r}, {{status: {status}}})")
+        page.value("document.getElementById('text').value = 'a wolf'")
+        page.key("Enter")
+        page.until(f"{SAID}.includes({said!r})")
+        assert page.value("document.getElementById('text').value") == "a wolf"
+        assert page.value(COUNT) == 0
+
+
+def test_a_server_that_has_gone_leaves_the_text(world, page):
+    with running(world.home) as server:
+        page.open(at(server))
+        page.until("document.activeElement.id === 'text'")
+        page.type("a text that took long to write")
+        assert server.stop(signal.SIGTERM) == 0
+        page.key("Enter")
+        page.until(f"{SAID}.includes('does not answer')")
+        assert page.value("document.getElementById('text').value") == "a text that took long to write"
+
+
+def test_a_token_is_asked_for_and_kept_for_the_tab(world, page, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123456789abcdef\n")
+    token.chmod(0o600)
+    with running(world.home, "--token-file", str(token)) as server:
+        page.open(at(server, "?q=an%20oak"))
+        page.until("document.activeElement.id === 'token'")
+        page.type("wrong")
+        page.key("Enter")
+        page.until("document.activeElement.id === 'token'")
+        page.value("document.getElementById('token').value = ''")
+        page.type("0123456789abcdef0123456789abcdef")
+        page.key("Enter")
+        assert page.until(COUNT) == 10
+        page.open(at(server, "?q=an%20elm"))
+        assert page.until(COUNT) == 10
+        assert page.value("localStorage.length + document.cookie.length") == 0
+        assert "0123456789abcdef" not in page.value("document.body.innerHTML")
+        assert "0123456789abcdef" not in server.log.read_text()

@@ -1,0 +1,198 @@
+"""`xc serve` as a process: where it may listen, who may ask, how it ends, and what it never says."""
+
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from serving.server import holder
+from tests.conftest import ROOT
+from tests.served import Running, World, ready, running
+
+TOKEN = "a-token-of-32-characters-or-more"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("server") / "home")
+    world.register()
+    return world
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    path.chmod(0o600)
+    return path
+
+
+def refused(home, *words):
+    """Run `xc serve`, which is to fail; -> (exit code, what it said)."""
+    done = subprocess.run([sys.executable, "-m", "flows.cli", "serve", "--home", str(home), *words], cwd=ROOT,
+                          capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert not done.stdout and "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) <= 6
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (("--host", "0.0.0.0"), 2, "0.0.0.0 can be reached from other machines\nhint: add --token-file FILE"),
+    (("--host", "0.0.0.0", "--allow-host", "labels.example"), 2, "add --token-file"),
+    (("--host", "0.0.0.0", "--token-file", "TOKEN"), 2, "and --allow-host NAME"),
+    (("--token-file", "LOOSE"), 2, "can be read by others, its mode is 0644\nhint: chmod 600"),
+    (("--token-file", "SHORT"), 2, "is not 16 or more plain characters"),
+    (("--token-file", "/nowhere/token"), 2, "/nowhere/token cannot be read: No such file"),
+    (("--port", "123456"), 2, "--port must be from 0 to 65535, got 123456"),
+    (("--host", "192.0.2.1", "--token-file", "TOKEN", "--allow-host", "x"), 5, "cannot listen on 192.0.2.1:8000"),
+    (("--model", "xc@champoin", "--port", "0"), 2, "did you mean 'champion'"),
+    (("--model", "xd", "--port", "0"), 2, "no model 'xd'; known: xc")])
+def test_what_cannot_be_served_is_refused(world, token_file, words, code, said):
+    tmp_path = token_file.parent
+    for name, text, mode in (("LOOSE", TOKEN, 0o644), ("SHORT", "abc", 0o600)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+    places = {"TOKEN": str(token_file), "LOOSE": str(tmp_path / "LOOSE"), "SHORT": str(tmp_path / "SHORT")}
+    ended, told = refused(world.home, *[places.get(word, word) for word in words])
+    assert (ended, said in told) == (code, True), told
+    assert TOKEN not in told
+
+
+def test_a_home_without_a_model(tmp_path):
+    code, said = refused(tmp_path / "nowhere", "--port", "0")
+    assert code == 2 and "xc run --data DIR" in said
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_busy_port_names_who_has_it(world):
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        code, said = refused(world.home, "--port", str(port))
+        assert code == 5 and f"127.0.0.1:{port} is in use by process {os.getpid()}: " in said and "--port" in said
+        assert "pytest" in holder(port)
+
+
+def test_a_token_opens_the_door(world, token_file):
+    with running(world.home, "--host", "0.0.0.0", "--token-file", str(token_file), "--allow-host",
+                 "Labels.example") as server:
+        body = {"texts": ["a wolf"]}
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        for path in ("/model", "/metrics", "/predict", "/nothing", "/docs/", "//healthz", "/healthz/../model",
+                     "/%68ealthz/x"):
+            reply = server.ask(path, body if path == "/predict" else None)
+            assert (reply.status, reply.json()["code"]) == (401, "token"), path
+            assert reply.headers["www-authenticate"] == "Bearer"
+        for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/%68ealthz"):
+            assert server.ask(path).status == 200, path
+        for wrong in ("", "Bearer", "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN,
+                      f"Bearer {TOKEN}, Bearer {TOKEN}", "Bearer \xe9"):
+            assert server.ask("/predict", body, Authorization=wrong).status == 401, wrong
+        assert server.ask("/predict", body, **right).status == 200
+        assert server.ask("/predict", body, **right, Host="labels.EXAMPLE:80").status == 200
+        assert server.ask("/predict", body, **right, Host="evil.example").status == 421
+        assert server.ask("/metrics", **right).status == 200
+        assert server.stop() == 0
+        assert TOKEN not in server.log.read_text()
+
+
+def test_it_says_one_line_and_nothing_of_what_is_asked(world):
+    with running(world.home) as server:
+        assert server.fine()
+        server.ask("/predict?secret=1", b"not json: secret")
+        server.send(b"nonsense\r\n\r\n")
+        server.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert server.stop() == 0
+        lines = server.log.read_text().splitlines()
+        assert len(lines) == 1 and lines[0].endswith(f"serving xc version 1 on http://127.0.0.1:{server.port}"), lines
+
+
+@pytest.mark.parametrize(("number", "notice"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
+def test_what_was_asked_is_answered_before_the_end(world, number, notice):
+    with running(world.home) as server:
+        body = {"texts": ["an oak of the forest"] * 256, "k": 100}
+        statuses: list[int] = []
+        crowd = [threading.Thread(target=lambda: statuses.append(server.ask("/predict", body).status))
+                 for _ in range(3)]
+        for thread in crowd:
+            thread.start()
+        time.sleep(0.15)
+        server.process.send_signal(number)
+        if notice:    # it says so while it still answers
+            time.sleep(0.2)
+            reply = server.ask("/readyz")
+            assert (reply.status, reply.json()["code"]) == (503, "draining") and reply.headers["retry-after"]
+            assert server.ask("/healthz").status == 200 and server.fine()
+        for thread in crowd:
+            thread.join()
+        assert statuses == [200] * 3
+        assert server.process.wait(30) == 0
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", server.port), 1)
+
+
+def test_more_connections_than_descriptors(world):
+    with running(world.home, descriptors=400) as server:
+        idle = []
+        for _ in range(150):
+            connection = socket.create_connection(("127.0.0.1", server.port), 5)
+            connection.sendall(b"GET / HTTP/1.1\r\n")
+            idle.append(connection)
+        reply = server.ask("/healthz")
+        assert (reply.status, reply.json()["code"]) == (503, "connections") and reply.headers["retry-after"]
+        for connection in idle:
+            connection.close()
+        deadline = time.monotonic() + 20
+        while server.ask("/healthz").status != 200 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert server.fine()
+
+
+def test_a_server_may_begin_before_there_is_a_model(tmp_path):
+    world = World(tmp_path / "home")
+    log = tmp_path / "log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.cli", "serve", "--home", str(world.home), "--port", "0", "--wait"], cwd=ROOT,
+            stdout=said, stderr=said, start_new_session=True)
+    try:
+        server = Running(process, ready(process, log), log)
+        for path, body in (("/readyz", None), ("/model", None), ("/predict", {"texts": ["a wolf"]})):
+            reply = server.ask(path, body)
+            assert (reply.status, reply.json()["code"]) == (503, "no-model") and reply.headers["retry-after"]
+        assert server.ask("/healthz").status == 200
+        world.register()
+        deadline = time.monotonic() + 20
+        while server.ask("/readyz").status != 200 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert server.fine()
+        assert server.stop() == 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def test_the_process_reads_no_pickle(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (os.system, (f"touch {tmp_path}/owned",))
+
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Evil()))
+    code = ("import pickle, json, numpy, torch\nfrom serving.server import forbid_pickle\nforbid_pickle()\nsaid = []\n"
+            f"path = {str(tmp_path / 'evil.pkl')!r}\n"
+            "for load in (lambda: pickle.load(open(path, 'rb')), lambda: numpy.load(path, allow_pickle=True), "
+            "lambda: torch.load(path, weights_only=False), lambda: pickle._loads(open(path, 'rb').read())):\n"
+            "    try:\n        load()\n    except Exception as error:\n        said.append(str(error))\n"
+            "print(json.dumps(said))")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    said = json.loads(done.stdout)
+    assert len(said) == 4 and "the server reads no pickles" in said[0], done.stderr
+    assert not (tmp_path / "owned").exists()
