@@ -52,7 +52,7 @@ def seen_to_its_end(home: Path) -> Iterator[None]:
     Only one run at a time uses a home, so a note that is there is of a run that was killed. Where a server watches
     heartbeats, it has ended the flow run by now, though not its tasks; a server that lasts for a run never does.
     """
-    note = home / "run" / "flow-run.json"
+    note = home / "run" / "flow-run"
     note.parent.mkdir(0o700, exist_ok=True)
     with suppress(FileNotFoundError, ValueError, KeyError):
         before = json.loads(note.read_text())

@@ -40,6 +40,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
     """
     home = home.absolute()
     found = []
+    auth = os.environ.get("PREFECT_API_AUTH_STRING", "") if prefect else password(home)
     if not prefect:
         found.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, ports.prefect)))
         prefect = f"{_address(home, 'prefect', ports.prefect)}/api"
@@ -47,7 +48,8 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
         found.append(mlflow_service(home, ports.mlflow))
         mlflow = _address(home, "mlflow", ports.mlflow)
     for pool in ("cpu", *(["gpu"] if gpu else [])):
-        found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, "XC_MLFLOW": mlflow}))
+        found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, "XC_MLFLOW": mlflow,
+                                                 **({"PREFECT_API_AUTH_STRING": auth} if auth else {})}))
     found.append(app_service(home, ports.app, mlflow, model))
     return found
 
@@ -90,8 +92,7 @@ def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
     """Return the worker that runs what is scheduled on a pool, as processes of this machine."""
     port = free_port()
     environment = {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1", "PREFECT_WORKER_WEBSERVER_PORT": str(port),
-                   "PREFECT_WORKER_QUERY_SECONDS": os.environ.get("PREFECT_WORKER_QUERY_SECONDS", "5"),
-                   "PREFECT_API_AUTH_STRING": os.environ.get("PREFECT_API_AUTH_STRING") or password(home)}
+                   "PREFECT_WORKER_QUERY_SECONDS": os.environ.get("PREFECT_WORKER_QUERY_SECONDS", "5")}
     return Service(
         f"worker-{pool}", f"worker {pool}", [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool,
                                              "--type", "process", "--name", pool, "--with-healthcheck"],
@@ -196,7 +197,7 @@ def _whole_database(home: Path) -> None:
 
 def _use(home: Path, address: str) -> None:
     os.environ["PREFECT_API_URL"] = f"{address}/api"
-    os.environ.setdefault("PREFECT_API_AUTH_STRING", password(home))
+    os.environ["PREFECT_API_AUTH_STRING"] = password(home)
 
 
 def _address(home: Path, name: str, port: int) -> str:

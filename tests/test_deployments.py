@@ -141,7 +141,7 @@ def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         until(lambda: list((tmp_path / "home").glob("scratch/*/steps")))
         process.kill()
-    run = json.loads((tmp_path / "home" / "run" / "flow-run.json").read_text())["id"]
+    run = json.loads((tmp_path / "home" / "run" / "flow-run").read_text())["id"]
     with home.prefect() as client:
         assert client.read_flow_run(run).state.is_running()
         until(lambda: client.read_flow_run(run).state.is_crashed(), 90)

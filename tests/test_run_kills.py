@@ -98,7 +98,7 @@ def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path)
 
     home = tmp_path / "home"
     assert kill_when(planted, home, published("read"), signal.SIGKILL) == -signal.SIGKILL
-    killed = json.loads((home / "run" / "flow-run.json").read_text())["id"]
+    killed = json.loads((home / "run" / "flow-run").read_text())["id"]
     with get_client(sync_client=True) as client:
         assert client.read_flow_run(killed).state.is_running()
         code, _, said = xc("prepare", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
@@ -107,7 +107,7 @@ def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path)
         assert client.read_flow_run(killed).state.is_crashed()
         assert not [task for task in client.read_task_runs(limit=200)
                     if str(task.flow_run_id) == killed and not task.state.is_final()]
-    assert not (home / "run" / "flow-run.json").exists()
+    assert not (home / "run" / "flow-run").exists()
 
 
 @pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for retries; set XC_ALL_FAULTS=1")
