@@ -1,6 +1,7 @@
 """The Dask workers of a run: an embedded cluster started when first needed, or an existing scheduler."""
 
 import logging
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -100,11 +101,12 @@ def _here() -> bool:
 
 
 def _quiet() -> Any:
-    """Return a plugin that silences the log of an embedded worker: what fails there is raised here, and said once."""
+    """Return a plugin that silences an embedded worker: what fails, or is interrupted, is raised here and said once."""
     from distributed import WorkerPlugin
 
     class Quiet(WorkerPlugin):
         def setup(self, worker: Any) -> None:
             logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches all of a terminal; the run ends its workers
 
     return Quiet()

@@ -44,6 +44,7 @@ class Finished:
     mlflow: str
     unsent: list[str] = field(default_factory=list)       # what MLflow could not be told
     examples: list[dict[str, Any]] = field(default_factory=list)
+    champion: dict[str, Any] | None = None                # "version" and "metrics" of the one there was before
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as plain data."""
@@ -116,7 +117,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     return Finished(tracker.run_id or "", session.name, kept.version if kept else None, measured, said,
                     bool(kept and kept.promoted), str(report), str(contracts),
                     tracker.link() or f"mlflow ui --backend-store-uri {tracker.address}", tracker.close(),
-                    _examples(store.open(done["build retriever"]), corpus))
+                    _examples(store.open(done["build retriever"]), corpus), kept.champion if kept else None)
 
 
 @dataclass(frozen=True)

@@ -64,12 +64,13 @@ def _given(reason: str) -> str:
 
 
 def _tracker(home: Any, mlflow: str) -> Any:
+    from flows.services import mlflow_of
     from tasks.tracking import Tracker
 
     environment(home)
     if not home.exists():
         raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
-    return Tracker(home, mlflow or None)
+    return Tracker(home, mlflow_of(home, mlflow) or None)
 
 
 def _say(line: str) -> None:
