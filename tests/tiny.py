@@ -78,10 +78,9 @@ def _training_texts(corpus: Any, tokenizer: Tokenizer) -> None:
 
 
 def _vocabulary() -> dict[str, int]:
-    """Return whole words of the labels and single characters, in a fixed order."""
-    words = {word for label in LABELS for word in label.split()}
-    letters = {mark + letter for text in LABELS + QUERIES
-               for letter in text.lower() if letter.strip() for mark in ("", "##")}
+    """Return whole words of the labels, which begin with a mark, and single characters, in a fixed order."""
+    words = {"▁", *(f"▁{word}" for label in LABELS for word in label.split())}
+    letters = {"##" + letter for text in LABELS + QUERIES for letter in text.lower() if letter.strip()}
     return {token: place for place, token in enumerate(["[PAD]", "[UNK]", *sorted(words | letters)])}
 
 
