@@ -16,10 +16,12 @@ from cyclopts import App, CycloptsError, Parameter
 from data_contracts.errors import ProjectError
 from flows.commands import ask, jobs, registry
 from flows.commands.data import data
+from flows.commands.labels import labels
 
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version_flags=["--version"],
           help_format="plaintext", default_parameter=Parameter(negative=()))
 app.command(data)
+app.command(labels)
 for command in (jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback):
     app.command(command)

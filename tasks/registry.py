@@ -11,6 +11,7 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 DIGEST, TEST, METRICS, DECILES = "xc.retriever", "xc.test", "xc.metrics", "xc.deciles"
 DATA, COMMIT, CONTRACTS = "xc.data", "xc.commit", "xc.contracts"
 GATES, PROMOTIONS = "xc.gates", "xc.promotions"
+BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: the trained version, the digest of the edits
 INSIDE = "artifacts/retriever"    # where the retriever is in the model's folder
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
