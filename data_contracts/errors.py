@@ -41,6 +41,12 @@ class ContractError(ProjectError):
     exit_code = 3
 
 
+class GateRefused(ProjectError):
+    """A version that is worse than the champion by more than the gates allow."""
+
+    exit_code = 4
+
+
 class DamagedArtifact(ProjectError):
     """A stored file that is not what was published; it is refused before it is parsed."""
 

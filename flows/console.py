@@ -65,24 +65,26 @@ class Terminal:
 
     @contextmanager
     def training(self, name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
-        """Show a round's progress and stop it at the first Ctrl-C; the second ends the program."""
+        """Show a round's progress and stop it at the first Ctrl-C or SIGTERM; the second ends the program."""
         asked = threading.Event()
 
         def handle(number: int, frame: FrameType | None) -> None:
             if asked.is_set():
                 raise KeyboardInterrupt
             asked.set()
-            self.line("\nstopping after this step; Ctrl-C again ends at once")
+            again = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+            self.line(f"\nstopping after this step; {again} again ends at once")
 
         bar = _Bar(self)
         if threading.current_thread() is not threading.main_thread():
             yield bar.report, asked.is_set
             return
-        before = signal.signal(signal.SIGINT, handle)
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield bar.report, asked.is_set
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class _Bar:

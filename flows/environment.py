@@ -1,5 +1,6 @@
 """The surroundings of a run: quiet libraries and state in HOME, set before the libraries are imported."""
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -12,23 +13,32 @@ FULL = 8_000_000    # bytes free below which Prefect's server cannot be expected
 NO_SPACE = "No space left on device"
 
 
+QUIET = {
+    "DO_NOT_TRACK": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "GX_ANALYTICS_ENABLED": "false",
+    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+    "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
+    # Runs say that they live; the server's automation marks those that do not as crashed (flows/deploy.py).
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    "TOKENIZERS_PARALLELISM": "true",
+}
+
+
 def set_up(home: Path) -> None:
     """Point Prefect at HOME and silence telemetry; what the user has set in the environment stays as it is."""
     for name, value in {
-        "DO_NOT_TRACK": "true",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "GX_ANALYTICS_ENABLED": "false",
+        **QUIET,
         "PREFECT_HOME": str(home.absolute() / "prefect"),
-        # An embedded server takes 7 to 27 s to start on two cores, more than Prefect's own patience.
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         # Steps' lines go to the UI through Prefect's logger, and to the terminal through our own console.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
-        "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
-        "TOKENIZERS_PARALLELISM": "true",
+        # What cannot be sent to a server that is gone is said once, by whoever cannot do without it.
+        "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     }.items():
         os.environ.setdefault(name, value)
+    logging.raiseExceptions = False
 
 
 @contextmanager

@@ -4,24 +4,29 @@ A step's result lives in HOME's object store under a key made of everything it d
 store first. So the store is the only cache, and what it holds is the truth whatever happens to Prefect's database.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, get_args
 
-from prefect import flow, task
+from prefect import flow, tags, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from flows.config import RunConfig
+from data_contracts.errors import UsageError
+from flows.config import RunConfig, Until
 from flows.console import Terminal
+from flows.prefect_runs import Progress, seen_to_its_end, tag_this_run
 from tasks.artifacts import Artifact, Store
 from tasks.cluster import Workers
 from tasks.finish import Finished, Session, finish
 from tasks.plan import Pipeline, pipeline
+from tasks.report_text import span
 from tasks.steps import Console, Done, Step
 from tasks.steps import run as run_step
 
+UNTIL = get_args(Until)
 RETRIES = {"read": 2, "tokenise": 2, "walk graphs": 2}   # steps whose workers or file system may fail for a while
 
 
@@ -50,77 +55,121 @@ def step_task(step: Step, done: dict[str, Artifact], store: Store, workers: Work
 class Runner:
     """Runs steps one after the other as Prefect tasks, and keeps what they made."""
 
-    def __init__(self, laid_out: Pipeline, store: Store, workers: Workers, terminal: Terminal) -> None:
+    def __init__(self, laid_out: Pipeline, store: Store, workers: Workers, terminal: Terminal, total: int) -> None:
         self.pipeline, self.store, self.workers, self.terminal = laid_out, store, workers, terminal
         self.done: dict[str, Artifact] = {}
         self.results: dict[str, Done] = {}
         self.after: Callable[[Step, Done], None] = lambda step, result: None
+        self.progress = Progress(total)
+
+    @property
+    def of(self) -> str:
+        """What the names of its runs begin with: "ngame · wordnet"."""
+        return f"{self.pipeline.method_name} · {self.pipeline.data.name}"
 
     def __call__(self, steps: Sequence[Step]) -> None:
         """Run `steps` in order; each one's artifacts are there for the next."""
         for step in steps:
-            named = step_task.with_options(name=step.name, task_run_name=step.name, retries=RETRIES.get(step.name, 0))
+            named = step_task.with_options(name=step.name, task_run_name=f"{self.of} · {step.name}",
+                                           retries=RETRIES.get(step.name, 0))
             self.terminal.begin(step.name)
             result = named(step, dict(self.done), self.store, self.workers, self.terminal, return_state=True).result()
             self.done[step.name], self.results[step.name] = result.artifact, result
+            self.progress.advance()
             self.after(step, result)
 
 
-@flow(name="prepare", flow_run_name="prepare {data}", validate_parameters=False)
-def prepare(data: str, runner: Runner) -> None:
+@flow(name="preparation", flow_run_name="{of} · prepare", validate_parameters=False)
+def prepare(of: str, runner: Runner) -> None:
     """Raw files to a corpus: read, check, tokenise, pack, walk."""
     runner(runner.pipeline.prepare)
 
 
-@flow(name="train", flow_run_name="train {method} on {data}", validate_parameters=False)
-def train(data: str, method: str, runner: Runner) -> None:
+@flow(name="training", flow_run_name="{of} · train", validate_parameters=False)
+def train(of: str, runner: Runner) -> None:
     """A corpus to a retriever: rounds of training, each after what is mined for it."""
     runner(runner.pipeline.train)
 
 
-@flow(name="evaluate", flow_run_name="evaluate {method} on {data}", validate_parameters=False)
-def evaluate(data: str, method: str, runner: Runner) -> None:
+@flow(name="evaluation", flow_run_name="{of} · evaluate", validate_parameters=False)
+def evaluate(of: str, runner: Runner) -> None:
     """A retriever to its metrics on the test split."""
     runner([runner.pipeline.evaluate])
 
 
-UNTIL = ("prepare", "train", "evaluate", "register", "report")
-
-
-@flow(name="run", flow_run_name="{config.method} on {config.data.name}", log_prints=False)
-def run(config: RunConfig, until: str = "register") -> Finished | None:
+@flow(name="run", flow_run_name="{config.method} · {config.data.name}", log_prints=False)
+def run(config: RunConfig, until: Until = "register") -> Finished | None:
     """The whole job, or as much of it as `until` names; "report" is "evaluate", with the report written anew."""
-    terminal = Terminal()
-    store = Store(config.home)
-    with store.run_lock(), Workers(config.dask or None, config.workers) as workers:
-        store.sweep()
-        laid_out = pipeline(config.data, config.method, config.preset, config.settings)
-        terminal.plan(laid_out, store, config, UNTIL.index(until))
-        runner = Runner(laid_out, store, workers, terminal)
-        name = laid_out.data.name
-        prepare(name, runner)
+    return job(config, until)
+
+
+def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> Finished | None:
+    """Do what a run does, inside the flow that calls it.
+
+    patience: seconds to wait for another run of the home to end; UsageError where it has not by then.
+    """
+    with begun(config, until, patience) as runner:
+        prepare(runner.of, runner)
         if until == "prepare":
             return None
-        with Session(config, laid_out, store, terminal.line) as session:
+        with Session(config, runner.pipeline, runner.store, runner.terminal.line) as session:
             runner.after = session.note
-            for step, result in list(zip(laid_out.prepare, runner.results.values(), strict=True)):
+            for step, result in list(zip(runner.pipeline.prepare, runner.results.values(), strict=True)):
                 session.note(step, result)
-            train(name, config.method, runner)
+            train(runner.of, runner)
             if until == "train":
                 return None
-            evaluate(name, config.method, runner)
+            evaluate(runner.of, runner)
             made = any(not result.reused for result in runner.results.values())
             finished = finish(session, runner.done, register_it=until == "register", rebuild=made or until == "report")
         show(finished)
         return finished
 
 
+@contextmanager
+def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
+    """Have the home for oneself, its workers, and a run laid out and told; yields what runs its steps."""
+    terminal = Terminal()
+    store = Store(config.home)
+    with (tags(f"method:{config.method}", f"data:{config.data.name}", f"preset:{config.preset}") as given,
+          turn(store, patience, terminal), Workers(config.dask or None, config.workers) as workers):
+        tag_this_run(given)
+        store.sweep()
+        laid_out = pipeline(config.data, config.method, config.preset, config.settings)
+        terminal.plan(laid_out, store, config, UNTIL.index(until))
+        steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
+        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)))
+
+
+@contextmanager
+def turn(store: Store, patience: float, terminal: Terminal) -> Iterator[None]:
+    """Be the only run of the home; one that has to wait for another says for whom."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(store.run_lock())
+        except UsageError as error:
+            if not patience:
+                raise
+            line = f"{error.what}; waits for it up to {span(patience)}"
+            get_run_logger().info(line)
+            terminal.line(line)
+            held.enter_context(store.run_lock(patience))
+        with seen_to_its_end(store.home):
+            yield
+
+
 def show(finished: Finished) -> None:
-    """Leave the outcome in Prefect's UI: the metrics as a table, and where to look as text."""
-    rows = [{"metric": name.replace("/", "@"), "percent": round(value, 2)} for name, value in finished.metrics.items()
+    """Leave the outcome in Prefect's UI: the metrics beside the champion's, the contracts, and where the report is."""
+    before = finished.champion or {"version": "", "metrics": {}}
+    rows = [{"metric": name.replace("/", "@"), "percent": round(value, 2),
+             **({f"champion v{before['version']}": round(before["metrics"][name], 2)}
+                if name in before["metrics"] else {})}
+            for name, value in finished.metrics.items()
             if name.partition("/")[0] in ("P", "PSP", "nDCG", "PSnDCG", "recall") and name.count("/") == 1]
     create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")
+    create_markdown_artifact(f"The data keeps its contract, rule by rule: `{finished.contracts}`", key="contracts",
+                             description="What was checked of the data")
     create_markdown_artifact(
         f"**{finished.model}**, version {finished.version or 'not registered'}: {finished.verdict}\n\n"
-        f"- report: `{finished.report}`\n- contracts: `{finished.contracts}`\n- MLflow: `{finished.mlflow}`\n",
-        key="outcome", description="What the run made and where it is")
+        f"- report: `{finished.report}`\n- MLflow: {finished.mlflow}\n", key="report",
+        description="What the run made and where it is")

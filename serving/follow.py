@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_contracts.errors import ProjectError
-from tasks.registry import DIGEST, EXAMPLES, METRICS, Version, data_digest
+from tasks.registry import DATA, DIGEST, EXAMPLES, METRICS, Version
 from tasks.resolve import find, folder_of
 from tasks.tracking import Tracker
 from xcmodels.retrieval import Retriever
@@ -57,12 +57,10 @@ class Registry:
         """Open a version, verified, and have it tag one text."""
         retriever = Retriever.load(folder_of(self.tracker, version))
         retriever.predict([TRIAL], 1)
-        with self.tracker.required() as client:
-            data = data_digest(client, version)
         metrics = json.loads(version.tags.get(METRICS, "{}"))
         recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}
-        return Served(version.name, str(version.version), version.tags[DIGEST], data, retriever,
-                      tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall)
+        return Served(version.name, str(version.version), version.tags[DIGEST], version.tags.get(DATA, ""),
+                      retriever, tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall)
 
 
 class Follower:

@@ -72,10 +72,10 @@ class Store:
             raise DamagedArtifact(f"{form} is not a version", hint=f"restore it: echo {VERSION} > {form}") from error
 
     @contextmanager
-    def run_lock(self) -> Iterator[None]:
-        """Makes this the only run in HOME; UsageError with the pid of the holder where there is one."""
+    def run_lock(self, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+        """Makes this the only run in HOME; UsageError with the pid of the holder where there still is one then."""
         path = self.home / "lock"
-        with locked(path, fcntl.LOCK_EX, LOCK_SECONDS) as mine:
+        with locked(path, fcntl.LOCK_EX, seconds) as mine:
             if not mine:
                 pid = path.read_text().strip()
                 raise UsageError(f"{self.home} is in use by process {pid}", hint=f"wait for it, or stop it: kill {pid}")

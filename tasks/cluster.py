@@ -1,10 +1,13 @@
 """The Dask workers of a run: an embedded cluster started when first needed, or an existing scheduler."""
 
 import logging
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
+
+STARTS = 3    # attempts at starting the embedded workers
 
 
 class Workers:
@@ -57,11 +60,11 @@ class Workers:
         self.close()
 
     def _start(self) -> None:
-        from distributed import Client, LocalCluster
+        from distributed import Client
 
         logging.getLogger("distributed").setLevel(logging.ERROR)
         if self.address is None:
-            self._cluster = LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            self._cluster = self._embedded()
             self._client = Client(self._cluster)
             self._client.register_plugin(_quiet())
             return
@@ -77,17 +80,33 @@ class Workers:
                               hint="install the same version where the scheduler and its workers run") from error
 
 
+    def _embedded(self) -> Any:
+        """Start a cluster in this process; a worker that dies while it starts takes the whole of it along."""
+        from distributed import LocalCluster
+
+        failed = 0
+        while True:
+            try:
+                return LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            except (RuntimeError, OSError) as error:
+                failed += 1
+                if failed == STARTS:
+                    raise ProjectError(f"the Dask workers did not start, {STARTS} times: {error}",
+                                       hint="the same command resumes; fewer workers need less: --workers 1") from error
+
+
 def _here() -> bool:
     """Return True where this package can be imported, which sending it there needs."""
     return True
 
 
 def _quiet() -> Any:
-    """Return a plugin that silences the log of an embedded worker: what fails there is raised here, and said once."""
+    """Return a plugin that silences an embedded worker: what fails, or is interrupted, is raised here and said once."""
     from distributed import WorkerPlugin
 
     class Quiet(WorkerPlugin):
         def setup(self, worker: Any) -> None:
             logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches all of a terminal; the run ends its workers
 
     return Quiet()

@@ -3,7 +3,9 @@
 import ast
 import hashlib
 import importlib.util
+import subprocess
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
@@ -59,3 +61,19 @@ def _tree(name: str) -> ast.Module | None:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     return ast.parse(Path(spec.origin).read_text())
+
+
+@cache
+def commit() -> str:
+    """Return the git commit of the code that runs, with a + where files differ from it; else the package's version."""
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
+                              timeout=10).stdout.strip()
+
+    try:
+        ours = Path(git("rev-parse", "--show-toplevel")) == Path(__file__).resolve().parents[1]
+        if ours:    # not a checkout of something else that this is installed in
+            return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return f"xcflow {version('xcflow')}"

@@ -84,7 +84,7 @@ def locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
     The kernel frees it when the last process that holds the open file ends. Programs started meanwhile do not
     inherit it (close-on-exec), nor do forks (`_forget_locks`), so that a killed holder's children keep nothing.
     """
-    deadline, mine = time.monotonic() + seconds, False
+    deadline, mine, pause = time.monotonic() + seconds, False, 0.01
     lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     _held.add(lock)
     try:
@@ -95,7 +95,8 @@ def locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     break
-                time.sleep(0.01)
+                time.sleep(pause)
+                pause = min(1.5 * pause, 0.5)    # whoever waits for hours is not to keep a processor awake
         yield mine
     finally:
         if lock in _held:

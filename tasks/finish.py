@@ -10,9 +10,15 @@ from typing import Any
 import yaml
 
 from tasks.artifacts import Artifact, Store, digest_of
+from tasks.challenge import on_shared_labels
+from tasks.code import commit
+from tasks.gates import Score
+from tasks.labels import with_edits
 from tasks.model_card import model_card
 from tasks.plan import Pipeline
-from tasks.register import Registration, register
+from tasks.promotion import Decision, contest
+from tasks.register import register
+from tasks.registry import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.report import ReportFacts, build, plots, verdict
 from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
@@ -20,7 +26,8 @@ from xcmodels.corpus import Corpus
 from xcmodels.presets import flat
 from xcmodels.retrieval import Retriever
 
-EXAMPLES = 3    # test queries whose labels end a run's summary
+SHOWN = 3        # test queries whose labels end a run's summary, and that the version offers to try
+EXAMPLE = 200    # characters of one that the version keeps
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class Finished:
     mlflow: str
     unsent: list[str] = field(default_factory=list)       # what MLflow could not be told
     examples: list[dict[str, Any]] = field(default_factory=list)
+    champion: dict[str, Any] | None = None                # "version" and "metrics" of the one there was before
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as plain data."""
@@ -85,7 +93,7 @@ class Session:
         self.tracker.sync(self.entries.values())
 
 
-_PREFIXES = {"retriever": "fusion"}
+_PREFIXES = {"retriever": "fusion", "mined": "mined"}
 _GROUPS = {"checkpoint": "train", "mined": "refresh", "vectors": "refresh", "retriever": "retriever",
            "evaluation": "evaluate"}
 
@@ -98,12 +106,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     store, pipeline, tracker = session.store, session.pipeline, session.tracker
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
     measured = _read(evaluation / "metrics.json")
-    kept = None
-    if register_it:
-        kept = register(tracker, tracker.run_id or "", session.name, retriever_dir=store.open(done["build retriever"]),
-                        retriever_digest=done["build retriever"].digest, evaluation=measured,
-                        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
-                        examples=[title for title, _ in _test_texts(corpus)])
+    kept = _registered(session, corpus, done, evaluation) if register_it else None
     facts = _facts(session, corpus, kept, done, datetime.now(UTC).date().isoformat())
     said = verdict(measured, facts) if kept else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
@@ -115,29 +118,62 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     return Finished(tracker.run_id or "", session.name, kept.version if kept else None, measured, said,
                     bool(kept and kept.promoted), str(report), str(contracts),
                     tracker.link() or f"mlflow ui --backend-store-uri {tracker.address}", tracker.close(),
-                    _examples(store.open(done["build retriever"]), corpus))
+                    _examples(store.open(done["build retriever"]), corpus), kept.champion if kept else None)
 
 
-def _facts(session: Session, corpus: Corpus, kept: Registration | None, done: Mapping[str, Artifact],
+@dataclass(frozen=True)
+class Kept(Decision):
+    """A registered version and what became of it at the gates; reused: the retriever was a version already."""
+
+    version: str = ""
+    reused: bool = False
+
+
+def _registered(session: Session, corpus: Corpus, done: Mapping[str, Artifact], evaluation: Path) -> Kept:
+    """Make the retriever a version, and the champion where the gates hold."""
+    tracker, pipeline, retriever = session.tracker, session.pipeline, done["build retriever"]
+    folder = session.store.open(retriever)
+
+    def remeasure(champion: Path) -> tuple[Score, Score]:
+        session.say("    the champion was measured on other data: both are scored on the labels that they share")
+        ours, theirs = on_shared_labels([Retriever.load(folder), Retriever.load(champion)], corpus)
+        return ours, theirs
+
+    made = register(
+        tracker, tracker.run_id or "", session.name, retriever_dir=folder, retriever_digest=retriever.digest,
+        score=Score(_read(evaluation / "metrics.json"), _read(evaluation / "deciles.json")),
+        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
+        facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
+               EXAMPLES: json.dumps([title[:EXAMPLE] for title, _ in _test_texts(corpus)])})
+    decision = contest(tracker, session.name, made.version, remeasure,
+                       edited=lambda: with_edits(session.store, tracker, session.name, made.version))
+    return Kept(**vars(decision), version=made.version, reused=made.reused)
+
+
+def _facts(session: Session, corpus: Corpus, kept: Kept | None, done: Mapping[str, Artifact],
            date: str) -> ReportFacts:
     pipeline, store = session.pipeline, session.store
     reigns = kept is not None and kept.champion is not None and kept.champion["version"] == kept.version
     curves: dict[str, list[dict[str, float]]] = {}
+    mined: dict[str, list[dict[str, float]]] = {}
     seconds: dict[str, float] = {}
     for step in pipeline.steps:
         if step.kind == "checkpoint":
             curves.setdefault(step.name.partition(" ")[0], []).extend(
                 _read(store.open(done[step.name]) / "metrics.json"))
+        if step.kind == "mined":
+            mined.setdefault(step.name.split(" ")[1], []).extend(_read(store.open(done[step.name]) / "metrics.json"))
         seconds[step.name] = (store.get_ref("timings", slug(step.name)) or {}).get("seconds", 0.0)
     return ReportFacts(
         title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",
         version=kept.version if kept else None, command=session.config.command,
         data={"name": corpus.name, "train": corpus.n_queries, "test": len(corpus.sides["test"]),
               "labels": corpus.n_labels, "digest": pipeline.data_digest},
-        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves,
+        settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, mined=mined,
         champion=kept.champion if kept and not reigns else None,
         promoted=kept is not None and (kept.promoted or reigns),
-        reason=kept.reason if kept else "not registered", seconds=seconds, date=date)
+        reason=kept.reason if kept else "not registered", seconds=seconds, date=date, gates=kept.gates if kept else (),
+        contract=_read(store.open(done["check tables"]) / "contract.json"))
 
 
 def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts, page: Path) -> None:
@@ -183,7 +219,7 @@ def _test_texts(corpus: Corpus) -> list[tuple[str, str]]:
 
     n = len(corpus.sides["test"])
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
-    return [(titles[row], contents[row]) for row in (n * part // EXAMPLES for part in range(min(EXAMPLES, n)))]
+    return [(titles[row], contents[row]) for row in (n * part // SHOWN for part in range(min(SHOWN, n)))]
 
 
 def _read(path: Path) -> Any:

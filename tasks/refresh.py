@@ -1,7 +1,8 @@
 """Refreshing between rounds: embed with the newest checkpoint, mine what the next round trains on."""
 
+import json
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from data_contracts.check import validate
 from data_contracts.schemas import SCHEMAS, kind_of
 from tasks.graphs import contract_view
 from tasks.steps import Job, Step
+from xcmodels import seeds
 from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Mined, Round, Vectors
+from xcmodels.mining import hardness
 from xcmodels.training import device
 
 SHARD = 1 << 20   # rows of a shard that a contract is held against
@@ -52,7 +55,11 @@ def mine(method: Method, round_: Round, job: Job) -> None:
         vectors: Vectors = {name: partial(np.load, job.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}
     else:
         vectors = _vectors(method, round_.stage, corpus, job.inputs["start"])
+    vectors = {name: cache(make) for name, make in vectors.items()}
     mined = method.mine(vectors, corpus, round_)
+    measured = hardness(mined, vectors, corpus, seeds.generator(method.seed, "hardness", round_.name))
+    (job.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **measured}]) + "\n")
+    job.say(", ".join(f"{name} {value:.3g}" for name, value in measured.items()))
     rows = corpus.training_rows()
     if (clusters := mined.clusters) is not None:
         np.save(job.out / CLUSTERS, clusters)

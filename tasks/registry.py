@@ -8,8 +8,11 @@ from tasks.mlflow_client import Client
 from tasks.tracking import Tracker
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-DIGEST, TEST, METRICS, PROMOTIONS = "xc.retriever", "xc.test", "xc.metrics", "xc.promotions"
+DIGEST, TEST, METRICS, DECILES = "xc.retriever", "xc.test", "xc.metrics", "xc.deciles"
+DATA, COMMIT, CONTRACTS = "xc.data", "xc.commit", "xc.contracts"
+GATES, PROMOTIONS = "xc.gates", "xc.promotions"
 EXAMPLES = "xc.examples"          # a few texts of the test set
+BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: the trained version, the digest of the edits
 INSIDE = "artifacts/retriever"    # where the retriever is in the model's folder
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
@@ -29,19 +32,6 @@ def version_at(client: Client, name: str, alias: str) -> Version | None:
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
             return None
         raise
-
-
-def data_digest(client: Client, version: Version) -> str:
-    """Return the digest of the data that a version was trained on, by the tags of its run; "" where it is gone."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        tags = client.get_run(version.run_id).data.tags
-    except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return ""
-        raise
-    return next((value for key, value in sorted(tags.items()) if key.startswith("xc.data.")), "")
 
 
 def registered_digests(tracker: Tracker) -> set[str]:

@@ -6,8 +6,8 @@ come from anybody, so each is made inert and then escaped. Nothing tells the tim
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,24 @@ from typing import Any
 import numpy as np
 
 from data_contracts.page import inert
-from tasks.report_charts import Chart, Z, draw_calibration, draw_deciles, draw_learning
+from tasks.gates import Gate
+from tasks.report_charts import (
+    Chart,
+    Z,
+    draw_calibration,
+    draw_deciles,
+    draw_frequencies,
+    draw_hardness,
+    draw_learning,
+    draw_lengths,
+)
 from tasks.report_text import clean, counted, signed, span, version_name
-from xcmodels import metrics, seeds
+from xcmodels import metrics
 from xcmodels.corpus import Corpus, Ragged, Texts
 
 NUMBERS = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
 CHARTS = 8                # stages that get a learning curve
-EXAMPLES = 8              # test queries shown, half of them right where there are enough of both
+EXAMPLES = 8              # test queries shown: the surest right ones, and the surest wrong ones
 LABELS = 8                # labels shown as over-predicted, and as under-predicted
 ROWS = 200                # rows of a table of settings or steps
 
@@ -39,11 +49,14 @@ class ReportFacts:
     settings: dict[str, Any]               # flat
     changed: dict[str, Any]                # the settings that differ from the preset
     curves: dict[str, list[dict[str, float]]]  # stage -> {"epoch", "loss", ...} an epoch
-    champion: dict[str, Any] | None        # {"version", "metrics"} of the champion before this run
+    champion: dict[str, Any] | None        # {"version", "metrics", "deciles"} of the champion before this run
     promoted: bool
     reason: str                            # why it was not promoted
     seconds: dict[str, float]              # step -> seconds
     date: str
+    mined: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)    # stage -> hardness an epoch
+    gates: Sequence[Gate] = ()
+    contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}
 
 
 @dataclass(frozen=True)
@@ -75,19 +88,20 @@ def build(corpus: Corpus, evaluation: Path, facts: ReportFacts) -> str:
                               lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters.update(clean=clean, count=counted, span=span)
     found = Found.load(corpus, evaluation)
-    drawn = _charts(found, facts)
+    drawn = _charts(corpus, found, facts)
     return environment.get_template("report.html").render(
         facts=facts, verdict=verdict(found.measured, facts), numbers=_numbers(found, facts),
         points=len(found.judged.rows), left_out=found.judged.left_out,
-        quality=[chart for chart in drawn if not chart.name.startswith("learning")],
-        learning=[chart for chart in drawn if chart.name.startswith("learning")], stages=len(facts.curves),
-        labels=_labels(corpus, found), sample=_sample(corpus, found), copies=_copies(corpus), settings=_settings(facts),
-        rows=ROWS, command="\n".join(inert(line, 2000) for line in facts.command.splitlines()[:50]))
+        quality=drawn["quality"], learning=drawn["learning"], profile=drawn["profile"], stages=len(facts.curves),
+        labels=_labels(corpus, found), extremes=_extremes(corpus, found), copies=_copies(corpus),
+        settings=_settings(facts), rows=ROWS,
+        command="\n".join(inert(line, 2000) for line in facts.command.splitlines()[:50]))
 
 
 def plots(corpus: Corpus, evaluation: Path, facts: ReportFacts) -> dict[str, bytes]:
-    """Return the page's charts as SVG files by name: `deciles`, `calibration`, `learning-<number>-<stage>`."""
-    return {chart.name: chart.svg for chart in _charts(Found.load(corpus, evaluation), facts)}
+    """Return the page's charts as SVG files by name: `deciles`, `calibration`, `learning-<number>-<stage>`, ..."""
+    drawn = _charts(corpus, Found.load(corpus, evaluation), facts)
+    return {chart.name: chart.svg for charts in drawn.values() for chart in charts}
 
 
 def verdict(measured: Mapping[str, float], facts: ReportFacts) -> str:
@@ -129,14 +143,19 @@ def intervals(found: Found) -> dict[str, tuple[float, float]]:
     return {name: (float(low), float(high)) for name, (low, high) in out.items()}
 
 
-def _charts(found: Found, facts: ReportFacts) -> list[Chart]:
-    """Draw what there is data for."""
-    top = found.judged.labels[:, 0] >= 0
-    drawn = [draw_deciles(found.deciles, len(found.inverse)),
-             draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])]
-    drawn += [draw_learning(number, clean(stage, 40), points)
-              for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)]
-    return [chart for chart in drawn if chart is not None]
+def _charts(corpus: Corpus, found: Found, facts: ReportFacts) -> dict[str, list[Chart]]:
+    """Draw what there is data for, by section."""
+    top, before = found.judged.labels[:, 0] >= 0, (facts.champion or {}).get("deciles", ())
+    drawn: dict[str, list[Chart | None]] = {
+        "quality": [draw_deciles(found.deciles, len(found.inverse), before),
+                    draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])],
+        "learning": [draw_learning(number, clean(stage, 40), points)
+                     for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)]
+                    + [draw_hardness(number, clean(stage, 40), points)
+                       for number, (stage, points) in enumerate(list(facts.mined.items())[:CHARTS], 1)],
+        "profile": [draw_frequencies(corpus.frequencies()),
+                    draw_lengths(corpus.sides["train"].ragged.lengths[:corpus.n_queries])]}
+    return {section: [chart for chart in charts if chart is not None] for section, charts in drawn.items()}
 
 
 def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
@@ -169,14 +188,15 @@ def _labels(corpus: Corpus, found: Found) -> dict[str, list[dict[str, Any]]]:
     return out
 
 
-def _sample(corpus: Corpus, found: Found) -> list[dict[str, Any]]:
-    """Return some test queries, drawn with a fixed seed, half of them with a wrong first prediction if possible."""
-    judged, draw = found.judged, seeds.generator(0, "report sample")
-    right, wrong = (draw.permutation(np.flatnonzero(judged.hits[:, 0] == hit)) for hit in (True, False))
+def _extremes(corpus: Corpus, found: Found) -> list[dict[str, Any]]:
+    """Return the test queries whose first prediction is the surest, as many right as wrong ones if possible."""
+    judged = found.judged
+    surest = np.argsort(-found.scores[:, 0], kind="stable")
+    right, wrong = (surest[judged.hits[surest, 0] == hit] for hit in (True, False))
     n = min(len(right), max(EXAMPLES // 2, EXAMPLES - len(wrong)))
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
     texts, starts, out = _label_texts(corpus), np.cumsum(judged.positives) - judged.positives, []
-    for i in (*sorted(right[:n]), *sorted(wrong[:EXAMPLES - n])):
+    for i in (*right[:n], *wrong[:EXAMPLES - n]):
         true = judged.truth_labels[starts[i]:starts[i] + judged.positives[i]]
         best = zip(judged.labels[i, :5], found.scores[i, :5], judged.hits[i, :5], strict=True)
         row = int(judged.rows[i])

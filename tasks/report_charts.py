@@ -3,7 +3,7 @@
 import io
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,13 @@ class Chart:
         return "data:image/svg+xml;base64," + b64encode(self.svg).decode()
 
 
-def draw_deciles(table: list[dict[str, float]], n_labels: int) -> Chart:
-    """Draw what each decile of labels adds to P@5 and PSP@5, over how much of its positives is found."""
+def draw_deciles(table: list[dict[str, float]], n_labels: int,
+                 champion: Sequence[Mapping[str, float]] = ()) -> Chart:
+    """Draw what each decile of labels adds to P@5 and PSP@5, over how much of its positives is found.
+
+    champion: the same rows of the champion, where it was measured on the same test queries.
+    """
+    before = {row["decile"]: row["recall/5"] for row in champion if row["positives"]}
     shown, places = [row for row in table if row["positives"]], np.array([row["decile"] for row in table])
     rarest, tail, head = table[:3], shown[0], shown[-1]
     total = {name: sum(row[name] for row in table) for name in ("P/5", "PSP/5", "labels")}
@@ -64,17 +69,59 @@ def draw_deciles(table: list[dict[str, float]], n_labels: int) -> Chart:
         above.bar(places + 0.2, [row["PSP/5"] for row in table], 0.38, color=SECOND, hatch="///", label="PSP@5")
         above.set_ylabel("points added")
         above.legend(bbox_to_anchor=(0, 1), ncols=2)
-        below.plot([row["decile"] for row in shown], [row["recall/5"] for row in shown], color=INK, marker="o", ms=5)
+        below.plot([row["decile"] for row in shown], [row["recall/5"] for row in shown], color=INK, marker="o", ms=5,
+                   label="this one")
+        if before:
+            below.plot(list(before), list(before.values()), color=SOFT, linestyle="--", marker="x", label="champion")
+            below.legend(bbox_to_anchor=(0, 1), ncols=2)
         below.set(ylim=(0, 103), ylabel="recall@5, %", xticks=range(1, 11),
                   xlabel="decile of labels: 1 rarest, 10 most frequent")
         svg = _svg(figure)
     rows = [(f"{row['decile']:.0f}", f"{row['labels']:,.0f}",
              "–".join(f"{end:,.0f}" for end in sorted({row["min_frequency"], row["max_frequency"]})),
              f"{row['positives']:,.0f}", f"{row['P/5']:.2f}", f"{row['PSP/5']:.2f}",
-             f"{row['recall/5']:.1f}" if row["positives"] else "–") for row in table]
+             f"{row['recall/5']:.1f}" if row["positives"] else "–",
+             f"{before[row['decile']]:.1f}" if row["decile"] in before else "–") for row in table]
     return Chart("deciles", "By label frequency",
                  "Bars: what each decile of labels adds to P@5 and to PSP@5; line: its recall@5", finding,
-                 ("Decile", "Labels", "In training", "Test positives", "P@5", "PSP@5", "Recall@5"), rows, svg)
+                 ("Decile", "Labels", "In training", "Test positives", "P@5", "PSP@5", "Recall@5", "Champion's"),
+                 rows, svg)
+
+
+def draw_frequencies(frequencies: np.ndarray) -> Chart:
+    """Draw how many labels occur never, once, twice, 3 to 4, 5 to 8 times, ... in the training queries."""
+    few, never = (100 * (frequencies <= most).mean() for most in (5, 0))
+    return _histogram(
+        "frequencies", "How often labels occur", ("labels", "training queries of a label"), frequencies,
+        f"{few:.0f}% of the labels have five training queries or fewer, {never:.0f}% none; half have at most "
+        f"{np.median(frequencies):,.0f}, the most frequent has {frequencies.max(initial=0):,}.")
+
+
+def draw_lengths(tokens: np.ndarray) -> Chart:
+    """Draw how many tokens the training queries have, as far as they are read."""
+    longest = tokens.max(initial=0)
+    return _histogram(
+        "lengths", "How long texts are", ("queries", "tokens of a text"), tokens,
+        f"Half of the training queries have at most {np.median(tokens):,.0f} tokens, one in ten "
+        f"{np.quantile(tokens, 0.9):,.0f} or more; {100 * (tokens == longest).mean():.1f}% have {longest:,}, the most "
+        "that is read of one.")
+
+
+def _histogram(name: str, title: str, of: tuple[str, str], values: np.ndarray, finding: str) -> Chart:
+    """Draw how many of what (n,) has 0, 1, 2, 3 to 4, 5 to 8, ... of something; of: (what, of what)."""
+    place = np.where(values > 0, np.ceil(np.log2(np.maximum(values, 1))).astype(int) + 1, 0)
+    counts = np.bincount(place)
+    shares = 100 * counts / max(len(values), 1)
+    names = ["0", *(f"{2**i // 2 + 1:,}–{2**i:,}" if i > 1 else f"{2**i}" for i in range(len(counts) - 1))]
+    with _figure(2.6) as figure:
+        axes = figure.subplots()
+        axes.bar(range(len(counts)), shares, 0.8, color=FIRST)
+        axes.set(ylabel=f"{of[0]}, %", xlabel=of[1])
+        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+        svg = _svg(figure)
+    rows = [(each, f"{count:,}", f"{share:.1f}") for each, count, share in zip(names, counts, shares, strict=True)]
+    return Chart(name, title, f"Bars: share of the {of[0]} by {of[1]}", finding,
+                 (of[1].capitalize(), of[0].capitalize(), "%"), rows, svg)
 
 
 def draw_calibration(scores: np.ndarray, hits: np.ndarray) -> Chart | None:
@@ -147,8 +194,7 @@ def draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Ch
         svg = _svg(figure)
     rows = [(f"{point['epoch']:g}", *(f"{point[name]:.5g}" if name in point else "–" for name in names))
             for point in points]
-    slug = re.sub("[^a-z0-9]+", "-", stage.lower()).strip("-")
-    return Chart(f"learning-{number}-{slug}".strip("-"), stage,
+    return Chart(f"learning-{number}-{_slug(stage)}".strip("-"), stage,
                  f"Line: {', '.join(clean(name, 20) for name in drawn)} by epoch", finding,
                  ("Epoch", *(clean(name, 20).capitalize() for name in names)), rows, svg)
 
@@ -169,6 +215,44 @@ def _learning_finding(loss: list[float], epochs: list[float]) -> str:
         end = f"it {'had levelled off' if share < 5 else 'was still falling'}: {end}"
     fell = f" {100 * (first - last) / first:.0f}%," if first > 0 else ""
     return f"The loss fell{fell} {moved}; {end}."
+
+
+def _slug(stage: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", stage.lower()).strip("-")
+
+
+def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]) -> Chart | None:
+    """Draw how near a query lies to what was mined for it, epoch by epoch, between what is its own and what is random.
+
+    points: "epoch" and what `xcmodels.mining.hardness` returns; None where nothing that it measures was mined.
+    """
+    names = [name for name in ("positives", "mates", "negatives", "random", "strangers")
+             if all(np.isfinite(point.get(name, np.nan)) for point in points)]
+    if not points or not names:
+        return None
+    titles = {"positives": "own labels", "negatives": "mined negatives", "random": "any label",
+              "mates": "queries of its cluster", "strangers": "any query"}
+    first, last = points[0], points[-1]
+    finding = "; ".join(
+        f"{titles[hard]} score {last[hard]:.2f} against {last[easy]:.2f} of {titles[easy]}"
+        + (f" and {last['positives']:.2f} of its {titles['positives']}" if hard == "negatives" else "")
+        for hard, easy in (("negatives", "random"), ("mates", "strangers")) if hard in names)
+    if "negatives" in names:
+        finding += (f"; for {last['harder']:.0f}% of the queries one of them scores above one of their own"
+                    + (f", {first['harder']:.0f}% at first" if len(points) > 1 else ""))
+    with _figure(2.9) as figure:
+        axes = figure.subplots()
+        for name, line in zip(names, ("o-", "s--", "^-.", "x:", "+:"), strict=False):
+            axes.plot([point["epoch"] for point in points], [point[name] for point in points], line, label=titles[name],
+                      color=FIRST if name in ("positives", "mates") else SECOND if name == "negatives" else SOFT)
+        axes.set(xlabel="epoch of the refresh", ylabel="inner product")
+        axes.legend(bbox_to_anchor=(0, 1), ncols=2)
+        svg = _svg(figure)
+    head = ["epoch", *names, *(["harder"] if "negatives" in names else [])]
+    rows = [[f"{point[name]:.4g}" for name in head] for point in points]
+    return Chart(f"mined-{number}-{_slug(stage)}".strip("-"), f"What was mined for {stage}",
+                 "Lines: how near a query lies to each kind, by epoch", f"At epoch {last['epoch']:g} {finding}.", head,
+                 rows, svg)
 
 
 @contextmanager

@@ -43,25 +43,17 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
     NAME alone is its champion, or its newest version without one; None is the only model there is. Raises UsageError
     with the nearest name.
     """
-    nothing = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
     if tracker.embedded and not (tracker.home / "mlflow.db").exists():
-        raise nothing    # making a database takes seconds
+        model_name(tracker)    # says so; making a database takes seconds
     name, mark, which = _parsed(spec or "")
     with tracker.required() as client:
         # One look where the name is right: what follows an alias asks every second.
         version = version_at(client, name, which if mark else CHAMPION) if name and mark != "/" else None
         if version is not None and DIGEST in version.tags:
             return version
-        models = {model.name: model for model in client.search_registered_models()}
-        if not models:
-            raise nothing
-        if spec is None and len(models) > 1:
-            raise UsageError(f"there are {len(models)} models: {', '.join(models)}", hint="name one of them")
-        name = next(iter(models)) if spec is None else name
-        if name not in models:
-            raise UsageError(f"no model {name!r}{did_you_mean(name, list(models))}")
+        name = model_name(tracker, None if spec is None else name)
         versions = {str(each.version): each for each in client.search_model_versions(f"name = '{name}'")}
-        number = _number(name, mark, which, models[name].aliases, versions)
+        number = _number(name, mark, which, client.get_registered_model(name).aliases, versions)
         if not versions[number].tags.get(DIGEST):
             raise UsageError(f"{name}/{number} was not registered by xc", hint=f"name another version of {name}")
         return versions[number]
@@ -74,6 +66,22 @@ def folder_of(tracker: Tracker, version: Version) -> Path:
         return folder
     with tracker.required() as client:
         return _fetched(tracker, client, version, digest)
+
+
+def model_name(tracker: Tracker, name: str | None = None) -> str:
+    """Return the name of a registered model, None meaning the only one. Raises UsageError with the nearest name."""
+    nothing = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
+    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
+        raise nothing    # making a database takes seconds
+    with tracker.required() as client:
+        models = [model.name for model in client.search_registered_models()]
+    if not models:
+        raise nothing
+    if name is None and len(models) > 1:
+        raise UsageError(f"there are {len(models)} models: {', '.join(models)}", hint="name one of them")
+    if name is not None and name not in models:
+        raise UsageError(f"no model {name!r}{did_you_mean(name, models)}")
+    return models[0] if name is None else name
 
 
 def _parsed(spec: str) -> tuple[str, str, str]:

@@ -17,30 +17,34 @@ from pathlib import Path
 from typing import Any
 
 from tasks.artifacts import Artifact, digest_of
-from tasks.register import promote, register
-from tasks.tracking import Tracker
+from tasks.gates import Score
+from tasks.promotion import contest, move
+from tasks.register import register
+from tasks.registry import DATA, EXAMPLES
 from tests import tiny
 from tests.conftest import ROOT
 from xcmodels.corpus import Texts
 
-DATA = "d" * 64
-EXAMPLES = ["an oak of the forest", "ذئب في الجبل", "the <b>sea</b> seal"]
+DIGEST = "d" * 64    # of the data
+TEXTS = ["an oak of the forest", "ذئب في الجبل", "the <b>sea</b> seal"]
 
 
-class World:
+class World(tiny.World):
     """A home with an MLflow database, in which tiny retrievers are registered as versions of "xc"."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.store, self.tracker = home, tiny.fresh_store(home), Tracker(home)
-        self.run = self.tracker.start("k1", experiment="xc", name="tiny", params={}, config_yaml="",
-                                      data={"tiny": {"path": "raw", "digest": DATA}}, tags={})
+        super().__init__(home)
+        self.home = home
 
-    def register(self, seed: int = 0, p1: float = 60.0, titles: list[str] | None = None) -> str:
-        """Register a retriever, maybe with other label texts; -> its version, champion where it is the best so far."""
+    def add(self, seed: int = 0, p1: float = 60.0, titles: list[str] | None = None) -> str:
+        """Register a retriever, maybe with other label texts; -> its version, champion where the gates hold."""
         artifact = self._named(titles) if titles else tiny.publish(self.store, seed)
-        return register(self.tracker, self.run or "", "xc", retriever_dir=self.store.open(artifact),
-                        retriever_digest=artifact.digest, test_digest="test 1", card="# card", examples=EXAMPLES,
-                        evaluation={"P/1": p1, "index/classifier/recall/100": 99.5}).version
+        score = Score({"P/1": p1, "PSP/5": 50.0, "index/classifier/recall/100": 99.5})
+        version = register(self.tracker, self.run or "", "xc", retriever_dir=self.store.open(artifact),
+                           retriever_digest=artifact.digest, score=score, test_digest="test 1", card="# card",
+                           facts={EXAMPLES: json.dumps(TEXTS), DATA: DIGEST}).version
+        contest(self.tracker, "xc", version)
+        return version
 
     def _named(self, titles: list[str]) -> Artifact:
         def write(out: Path) -> None:
@@ -58,7 +62,7 @@ class World:
     def promote(self, version: str) -> None:
         """Make a version the champion, whatever it scored."""
         with self.tracker.required() as client:
-            promote(client, "xc", version, "a test asks for it")
+            move(client, "xc", version, "a test asks for it", how="forced")
 
     def digest(self, seed: int = 0) -> str:
         """Return the digest of a retriever."""

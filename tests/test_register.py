@@ -1,4 +1,4 @@
-"""Retrievers as versions: made once, loaded anywhere, promoted only where they are better on the same test set."""
+"""Retrievers as versions: made once, found by name, loaded anywhere, their files verified."""
 
 import json
 import os
@@ -13,50 +13,26 @@ import pytest
 
 from data_contracts.errors import DamagedArtifact, ServerError, UsageError
 from tasks.artifacts import Artifact
+from tasks.gates import Score
 from tasks.model_card import model_card
-from tasks.register import register
-from tasks.registry import champion_of, registered_digests
+from tasks.promotion import Decision
+from tasks.register import Registered, register
+from tasks.registry import registered_digests
 from tasks.resolve import resolve
 from tasks.tracking import Tracker
 from tests import tiny
 from xcmodels.retrieval import Retriever
 
 
-class World:
-    """A store with an MLflow database, a run in it, and a short way to register tiny retrievers."""
-
-    def __init__(self, home, uri=None):
-        self.store, self.tracker = tiny.fresh_store(home), Tracker(home, uri)
-        self.run = self.tracker.start("k1", experiment="xc", name="tiny", params={}, config_yaml="", data={}, tags={})
-
-    def publish(self, seed=0):
-        return tiny.publish(self.store, seed)
-
-    def register(self, seed, p1, test="test 1", name="xc", **more):
-        artifact = self.publish(seed)
-        return register(self.tracker, self.run or "", name, retriever_dir=self.store.open(artifact),
-                        retriever_digest=artifact.digest, evaluation={"P/1": p1, "P/5": 1.0}, test_digest=test,
-                        card=f"# card of {seed}", **more)
-
-    def versions(self, name="xc"):
-        with self.tracker.required() as client:
-            return sorted(client.search_model_versions(f"name = '{name}'"), key=lambda each: int(each.version))
-
-    def aliases(self):
-        with self.tracker.required() as client:
-            return {alias: str(version) for alias, version in client.get_registered_model("xc").aliases.items()}
-
-
 @pytest.fixture
 def world(tmp_path):
-    return World(tmp_path / "my home")
+    return tiny.World(tmp_path / "my home")
 
 
 def test_the_pyfunc_answers_as_the_retriever_does(world):
     import mlflow
 
-    result = world.register(0, 60.0)
-    assert (result.version, result.reused, result.promoted, result.champion) == ("1", False, True, None)
+    assert world.enter(0) == Decision(True, "there was no champion")
     retriever = Retriever.load(world.store.open(world.publish()))
     contents = ["", "of the forest", "", "", ""]
     with tiny.global_uri(world.tracker.uri):
@@ -91,7 +67,7 @@ ELSEWHERE = """
 
 
 def test_the_model_loads_where_the_project_is_not_installed(world, tmp_path):
-    world.register(0, 60.0)
+    world.enter(0)
     script = textwrap.dedent(ELSEWHERE).format(root=str(Path(__file__).parents[1]),
                                                uri=world.tracker.uri, queries=tiny.QUERIES)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -103,33 +79,31 @@ def test_the_model_loads_where_the_project_is_not_installed(world, tmp_path):
 
 
 def test_registered_twice_is_one_version(world):
-    first, second = world.register(0, 60.0), world.register(0, 60.0)
-    assert (second.version, second.reused, second.promoted) == (first.version, True, False)
-    assert second.reason == "it is the champion already"
+    assert (world.register(0), world.register(0)) == (Registered("1", False), Registered("1", True))
     [version] = world.versions()
     assert version.description == "# card of 0"
     assert version.tags["xc.retriever"] == world.publish().digest
-    assert json.loads(version.tags["xc.metrics"]) == {"P/1": 60.0, "P/5": 1.0}
+    assert json.loads(version.tags["xc.metrics"]) == {"P/1": 60.0, "PSP/5": 50.0}
     assert registered_digests(world.tracker) == {world.publish().digest}
 
 
 def test_the_retriever_is_linked_rather_than_copied(world):
-    world.register(0, 60.0)
+    world.register(0)
     original = world.store.open(world.publish()) / "frequencies.npy"
     [copy] = (world.store.home / "mlartifacts").rglob("frequencies.npy")
     assert copy.samefile(original)
 
 
-@pytest.mark.parametrize("step", ["tasks.logged_model._link", "tasks.register._verdict", "tasks.register.promote"])
+@pytest.mark.parametrize("step", ["tasks.logged_model._link", "tasks.promotion._judged", "tasks.promotion.move"])
 def test_a_registration_that_was_cut_off_is_completed(world, monkeypatch, step):
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError("killed")
 
     with monkeypatch.context() as patched:
         patched.setattr(step, fail)
         with pytest.raises((ServerError, shutil.Error)):
-            world.register(0, 60.0)
-    world.register(0, 60.0)
+            world.enter(0, 60.0)
+    world.enter(0, 60.0)
     assert [version.status for version in world.versions()] == ["READY"]
     assert world.aliases() == {"champion": "1", "challenger": "1"}
     with world.tracker.required() as client:
@@ -138,68 +112,24 @@ def test_a_registration_that_was_cut_off_is_completed(world, monkeypatch, step):
     assert resolve(world.tracker).digest == world.publish().digest
 
 
-def test_the_better_one_on_the_same_test_set_becomes_the_champion(world):
-    world.register(0, 60.0)
-    worse = world.register(1, 59.0)
-    assert (worse.promoted, worse.reason) == (False, "P@1 59.00 against 60.00 of champion v1 (-1.00)")
-    assert worse.champion == {"version": "1", "metrics": {"P/1": 60.0, "P/5": 1.0}}
-    assert world.aliases() == {"champion": "1", "challenger": "2"}
-    assert not world.register(2, 60.0).promoted    # a tie changes nothing
-    better = world.register(3, 61.5)
-    assert (better.promoted, better.reason) == (True, "P@1 61.50 against 60.00 of champion v1 (+1.50)")
-    assert world.aliases() == {"champion": "4", "challenger": "4"}
-    assert not world.register(4, float("nan")).promoted
-    [record] = json.loads(world.versions()[3].tags["xc.promotions"])
-    assert {key: record[key] for key in ("from", "to", "why")} == {"from": "1", "to": "4", "why": better.reason}
-    assert record["when"] and record["who"]
-
-
-def test_another_test_set_promotes_nothing_unless_the_champion_is_measured_on_it(world):
-    world.register(0, 60.0)
-    other = world.register(1, 70.0, test="test 2")
-    assert not other.promoted
-    assert "another test set" in other.reason
-    assert other.champion == {"version": "1", "metrics": {}}
-    asked = []
-
-    def remeasure(version):
-        asked.append(version.version)
-        return {"P/1": 65.0}
-
-    again = world.register(1, 70.0, test="test 2", remeasure=remeasure)
-    assert (again.version, again.reused, again.promoted) == ("2", True, True)
-    assert again.champion == {"version": "1", "metrics": {"P/1": 65.0}}
-    assert [str(each) for each in asked] == ["1"]
-
-
 def test_a_version_measured_anew_carries_the_new_measurement(world):
-    world.register(0, 60.0)
-    world.register(0, 66.0, test="test 2")
+    world.enter(0, 60.0)
+    world.enter(0, 66.0, test="test 2")
     [version] = world.versions()
     assert (version.tags["xc.test"], json.loads(version.tags["xc.metrics"])["P/1"]) == ("test 2", 66.0)
-
-
-def test_a_champion_that_was_deleted_is_replaced(world):
-    world.register(0, 60.0)
-    world.register(1, 50.0)
-    with world.tracker.required() as client:
-        client.delete_model_version("xc", "1")
-        assert champion_of(client, "xc") is None
-    result = world.register(1, 50.0)
-    assert (result.version, result.promoted, result.reason) == ("2", True, "there was no champion")
 
 
 def test_an_alias_that_names_a_deleted_version_is_no_champion(world):
     """Databases of other origin may keep such an alias; MLflow's own drops it with the version."""
     import sqlite3
 
-    world.register(0, 60.0)
-    world.register(1, 50.0)
+    world.enter(0, 60.0)
+    world.enter(1, 50.0)
     with sqlite3.connect(world.store.home / "mlflow.db") as database:
         database.execute("UPDATE model_versions SET current_stage = 'Deleted_Internal' WHERE version = 1")
     with pytest.raises(UsageError, match="version 1, which was deleted"):
         resolve(world.tracker, "xc")
-    assert world.register(1, 50.0).promoted
+    assert world.enter(1, 50.0).promoted
     assert resolve(world.tracker, "xc").version == "2"
 
 
@@ -222,9 +152,9 @@ def test_misspelt_names_get_the_nearest(pair, spec, said):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Two versions, the first of them the champion."""
-    world = World(tmp_path_factory.mktemp("pair") / "home")
-    world.register(0, 60.0)
-    world.register(1, 50.0)
+    world = tiny.World(tmp_path_factory.mktemp("pair") / "home")
+    world.enter(0, 60.0)
+    world.enter(1, 50.0)
     return world
 
 
@@ -244,24 +174,24 @@ def test_a_run_that_mlflow_had_not_heard_of_is_registered_all_the_same(tmp_path,
 
     with monkeypatch.context() as patched:
         patched.setattr(Tracker, "_connected", down)
-        world = World(tmp_path / "home")
+        world = tiny.World(tmp_path / "home")
         assert world.run is None
         with pytest.raises(ServerError):
-            world.register(0, 60.0)
-    assert world.register(0, 60.0).promoted
+            world.enter(0, 60.0)
+    assert world.enter(0, 60.0).promoted
     assert world.versions()[0].run_id == world.tracker.run_id
 
 
 def test_several_models_have_to_be_told_apart(world):
-    world.register(0, 60.0)
-    world.register(0, 60.0, name="other")
+    world.enter(0)
+    world.register(0, name="other")
     with pytest.raises(UsageError, match="there are 2 models: other, xc"):
         resolve(world.tracker)
     assert resolve(world.tracker, "other").name == "other"
 
 
 def test_without_the_object_the_copy_in_mlflow_serves_if_it_is_whole(world):
-    world.register(0, 60.0)
+    world.enter(0, 60.0)
     artifact = world.publish()
     shutil.rmtree(world.store.home / artifact.path)
     found = resolve(world.tracker)
@@ -275,7 +205,7 @@ def test_without_the_object_the_copy_in_mlflow_serves_if_it_is_whole(world):
 
 
 def test_a_damaged_object_is_not_served(world):
-    world.register(0, 60.0)
+    world.enter(0, 60.0)
     file = world.store.home / Artifact.of(world.publish().digest).path / "frequencies.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(DamagedArtifact, match=r"frequencies\.npy"):
@@ -285,13 +215,10 @@ def test_a_damaged_object_is_not_served(world):
 def test_what_cannot_be_registered_is_refused(world):
     for name in ("a/b", "a:b", "a@b", " "):
         with pytest.raises(UsageError, match="cannot be the name"):
-            world.register(0, 60.0, name=name)
-    with pytest.raises(UsageError, match=r"no metric 'P@1', did you mean 'P/1'"):
-        world.register(0, 60.0, primary="P@1")
-    artifact = world.publish()
+            world.register(0, name=name)
     with pytest.raises(DamagedArtifact):
-        register(world.tracker, world.run, "xc", retriever_dir=world.store.open(artifact), retriever_digest="0" * 64,
-                 evaluation={"P/1": 1.0}, test_digest="t", card="")
+        register(world.tracker, world.run, "xc", retriever_dir=world.store.open(world.publish()),
+                 retriever_digest="0" * 64, score=Score({"P/1": 1.0}), test_digest="t", card="")
 
 
 def test_a_card_has_its_limits_from_the_measurement():
@@ -309,9 +236,9 @@ def test_a_card_has_its_limits_from_the_measurement():
 @pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="starts a server; set XC_ALL_FAULTS=1")
 def test_a_real_server_hands_out_what_was_registered(tmp_path):
     with tiny.mlflow_server(tmp_path / "server") as (uri, _):
-        world = World(tmp_path / "home", uri)
-        assert world.register(0, 60.0).promoted
-        assert world.register(0, 60.0).reused
+        world = tiny.World(tmp_path / "home", uri)
+        assert world.enter(0, 60.0).promoted
+        assert world.register(0).reused
         assert resolve(world.tracker).folder.parent == world.store.home / "objects"
         for _ in range(2):    # downloaded, then there
             found = resolve(Tracker(tmp_path / "other", uri))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tasks import report, report_charts
+from tasks.gates import Score, weigh
 from tasks.report import ReportFacts, build, intervals, plots, verdict
 from tasks.report_text import clean
 from xcmodels import metrics
@@ -184,7 +185,7 @@ def test_one_query_gives_the_widest_interval(tmp_path):
 
 def test_charts_carry_a_finding_an_alternative_text_and_their_numbers(toy, page):
     drawn = plots(*toy, facts())
-    assert list(drawn) == ["deciles", "calibration", "learning-1-encoder"]
+    assert list(drawn) == ["deciles", "calibration", "learning-1-encoder", "frequencies", "lengths"]
     images = [attributes for tag, attributes in Reader(page).tags if tag == "img"]
     captions = re.findall(r"<figcaption><bdi>(.*?)</bdi></figcaption>", page)
     sources = [image["src"].removeprefix("data:image/svg+xml;base64,") for image in images]
@@ -243,6 +244,47 @@ def test_a_stage_without_a_loss_has_no_chart_and_a_long_one_is_thinned():
     assert [chart.rows[0][0], chart.rows[-1][0]] == ["0", "4999"] and "over 5000 epochs" in chart.finding
 
 
+def test_the_data_are_profiled():
+    chart = report_charts.draw_frequencies(np.array([0, 1, 1, 2, 3, 4, 5, 8, 9, 1200]))
+    assert [row[:2] for row in chart.rows] == [
+        ("0", "1"), ("1", "2"), ("2", "1"), ("3–4", "2"), ("5–8", "2"), ("9–16", "1"), ("17–32", "0"), ("33–64", "0"),
+        ("65–128", "0"), ("129–256", "0"), ("257–512", "0"), ("513–1,024", "0"), ("1,025–2,048", "1")]
+    assert chart.finding == ("70% of the labels have five training queries or fewer, 10% none; half have at most 4, "
+                             "the most frequent has 1,200.")
+    chart = report_charts.draw_lengths(np.array([0, 3, 3, 3, 12, 12]))
+    assert "at most 3 tokens, one in ten 12 or more; 33.3% have 12" in chart.finding
+    assert report_charts.draw_lengths(np.array([0])).rows == [("0", "1", "100.0")]
+
+
+def test_what_was_mined_is_drawn_by_epoch():
+    points = [{"epoch": 3.0, "positives": 0.7, "negatives": 0.5, "random": 0.1, "harder": 20.0, "mates": 0.6,
+               "strangers": 0.2}, {"epoch": 6.0, "positives": 0.8, "negatives": 0.4, "random": 0.05, "harder": 5.0,
+                                   "mates": 0.5, "strangers": 0.1}]
+    chart = report_charts.draw_hardness(1, "joint", points)
+    assert (chart.name, [row[0] for row in chart.rows]) == ("mined-1-joint", ["3", "6"])
+    assert chart.finding == (
+        "At epoch 6 mined negatives score 0.40 against 0.05 of any label and 0.80 of its own labels; queries of its "
+        "cluster score 0.50 against 0.10 of any query; for 5% of the queries one of them scores above one of their own"
+        ", 20% at first.")
+    clusters = report_charts.draw_hardness(1, "encoder", [{"epoch": 5.0, "mates": 0.6, "strangers": 0.2}])
+    assert clusters.head == ["epoch", "mates", "strangers"] and "negatives" not in clusters.finding
+    assert report_charts.draw_hardness(1, "x", [{"epoch": 5.0}]) is None
+    assert report_charts.draw_hardness(1, "x", []) is None
+
+
+def test_the_gates_the_contract_and_the_champions_deciles_are_shown(toy):
+    table = json.loads((toy[1] / "deciles.json").read_text())
+    champion = {"version": "3", "metrics": {"P/1": 10.0}, "deciles": [{**row, "recall/5": 12.34} for row in table]}
+    gates = weigh(Score({"P/1": 9.0, "PSP/5": 9.0}), Score({"P/1": 10.0, "PSP/5": 9.0}))
+    contract = {"rules": 184, "tables": {"labels": 60, "queries.train": 1000}}
+    page = build(*toy, facts(champion=champion, gates=gates, contract=contract))
+    text = Reader(page).text
+    assert "P@1 9.00 10.00 9.50 ✕ fails" in text and "PSP@5 9.00 9.00 8.50 ✓ holds" in text
+    assert "Its contract holds: 184 rules on 2 tables, 1,060 rows." in text
+    assert page.count(">12.3</td>") == sum(row["positives"] > 0 for row in table)
+    assert "The gates" not in Reader(build(*toy, facts())).text
+
+
 def test_labels_predicted_too_often_and_too_seldom(tmp_path):
     truth = [[0], [1], [1], [2]]
     corpus = write_corpus(tmp_path / "corpus", truth, list("abcd"), ["zero", "one", "", *map(str, range(3, 20))])
@@ -253,7 +295,7 @@ def test_labels_predicted_too_often_and_too_seldom(tmp_path):
         ("one", 0, 2, 0), ("uid-2", 0, 1, 0)]
     assert [(row["text"], row["predicted"], row["true"]) for row in labels["over"]] == [
         ("3", 4, 0), ("4", 4, 0), ("5", 4, 0), ("6", 4, 0), ("zero", 4, 1)]
-    sample = report._sample(corpus, found)
+    sample = report._extremes(corpus, found)
     assert [row["right"] for row in sample] == [True, False, False, False]
     assert [row["hit"] for row in sample[0]["predicted"]] == [True, False, False, False, False]
     assert sample[0]["true"] == ["zero"]

@@ -4,10 +4,14 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import psutil
+import pytest
 
 from tests.conftest import ROOT
 from tests.whole_runs import command, objects, settings
@@ -15,16 +19,26 @@ from tests.whole_runs import command, objects, settings
 
 def kill_when(planted: Path, home: Path, ready, number: int, **more: str) -> int:
     """Start a run, send it a signal as soon as `ready(home)`; return its exit code."""
+    return stop_when(planted, home, ready, number, **more)[0]
+
+
+def stop_when(planted: Path, home: Path, ready, number: int, *, without: tuple[str, ...] = (), group: bool = False,
+              **more: str) -> tuple[int, str]:
+    """Start a run, send it, or all of its process group, a signal; -> its exit code, what it said.
+
+    without: variables of the environment that it does not get.
+    """
+    environment = {key: value for key, value in os.environ.items() if key not in without}
     process = subprocess.Popen([sys.executable, "-m", "flows.cli", *command(planted, home, **more)],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                               env={**os.environ, "PYTHONPATH": str(ROOT)})
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+                               env={**environment, "PYTHONPATH": str(ROOT)})
     deadline = time.monotonic() + 120
     while process.poll() is None and not ready(home):
         assert time.monotonic() < deadline, "the run never got there"
         time.sleep(0.01)
-    process.send_signal(number)
-    process.communicate(timeout=60)
-    return process.returncode
+    (os.killpg if group else os.kill)(process.pid, number)
+    said = process.communicate(timeout=60)[1]
+    return process.returncode, said
 
 
 def published(kind: str):
@@ -62,6 +76,54 @@ def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
                        *settings(**long))
     assert code == 0, said
     assert not list(home.glob("scratch/*/steps"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_its_processes_ends_a_run_in_a_line_and_prefect_knows(planted, xc, tmp_path, number):
+    """As `timeout`, a shutdown and a terminal's Ctrl-C send it; Prefect's server is the run's own."""
+    home = tmp_path / "home"
+    code, said = stop_when(planted, home, published("read"), number, group=True,
+                           without=("PREFECT_API_URL", "PREFECT_HOME"))
+    assert code == 130
+    assert said.splitlines()[-2:] == ["error: interrupted", "hint: the same command resumes"]
+    assert "Error" not in said and "Traceback" not in said
+    with sqlite3.connect(home / "prefect" / "prefect.db") as database:
+        states = dict(database.execute("SELECT name, state_type FROM flow_run"))
+    assert states and "RUNNING" not in states.values()
+    assert not [each for each in psutil.process_iter(["cmdline"]) if str(home) in " ".join(each.info["cmdline"] or [])]
+
+
+def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path):
+    from prefect.client.orchestration import get_client
+
+    home = tmp_path / "home"
+    assert kill_when(planted, home, published("read"), signal.SIGKILL) == -signal.SIGKILL
+    killed = json.loads((home / "run" / "flow-run").read_text())["id"]
+    with get_client(sync_client=True) as client:
+        assert client.read_flow_run(killed).state.is_running()
+        code, _, said = xc("prepare", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
+                           *settings())
+        assert code == 0, said
+        assert client.read_flow_run(killed).state.is_crashed()
+        assert not [task for task in client.read_task_runs(limit=200)
+                    if str(task.flow_run_id) == killed and not task.state.is_final()]
+    assert not (home / "run" / "flow-run").exists()
+
+
+@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for retries; set XC_ALL_FAULTS=1")
+def test_a_prefect_server_that_is_killed_is_named(planted, tmp_path):
+    home, words = tmp_path / "home", command(planted, tmp_path / "home")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    with subprocess.Popen([sys.executable, "-m", "flows.cli", *words], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True, env={**environment, "PYTHONPATH": str(ROOT)}) as run:
+        while not published("read")(home):
+            assert run.poll() is None
+            time.sleep(0.1)
+        next(each for each in psutil.Process(run.pid).children() if "server" in each.cmdline()).kill()
+        said = run.communicate(timeout=250)[1].splitlines()
+    assert run.returncode == 5
+    assert "stopped answering" in said[-2] and "the same command resumes" in said[-1]
+    assert not [line for line in said if "Traceback" in line or "ERROR" in line]
 
 
 def test_a_damaged_result_is_refused_and_made_again(whole, planted, xc, tmp_path):

@@ -66,6 +66,17 @@ def test_broken_data_stops_before_anything_downstream(planted, xc, tmp_path):
     assert "text_present" in page and "pair_unique" in page and "trn.json.gz" in page
 
 
+def test_a_prefect_server_that_does_not_start_is_named_with_its_log(planted, tmp_path):
+    home = tmp_path / "home"
+    (home / "prefect").mkdir(parents=True)
+    (home / "prefect" / "prefect.db").write_bytes(b"not a database" * 100)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    done = subprocess.run([sys.executable, "-m", "flows.cli", "prepare", "--data", str(planted), "--home", str(home)],
+                          capture_output=True, text=True, timeout=240, env={**environment, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 5, done.stderr
+    assert "error: Prefect ended with code" in done.stderr and f"{home}/logs/prefect-run.log" in done.stderr
+
+
 @pytest.mark.skipif(subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"],
                                    capture_output=True).returncode != 0, reason="needs a mount namespace of its own")
 def test_a_full_disk_is_named_and_loses_nothing(whole, planted, xc, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import DamagedArtifact, UsageError
 from serving.follow import Follower, Registry
 from tasks.tracking import Tracker
-from tests.served import DATA, World, running
+from tests.served import DIGEST, World, running
 
 
 @pytest.fixture
@@ -23,22 +23,22 @@ def follower_of(world, spec="xc@champion"):
 
 
 def test_a_version_says_what_it_is(world):
-    world.register()
+    world.add()
     follower = follower_of(world, None)
     follower.first()
     served = follower.current
-    assert served.named() == {"name": "xc", "version": "1", "digest": world.digest(), "data": DATA}
+    assert served.named() == {"name": "xc", "version": "1", "digest": world.digest(), "data": DIGEST}
     assert served.recall == {"classifier": 0.995}
 
 
 def test_a_step_takes_what_the_alias_names_now(world):
-    world.register()
+    world.add()
     follower = follower_of(world)
     follower.step()
     first = follower.current
     follower.step()
     assert follower.current is first    # looked at, not loaded again
-    world.register(seed=1, p1=70.0)
+    world.add(seed=1, p1=70.0)
     follower.step()
     assert (follower.current.version, follower.current.digest) == ("2", world.digest(1))
     world.promote("1")
@@ -47,7 +47,7 @@ def test_a_step_takes_what_the_alias_names_now(world):
 
 
 def test_a_name_alone_stays_the_model_that_it_was(world):
-    world.register()
+    world.add()
     follower = follower_of(world, None)
     follower.step()
     with world.tracker.required() as client:
@@ -57,27 +57,27 @@ def test_a_name_alone_stays_the_model_that_it_was(world):
 
 
 def test_a_damaged_version_changes_nothing(world, caplog):
-    world.register()
+    world.add()
     follower = follower_of(world)
     follower.step()
-    world.register(seed=1, p1=70.0)
+    world.add(seed=1, p1=70.0)
     world.damage(1)
     for _ in range(3):
         follower.step()
     assert follower.current.version == "1" and "embeddings.npy" in follower.fault
     told = [record for record in caplog.records if record.name == "serving" and "embeddings" in record.message]
     assert len(told) == 1    # once, not each second
-    world.register(seed=2, p1=80.0)
+    world.add(seed=2, p1=80.0)
     follower.step()
     assert follower.current.version == "3" and follower.fault == ""
 
 
 def test_a_version_that_cannot_predict_is_not_taken(world):
-    world.register()
+    world.add()
     registry = Registry(Tracker(world.home), "xc@champion")
     follower = Follower(registry.look, registry.load)
     follower.step()
-    world.register(seed=1, p1=70.0)
+    world.add(seed=1, p1=70.0)
 
     def broken(version):
         raise ValueError("query 0 is not finite; look for a diverged model")
@@ -88,7 +88,7 @@ def test_a_version_that_cannot_predict_is_not_taken(world):
 
 
 def test_an_alias_or_a_database_that_is_gone_changes_nothing(world):
-    world.register()
+    world.add()
     follower = follower_of(world)
     follower.step()
     with world.tracker.required() as client:
@@ -110,7 +110,7 @@ def test_an_alias_or_a_database_that_is_gone_changes_nothing(world):
 def test_the_first_version_has_to_be_right(world):
     with pytest.raises(UsageError, match="no model is registered"):
         follower_of(world).first()
-    world.register()
+    world.add()
     with pytest.raises(UsageError, match="did you mean 'champion'"):
         follower_of(world, "xc@champoin").first()
     world.damage(0)
@@ -119,8 +119,8 @@ def test_the_first_version_has_to_be_right(world):
 
 
 def test_the_alias_moves_under_load_without_a_failed_request(world):
-    world.register()
-    world.register(seed=1, p1=10.0)
+    world.add()
+    world.add(seed=1, p1=10.0)
     with running(world.home) as server:
         stop, answers = threading.Event(), []
 
@@ -152,8 +152,8 @@ def test_the_alias_moves_under_load_without_a_failed_request(world):
 
 
 def test_memory_is_bounded_while_the_alias_flips(world):
-    world.register()
-    world.register(seed=1, p1=10.0)
+    world.add()
+    world.add(seed=1, p1=10.0)
     with running(world.home) as server:
         process, used, seen = psutil.Process(server.process.pid), [], set()
         for turn in range(80):
@@ -169,10 +169,11 @@ def test_memory_is_bounded_while_the_alias_flips(world):
 
 
 def test_a_bad_version_shows_as_degraded_and_is_cured(world):
-    world.register()
+    world.add()
     with running(world.home) as server:
-        world.register(seed=1, p1=70.0)
+        version = world.add(seed=1, p1=50.0)    # no champion before it is damaged: the server would have it by then
         world.damage(1)
+        world.point(version)
         assert _within(10, lambda: server.ask("/readyz").body == b"degraded")
         assert server.ask("/readyz").status == 200 and server.fine()
         assert "embeddings.npy" in server.ask("/model").json()["fault"]

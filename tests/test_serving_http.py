@@ -23,7 +23,7 @@ GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     world = World(tmp_path_factory.mktemp("served") / "home")
-    world.register()
+    world.add()
     return world
 
 

@@ -21,6 +21,10 @@ import numpy as np
 from tokenizers.models import WordPiece
 
 from tasks.artifacts import Artifact, Store, digest_of
+from tasks.gates import Score
+from tasks.promotion import contest
+from tasks.register import register
+from tasks.tracking import Tracker
 from xcmodels import ann
 from xcmodels.combine import TreeFusion
 from xcmodels.corpus import Ragged, Side, Texts
@@ -108,14 +112,45 @@ def publish(store: Store, seed: int = 0) -> Artifact:
     return store.publish(digest_of(["tiny", seed]), "retriever", {}, write)
 
 
+class World:
+    """A store with an MLflow database, a run in it, and a short way to register tiny retrievers."""
+
+    def __init__(self, home, uri=None):
+        self.store, self.tracker = fresh_store(home), Tracker(home, uri)
+        self.run = self.tracker.start("k1", experiment="xc", name="tiny", params={}, config_yaml="", data={}, tags={})
+
+    def publish(self, seed=0):
+        return publish(self.store, seed)
+
+    def register(self, seed, p1=60.0, test="test 1", name="xc", psp5=50.0, **more):
+        artifact = self.publish(seed)
+        return register(self.tracker, self.run or "", name, retriever_dir=self.store.open(artifact),
+                        retriever_digest=artifact.digest, score=Score({"P/1": p1, "PSP/5": psp5}), test_digest=test,
+                        card=f"# card of {seed}", **more)
+
+    def enter(self, seed, p1=60.0, **more):
+        """Register, and let the version pass the gates."""
+        remeasure = more.pop("remeasure", None)
+        return contest(self.tracker, "xc", self.register(seed, p1, **more).version, remeasure)
+
+    def versions(self, name="xc"):
+        with self.tracker.required() as client:
+            return sorted(client.search_model_versions(f"name = '{name}'"), key=lambda each: int(each.version))
+
+    def aliases(self):
+        with self.tracker.required() as client:
+            return {alias: str(version) for alias, version in client.get_registered_model("xc").aliases.items()}
+
+
 @contextmanager
-def mlflow_server(home: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run an MLflow server with its database in `home`; yield its address and process, a group of its own."""
-    home.mkdir(parents=True)
-    shutil.copy(_template(), home / "mlflow.db")
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "mlflow.db").exists():
+        shutil.copy(_template(), home / "mlflow.db")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port = port or free.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{home}/mlflow.db",
                "--artifacts-destination", str(home / "artifacts"), "--port", str(port), "--workers", "1"]
     with (home / "log").open("w") as log:
@@ -127,8 +162,9 @@ def mlflow_server(home: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}", server
     finally:
-        os.killpg(server.pid, signal.SIGCONT)
-        os.killpg(server.pid, signal.SIGTERM)
+        for number in (signal.SIGCONT, signal.SIGTERM):
+            with suppress(ProcessLookupError):    # a test may have killed it
+                os.killpg(server.pid, number)
         server.wait(30)
 
 

@@ -16,13 +16,14 @@ def predict(*texts: str,
             home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Tag texts: one JSON object a line, in the order of the texts."""
     from flows.predict import open_retriever, predict_file, predict_texts
+    from flows.services import mlflow_of
 
     environment(home)
     if bool(texts) == bool(source):
         raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
-    retriever = open_retriever(model, home, mlflow)
+    retriever = open_retriever(model, home, mlflow_of(home, mlflow))
     if texts:
         predict_texts(retriever, texts, k)
     else:

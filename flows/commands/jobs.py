@@ -2,13 +2,15 @@
 
 import json
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import UsageError
-from flows.commands.options import HOME, TRACKED, Job, Json, Tracked, environment
+from flows.commands.options import TRACKED, Job, Json, Tracked, environment, home_flag, pairs
+
+if TYPE_CHECKING:
+    from flows.config import Until
 
 
 def run(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
@@ -41,23 +43,27 @@ def report(*, job: Job, tracked: Tracked = TRACKED) -> None:
     print(_flow("report", job, tracked).report)
 
 
-def _flow(until: str, job: Job, tracked: Tracked) -> Any:
+def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     """Run the flow as far as `until`; -> its summary, None where nothing was evaluated."""
     from tasks.artifacts import Store
     from tasks.plan import settle
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)    # by `timeout`, `kill` or a shutdown: ends as by Ctrl-C
     # What cannot be meant is refused before Prefect's server is started, which takes seconds.
-    settings = _settings(job.settings)
+    settings = pairs("--set", job.settings, "m1.epochs=5")
     settle(job.data, job.method, job.preset, settings)
     Store(job.home)
     environment(job.home)
-    from flows.config import RunConfig
     from flows.environment import full_disk_explained
-    from flows.run import run as flow_run
+    from flows.services import have_prefect, lost_server_explained, mlflow_of
 
-    with full_disk_explained(job.home):
-        return flow_run(RunConfig.model_validate({**vars(job), **vars(tracked), "settings": settings,
-                                                  "command": _command()}), until)
+    with full_disk_explained(job.home), lost_server_explained():
+        have_prefect(job.home)
+        from flows.config import RunConfig
+        from flows.run import run as flow_run
+
+        asked = {**vars(job), **vars(tracked), "settings": settings, "mlflow": mlflow_of(job.home, tracked.mlflow)}
+        return flow_run(RunConfig.model_validate({**asked, "command": _command()}), until)
 
 
 def _finish(finished: Any, home: Path, as_json: bool) -> None:
@@ -81,24 +87,13 @@ def _summary(finished: Any, home: Path) -> None:
     if finished.unsent:
         lines.append(f"MLflow has not got: {', '.join(finished.unsent)}; the same command sends it")
     if finished.version:
-        home_flag = "" if home == HOME else f" --home {home}"
         text = finished.examples[0]["text"][:60] if finished.examples else "a text"
-        lines.append(f"next       xc predict{home_flag} --k 3 {shlex.quote(text)}")
+        lines.append(f"next       xc predict{home_flag(home)} --k 3 {shlex.quote(text)}")
     print("\n".join(lines), file=sys.stderr)
 
 
 def _short(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit - 1] + "…"
-
-
-def _settings(pairs: Sequence[str]) -> dict[str, str]:
-    out = {}
-    for pair in pairs:
-        key, mark, value = pair.partition("=")
-        if not mark:
-            raise UsageError(f"--set takes KEY=VALUE, got {pair!r}", hint="--set m1.epochs=5")
-        out[key] = value
-    return out
 
 
 def _command() -> str:

@@ -1,10 +1,14 @@
 """What several commands have in common: their options, and the surroundings that they set up."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+
+from data_contracts.errors import UsageError
 
 Home = Annotated[Path, Parameter(env_var="XC_HOME", help="Folder for all state.")]
 Mlflow = Annotated[str, Parameter(env_var="XC_MLFLOW", help="URI of an MLflow server; sqlite in the home by default.")]
@@ -45,3 +49,19 @@ def environment(home: Path) -> None:
     from flows.environment import set_up
 
     set_up(home)
+
+
+def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
+    """Return the values of an option that takes KEY=VALUE, by key."""
+    out = {}
+    for pair in given:
+        key, mark, value = pair.partition("=")
+        if not mark:
+            raise UsageError(f"{option} takes KEY=VALUE, got {pair!r}", hint=f"{option} {example}")
+        out[key] = value
+    return out
+
+
+def home_flag(home: Path) -> str:
+    """Return what a command to paste needs in order to mean this home."""
+    return "" if home == HOME else f" --home {shlex.quote(str(home))}"

@@ -1,0 +1,70 @@
+"""`xc deploy`: what is to run by itself, and when."""
+
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from flows.commands.options import HOME, Home, Json, environment, pairs
+
+
+@Parameter(name="*")
+@dataclass
+class Scheduled:
+    """What the deployments are to work on."""
+
+    data: Annotated[Path, Parameter(help="Folder of the raw data set.")]
+    method: Annotated[str, Parameter(help="Method to train.")] = "ngame"
+    preset: Annotated[str, Parameter(help="Named settings; see: xc presets.")] = "cpu"
+    settings: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
+                                                                 "repeatable.")] = field(default_factory=list)
+    name: Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")] = ""
+    workers: Annotated[int, Parameter(help="Embedded Dask workers.")] = 2
+
+
+def deploy(*, job: Scheduled, home: Home = HOME,
+           mlflow: Annotated[str, Parameter(env_var="XC_MLFLOW", help="Address of an MLflow server; the home's own "
+                                                                       "by default.")] = "",
+           dask: Annotated[str, Parameter(env_var="XC_DASK", help="Address of a Dask scheduler.")] = "",
+           schedules: Annotated[list[str], Parameter(
+               name="--schedule", help='When a deployment runs, NAME="MINUTE HOUR DAY MONTH WEEKDAY" or NAME=off; '
+                                       'repeatable.')] = [],  # noqa: B006
+           pool: Annotated[str, Parameter(help="Pool that trains: cpu or gpu.")] = "cpu",
+           now: Annotated[str, Parameter(help="A deployment to run now too, such as retrain.")] = "",
+           dry_run: Annotated[bool, Parameter(help="Say what would change, and change nothing.")] = False,
+           as_json: Json = False) -> None:
+    """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
+    from tasks.plan import settle
+
+    settings = pairs("--set", job.settings, "m1.epochs=5")
+    settle(job.data, job.method, job.preset, settings)
+    environment(home)
+    from flows.services import require_prefect
+
+    address = require_prefect(home).removesuffix("/api")
+    from flows.config import PrepareForm, RetrainForm
+    from flows.deploy import apply, plan, prepare_server, start
+
+    common = {"data": str(job.data.resolve()), "method": job.method, "preset": job.preset, "settings": settings,
+              "home": str(home.absolute()), "dask": dask, "workers": job.workers}
+    tracked = RetrainForm.model_validate({**common, "name": job.name, "mlflow": mlflow})
+    forms = {"prepare": PrepareForm.model_validate(common), "retrain": tracked, "evaluate": tracked}
+    model = job.name or job.data.resolve().name
+    wanted = plan(model, forms, [f"method:{job.method}", f"data:{job.data.resolve().name}", f"preset:{job.preset}"],
+                  pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
+    if not dry_run:
+        for made in prepare_server():
+            print(f"{made}: created", file=sys.stderr)
+    changes = apply(wanted, dry_run=dry_run)
+    for each in changes:
+        what = {"created": "created", "nothing": "as it was"}.get(each.change, f"changed: {each.change}")
+        print(f"{each.deployment:<24} {'would be ' if dry_run else ''}{what}; {each.schedule}, pool {each.pool}",
+              file=sys.stderr)
+    if as_json:
+        print(json.dumps([asdict(each) for each in changes]))
+    if now and not dry_run:
+        print(f"{now}/{model} begins: {address}/runs/flow-run/{start(f'{now}/{model}')}", file=sys.stderr)
+    print(f"see, and run one by hand: {address}/deployments", file=sys.stderr)

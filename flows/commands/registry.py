@@ -1,0 +1,77 @@
+"""`xc models`, `xc promote`, `xc rollback`: which version answers, and since when and why."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from data_contracts.errors import UsageError
+from flows.commands.options import HOME, Home, Json, Mlflow, environment
+
+DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
+Reason = Annotated[str, Parameter(help="Why; it is kept with the move.")]
+
+
+def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
+    """List the versions of every model: alias, metrics, and when and why each became the champion."""
+    from tasks.promotion import listing
+
+    rows = listing(_tracker(home, mlflow))
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        aliases = ", ".join(row["aliases"])
+        metrics = "  ".join(f"{key.replace('/', '@')} {row['metrics'][key]:.2f}" for key in ("P/1", "PSP/5")
+                            if key in row["metrics"])
+        why = f"  {row['moves'][-1]['when'][:16]} {row['moves'][-1]['why']}" if row["moves"] else ""
+        print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{why}")
+
+
+def promote(model: str, /, *, reason: Reason, force: Annotated[bool, Parameter(help="Overrule the gates.")] = False,
+            dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
+    from tasks.promotion import promote as promoted
+    from tasks.resolve import resolve
+
+    tracker = _tracker(home, mlflow)
+    if not {"/", "@"} & set(model.removeprefix("models:/")):
+        raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
+    found = resolve(tracker, model)
+    decision = promoted(tracker, found.name, found.version, _given(reason), force=force, dry_run=dry_run)
+    for gate in decision.gates:
+        _say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
+    _say(f"{found.name}/{found.version} {'would become' if dry_run else 'is'} the champion: {decision.reason}")
+
+
+def rollback(name: Annotated[str, Parameter(help="The model; the only one by default.")] = "", /, *, reason: Reason,
+             dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Make the champion before the present one the champion again."""
+    from tasks.promotion import rollback as rolled_back
+    from tasks.resolve import model_name
+
+    tracker = _tracker(home, mlflow)
+    name = model_name(tracker, name or None)    # its champion's files may be what is wrong
+    before, after = rolled_back(tracker, name, _given(reason), dry_run=dry_run)
+    _say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
+
+
+def _given(reason: str) -> str:
+    if not reason.strip():
+        raise UsageError("the reason is empty", hint="--reason 'clicks fell on Monday'")
+    return reason.strip()
+
+
+def _tracker(home: Any, mlflow: str) -> Any:
+    from flows.services import mlflow_of
+    from tasks.tracking import Tracker
+
+    environment(home)
+    if not home.exists():
+        raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
+    return Tracker(home, mlflow_of(home, mlflow) or None)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,76 @@
+"""`xc up`, `xc down`, `xc status`: the servers and workers of a home."""
+
+import json
+import os
+import sys
+from datetime import datetime
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from flows.commands.options import HOME, Home, Json, home_flag
+
+
+def up(*, home: Home = HOME,
+       mlflow: Annotated[str, Parameter(env_var="XC_MLFLOW", help="Address of an MLflow server to use.")] = "",
+       prefect_port: Annotated[int, Parameter(env_var="XC_PREFECT_PORT", help="Port of the Prefect server.")] = 4200,
+       mlflow_port: Annotated[int, Parameter(env_var="XC_MLFLOW_PORT", help="Port of the MLflow server.")] = 5000,
+       port: Annotated[int, Parameter(env_var="XC_PORT", help="Port of the app, which answers with labels.")] = 8000,
+       model: Annotated[str, Parameter(help="Model that the app answers with; the only one by default.")] = "",
+       ) -> None:
+    """Start what is not up: Prefect server, MLflow server, worker, app; they stay until `xc down`."""
+    from flows.services import Ports, services
+    from flows.stack import Stack
+    from tasks.artifacts import Store
+    from tasks.devices import has_gpu
+
+    Store(home)
+    stack = Stack(home)
+    prefect = os.environ.get("PREFECT_API_URL", "")
+    wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
+                      gpu=has_gpu())
+    started = stack.up(wanted, _say)
+    for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
+        if address:
+            _say(_line(title, f"{address}, which was there: not started"))
+    for service in wanted:
+        if service.name not in started:
+            _say(_line(service.title, f"already up{service.address and ': '}{service.address}"))
+    if not prefect:
+        _say(_line("sign in to Prefect with the line in", str(stack.home / "prefect" / "password")))
+    _say(_line("logs", str(stack.logs)))
+    _say(_line("next", f"xc deploy --data DIR{home_flag(home)}; xc down{home_flag(home)} ends what was started"))
+
+
+def down(*, home: Home = HOME) -> None:
+    """End what `xc up` started in this home, and all that it started; what is kept in the home stays."""
+    from flows.stack import Stack
+
+    if not Stack(home).down(_say):
+        _say(f"nothing of {home} is up")
+
+
+def status(*, home: Home = HOME, as_json: Json = False) -> None:
+    """List what `xc up` started in this home: where it is, since when, and whether it is well."""
+    from flows.stack import Stack
+
+    rows: list[dict[str, Any]] = [
+        {"name": record.name, "running": record.alive, "well": record.alive and record.well, "address": record.address,
+         "pid": record.pid, "since": datetime.fromtimestamp(record.create_time).astimezone().isoformat("T", "seconds")}
+        for record in Stack(home).records().values()]
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        how = "well" if row["well"] else "does not answer" if row["running"] else "has ended"
+        _say(f"{row['name']:<11} {how:<15} {row['address'] or '-':<22} pid {row['pid']}, since {row['since']}")
+    if not rows:
+        _say(f"nothing of {home} is up; next: xc up{home_flag(home)}")
+
+
+def _line(title: str, text: str) -> str:
+    return f"{title:<11} {text}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

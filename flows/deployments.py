@@ -1,0 +1,55 @@
+"""The flows that prefect.yaml deploys: each takes one form, waits its turn in the home, and does a part of the job."""
+
+from prefect import flow, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from flows.config import PrepareForm, RetrainForm, RunConfig
+from flows.run import begun, job
+from flows.run import prepare as prepare_data
+from flows.services import mlflow_of
+from tasks.artifacts import Artifact, Store
+from tasks.champion import Judged, evaluate_champion
+from tasks.tracking import Tracker
+from xcmodels.corpus import Corpus
+
+HOUR = 3600.0
+
+
+@flow(name="prepare", flow_run_name="{config.method} · {config.subject} · prepare", persist_result=False)
+def prepare(config: PrepareForm) -> None:
+    """Read, check and pack the raw files that are new; what was prepared before is reused."""
+    job(config.run("prepare"), "prepare", patience=config.patience * HOUR)
+
+
+@flow(name="retrain", flow_run_name="{config.method} · {config.subject}", persist_result=False)
+def retrain(config: RetrainForm) -> None:
+    """Prepare, train, measure and register; what has not changed since the last run is reused."""
+    job(_tracked(config), patience=config.patience * HOUR)
+
+
+@flow(name="evaluate", flow_run_name="{config.subject} · champion", persist_result=False)
+def evaluate(config: RetrainForm) -> None:
+    """Score the champion on the test split of the newest data, which is prepared where it is new."""
+    asked = _tracked(config)
+    with begun(asked, "prepare", config.patience * HOUR) as runner:
+        prepare_data(runner.of, runner)
+        pack = runner.done["pack"]
+        judged = champion_task.with_options(task_run_name=f"{config.subject} · champion")(asked, pack)
+    rows = [{"metric": name.replace("/", "@"), "percent": round(judged.score.metrics[name], 2)}
+            for name in ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5") if name in judged.score.metrics]
+    create_table_artifact(rows, key="champion", description=f"{judged.name} version {judged.version} on {config.data}")
+
+
+@task(name="champion", cache_policy=NO_CACHE, persist_result=False)
+def champion_task(config: RunConfig, pack: Artifact) -> Judged:
+    """Return the champion's score on a prepared corpus."""
+    name = config.name or config.data.name
+    return evaluate_champion(Tracker(config.home, config.mlflow or None), name, Corpus(Store(config.home).open(pack)),
+                             pack, config.command)
+
+
+def _tracked(form: RetrainForm) -> RunConfig:
+    """Return the run of a form, tracked by the home's MLflow server where it runs and no other is named."""
+    asked = form.run("run")
+    return asked.model_copy(update={"mlflow": mlflow_of(asked.home, asked.mlflow)})

@@ -1,0 +1,42 @@
+"""The champion on the newest data: how good is what answers today?"""
+
+from dataclasses import dataclass
+
+from tasks.artifacts import Artifact, digest_of
+from tasks.challenge import on_shared_labels
+from tasks.gates import Score
+from tasks.registry import CHAMPION
+from tasks.resolve import resolve
+from tasks.tracking import Entry, Tracker
+from xcmodels.corpus import Corpus
+from xcmodels.retrieval import Retriever
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A champion's score on a corpus' test queries, over the labels that it knows, and its run in MLflow."""
+
+    name: str
+    version: str
+    score: Score
+    run_id: str
+
+
+def evaluate_champion(tracker: Tracker, name: str, corpus: Corpus, pack: Artifact, command: str = "") -> Judged:
+    """Score the champion of `name` on a corpus as it answers today, and keep that as a run in MLflow.
+
+    pack: the artifact that the corpus was opened from; the same champion on the same one is the same run. Raises
+    UsageError where there is no champion, ValueError where the test queries have none of its labels.
+    """
+    found = resolve(tracker, f"{name}@{CHAMPION}")
+    [score] = on_shared_labels([Retriever.load(found.folder)], corpus)
+    tracker.start(digest_of(["champion", found.digest, pack.digest]), experiment=corpus.name,
+                  name=f"champion v{found.version} · {corpus.name}", params={"model": name, "version": found.version},
+                  config_yaml="", data={corpus.name: {"path": pack.path, "digest": pack.digest}},
+                  tags={"xc.champion": found.version, "xc.retriever": found.digest})
+    tracker.sync([Entry("champion", pack.digest, dict(score.metrics), tables={"decile": list(score.deciles)})])
+    points = f"{score.metrics['points']:,.0f} test queries"
+    tracker.finish("FINISHED", f"version {found.version} on {points}: P@1 {score.metrics['P/1']:.2f}, "
+                               f"PSP@5 {score.metrics['PSP/5']:.2f}\n\n    {command}")
+    tracker.close()
+    return Judged(name, found.version, score, tracker.run_id or "")

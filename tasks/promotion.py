@@ -1,0 +1,212 @@
+"""Which version is the champion: moved by the gates, by a person with a reason, and back again.
+
+MLflow keeps no history of aliases, so each move is a record in a tag of the version that it made the champion; the
+record is written before the alias moves, and not twice when a kill comes in between.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import GateRefused, ProjectError, UsageError
+from tasks.gates import Gate, Score, weigh
+from tasks.mlflow_client import Client
+from tasks.mlflow_run import user_name
+from tasks.registry import BASE, CHAMPION, DECILES, DIGEST, GATES, METRICS, PROMOTIONS, TEST, Version, champion_of
+from tasks.resolve import resolve
+from tasks.tracking import Tracker
+
+Remeasure = Callable[[Path], tuple[Score, Score]]    # the champion's folder -> (ours, theirs) on the same ground
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of a version at the gates.
+
+    champion: {"version", "metrics", "deciles"} of the one there was before, measured on the same test queries; empty
+    where that is not known.
+    """
+
+    promoted: bool
+    reason: str
+    gates: list[Gate] = field(default_factory=list)
+    champion: dict[str, Any] | None = None
+
+
+def contest(tracker: Tracker, name: str, version: str, remeasure: Remeasure | None = None, *,
+            dry_run: bool = False, edited: Callable[[], str] | None = None) -> Decision:
+    """Let a version pass the gates against the champion; it becomes the champion where all of them hold.
+
+    remeasure: scores both on the same ground where they were measured on different ones. edited: gives the version
+    that takes its place as the champion, the same with the labels that were edited meanwhile.
+    """
+    with tracker.required() as client:
+        ours, champion = client.get_model_version(name, version), champion_of(client, name)
+        if champion is not None and version in (str(champion.version), champion.tags.get(BASE)):
+            own = {**_named(champion, _score(champion)), "version": version}
+            return Decision(False, "it is the champion already", champion=own)
+        decision = _judged(tracker, name, ours, champion, remeasure)
+        if not dry_run:
+            told = {"promoted": decision.promoted, "reason": decision.reason,
+                    "gates": [gate.to_json() for gate in decision.gates]}
+            client.set_model_version_tag(name, version, GATES, json.dumps(told))
+            if decision.promoted:
+                move(client, name, edited() if edited else version, decision.reason, how="gates")
+        return decision
+
+
+def _judged(tracker: Tracker, name: str, ours: Version, champion: Version | None,
+            remeasure: Remeasure | None) -> Decision:
+    score, theirs = _score(ours), None
+    if champion is not None:
+        named, folder = f"champion v{champion.version}", None
+        try:
+            folder = resolve(tracker, f"{name}/{champion.version}").folder
+        except ProjectError as error:
+            _log.warning("%s of %s cannot be opened: %s", named, name, error.what)
+        if champion.tags.get(TEST) == ours.tags.get(TEST):
+            theirs = _score(champion)
+        elif remeasure is None or folder is None:
+            why = "its files cannot be opened" if folder is None else "it was measured on another test set"
+            return Decision(False, f"it cannot be compared with {named}: {why}", champion=_named(champion, None))
+        else:
+            try:
+                score, theirs = remeasure(folder)
+            except ValueError as error:
+                return Decision(False, f"it cannot be compared with {named}: {error}", champion=_named(champion, None))
+            score = replace(score, metrics={**_indexes(ours), **score.metrics})
+        if folder is not None:
+            score, theirs = _timed((score, resolve(tracker, f"{name}/{ours.version}").folder), (theirs, folder))
+    gates = weigh(score, theirs)
+    broken = [gate for gate in gates if not gate.holds]
+    if broken:
+        reason = "; ".join(map(str, broken[:3]))
+    elif champion is None:
+        reason = "there was no champion"
+    else:
+        reason = f"{gates[0]} of {named}; {len(gates)} gates hold"
+    return Decision(not broken, reason, gates, champion and _named(champion, theirs))
+
+
+def _timed(*judged: tuple[Score, Path]) -> list[Score]:
+    """Return each score with what one text takes the retriever in its folder; without, where one cannot be read."""
+    from tasks.challenge import latencies
+    from xcmodels.retrieval import Retriever
+
+    try:
+        loaded = [Retriever.load(folder) for _, folder in judged]
+    except ValueError as error:    # a champion of a format that is no longer read
+        _log.warning("latencies are not compared: %s", error)
+        return [score for score, _ in judged]
+    return [replace(score, latency=each) for (score, _), each in zip(judged, latencies(loaded), strict=True)]
+
+
+def _score(version: Version) -> Score:
+    """Return what a version's tags say that it reached."""
+    return Score(json.loads(version.tags.get(METRICS, "{}")), json.loads(version.tags.get(DECILES, "[]")))
+
+
+def _indexes(version: Version) -> dict[str, float]:
+    """Return the recalls of a version's own indexes, which do not depend on what it is compared with."""
+    return {key: value for key, value in _score(version).metrics.items() if key.startswith("index/")}
+
+
+def _named(champion: Version, score: Score | None) -> dict[str, Any]:
+    return {"version": str(champion.version), "metrics": dict(score.metrics) if score else {},
+            "deciles": [dict(row) for row in score.deciles] if score else []}
+
+
+def promote(tracker: Tracker, name: str, version: str, reason: str, *, force: bool = False,
+            dry_run: bool = False) -> Decision:
+    """Make a version the champion because a person says so; the gates are asked unless `force`.
+
+    Raises GateRefused, which names the gate, and UsageError where it is the champion already.
+    """
+    decision = Decision(True, reason) if force else contest(tracker, name, version, dry_run=True)
+    with tracker.required() as client:
+        champion = champion_of(client, name)
+        if champion is not None and str(champion.version) == version:
+            raise UsageError(f"{name}/{version} is the champion already")
+        if not decision.promoted:
+            raise GateRefused(f"{name}/{version} does not pass the gates: {decision.reason}",
+                              hint=f"xc promote {name}/{version} --force --reason '...' overrules them")
+        if not dry_run:
+            move(client, name, version, f"{reason} ({decision.reason})" if not force else reason,
+                 how="forced" if force else "promoted")
+    return decision
+
+
+def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False) -> tuple[str, str]:
+    """Make the champion before the present one the champion again; -> (from, to).
+
+    A second rollback goes back one further. Raises UsageError where there is none to go back to.
+    """
+    with tracker.required() as client:
+        there = {str(each.version) for each in client.search_model_versions(f"name = '{name}'")}
+        champion = champion_of(client, name)
+        now = str(champion.version) if champion else ""
+        before = [each for each in _reigns(history(client, name), now) if each in there]
+        if not before:
+            raise UsageError(f"{name} has had no champion before {'v' + now if now else 'now'}",
+                             hint=f"name one: xc promote {name}/VERSION --force --reason '...'")
+        if not dry_run:
+            move(client, name, before[-1], reason, how="rollback")
+        return now, before[-1]
+
+
+def _reigns(records: Sequence[Mapping[str, Any]], now: str) -> list[str]:
+    """Return the versions that reigned before `now`, the last one last, without those that a rollback left behind.
+
+    A version that was given edited labels is left out, too: it is the one that has them that reigned.
+    """
+    stack: list[str] = []
+    for record in records:
+        to = record["to"]
+        if record.get("how") == "labels" and stack:
+            stack.pop()
+        if record.get("how") == "rollback" and to in stack:
+            stack = stack[:stack.index(to)]
+        stack = [*(each for each in stack if each != to), to]
+    return stack[:stack.index(now)] if now in stack else stack
+
+
+def history(client: Client, name: str) -> list[dict[str, Any]]:
+    """Return every move of the alias `champion`, the first one first."""
+    records = [record for version in client.search_model_versions(f"name = '{name}'")
+               for record in json.loads(version.tags.get(PROMOTIONS, "[]"))]
+    return sorted(records, key=lambda record: (record["when"], record.get("n", 0)))
+
+
+def move(client: Client, name: str, version: str, why: str, *, how: str) -> None:
+    """Make a version the champion and keep the record of it; how: gates | promoted | forced | rollback | labels."""
+    before, known = champion_of(client, name), history(client, name)
+    record = {"from": before and str(before.version), "to": str(version), "why": why, "how": how}
+    if not known or {key: known[-1].get(key) for key in record} != record:
+        stamp = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "who": user_name(), "n": len(known) + 1}
+        own = json.loads(client.get_model_version(name, version).tags.get(PROMOTIONS, "[]"))
+        client.set_model_version_tag(name, version, PROMOTIONS, json.dumps([*own, {**stamp, **record}]))
+    client.set_registered_model_alias(name, CHAMPION, version)
+
+
+def listing(tracker: Tracker) -> list[dict[str, Any]]:
+    """Return every version of every model: name, version, aliases, metrics, moves of the alias to it, gates."""
+    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
+        return []
+    with tracker.required() as client:
+        rows = []
+        for model in client.search_registered_models():
+            # What is searched for comes without aliases.
+            aliases = client.get_registered_model(model.name).aliases
+            for each in client.search_model_versions(f"name = '{model.name}'"):
+                rows.append({
+                    "name": model.name, "version": str(each.version),
+                    "aliases": sorted(alias for alias, of in aliases.items() if str(of) == str(each.version)),
+                    "digest": each.tags.get(DIGEST, ""), "metrics": dict(_score(each).metrics),
+                    "moves": json.loads(each.tags.get(PROMOTIONS, "[]")),
+                    "gates": json.loads(each.tags.get(GATES, "{}"))})
+        return sorted(rows, key=lambda row: (row["name"], int(row["version"])))

@@ -1,0 +1,61 @@
+"""What `xc deploy` would deploy, and what its forms take: no server is needed for that."""
+
+import shlex
+
+import pytest
+from pydantic import ValidationError
+
+from data_contracts.errors import UsageError
+from flows.config import PrepareForm, RetrainForm
+from flows.deploy import plan
+from xcmodels.presets import PRESETS
+
+GIVEN = {"data": "/data/wordnet", "home": "/home/me/.xc"}
+TAGS = ["method:ngame", "data:wordnet", "preset:cpu"]
+
+
+def forms(**changed):
+    retrain = RetrainForm.model_validate({**GIVEN, **changed})
+    return {"prepare": PrepareForm.model_validate(GIVEN), "retrain": retrain, "evaluate": retrain}
+
+
+def test_every_deployment_of_the_file_is_named_after_the_model():
+    found = {each.full_name: each for each in plan("wordnet", forms(), TAGS, {}, "cpu")}
+    assert set(found) == {"prepare/wordnet", "retrain/wordnet", "evaluate/wordnet"}
+    for each in found.values():
+        assert each.concurrency_limit == 1 and each.concurrency_options.collision_strategy == "ENQUEUE"
+        assert each.parameters["config"]["data"] == "/data/wordnet" and each.tags == TAGS
+        assert each.schedules[0].active and each.enforce_parameter_schema
+
+
+def test_the_schedule_and_the_pool_are_the_users():
+    found = {each.full_name: each for each in
+             plan("wordnet", forms(), TAGS, {"retrain": "0 4 1 * *", "evaluate": "off"}, "gpu")}
+    assert found["retrain/wordnet"].schedules[0].schedule.cron == "0 4 1 * *"
+    assert not found["evaluate/wordnet"].schedules[0].active
+    assert [found[f"{name}/wordnet"].work_pool_name for name in ("retrain", "prepare")] == ["gpu", "cpu"]
+
+
+@pytest.mark.parametrize(("schedules", "said"), [
+    ({"retrian": "off"}, "did you mean 'retrain'"), ({"retrain": "every day"}, "'every day' is not a cron line")])
+def test_a_schedule_that_cannot_be_meant_is_refused(schedules, said):
+    with pytest.raises(UsageError, match=said):
+        plan("wordnet", forms(), TAGS, schedules, "cpu")
+
+
+@pytest.mark.parametrize("wrong", [
+    {"workers": 0}, {"workers": 257}, {"data": "here"}, {"method": "ngme"}, {"preset": "cpu-numbered"},
+    {"patience": -1}, {"until": "train"}, {"dask": "localhost"}, {"mlflow": "ftp://x"}, {"name": "a/b"}])
+def test_a_form_refuses_what_cannot_be_meant(wrong):
+    with pytest.raises(ValidationError):
+        RetrainForm.model_validate({**GIVEN, **wrong})
+
+
+def test_every_preset_can_be_chosen_and_the_command_does_the_same():
+    for method, presets in PRESETS.items():
+        for preset in presets:
+            form = RetrainForm.model_validate({**GIVEN, "method": method, "preset": preset, "settings": {"seed": "3"},
+                                               "name": "mine"})
+            assert shlex.split(form.run("run").command) == [
+                "xc", "run", "--data", "/data/wordnet", "--method", method, "--preset", preset, "--set", "seed=3",
+                "--home", "/home/me/.xc", "--name", "mine"]

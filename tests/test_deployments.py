@@ -1,0 +1,171 @@
+"""Deployments on a real server and worker: applied, refused, run by hand and by schedule, one training at a time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.exceptions import PrefectHTTPStatusError
+
+from flows.services import password
+from flows.stack import processes
+from tasks.artifacts import Store
+from tests.planted import write_planted
+from tests.stacks import Home, answers, left_over, until, up
+from tests.whole_runs import settings
+
+QUICK = {"m1.epochs": "4", "m1.refresh_from": "2", "m1.refresh_every": "2", "m2.epochs": "2"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_planted(tmp_path_factory.mktemp("raw") / "small", train=300, test=80, labels=40)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Iterator[Home]:
+    yield from up(tmp_path_factory.mktemp("deployed"))
+
+
+@pytest.fixture(scope="module")
+def deployed(home, data) -> list[str]:
+    """The words of `xc deploy` as it was called; preparing runs every minute."""
+    words = ["deploy", "--data", str(data), "--preset", "cpu-learned", *settings(**QUICK),
+             "--schedule", "prepare=* * * * *", "--json"]
+    code, out, said = home.xc(*words)
+    assert code == 0, said
+    assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
+        name: "created" for name in ("prepare/small", "evaluate/small", "retrain/small")}
+    return words
+
+
+def run_states(home: Home, deployment: str) -> list[Any]:
+    """Return the flow runs of a deployment, by their start."""
+    with home.prefect() as client:
+        wanted = client.read_deployment_by_name(deployment).id
+        runs = [run for run in client.read_flow_runs(limit=200) if run.deployment_id == wanted and run.start_time]
+    return sorted(runs, key=lambda run: run.start_time)
+
+
+def test_deploying_again_changes_nothing_or_what_was_asked(home, deployed):
+    with home.prefect() as client:
+        before = client.read_deployment_by_name("retrain/small").updated
+    code, out, said = home.xc(*deployed, "--schedule", "retrain=off", "--dry-run")
+    assert code == 0 and "retrain/small            would be changed: schedule; off" in said, said
+    assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
+        "prepare/small": "nothing", "evaluate/small": "nothing", "retrain/small": "schedule"}
+    with home.prefect() as client:
+        assert client.read_deployment_by_name("retrain/small").updated == before
+
+
+def test_a_bad_value_is_refused_before_there_is_a_run(home, deployed):
+    with home.prefect() as client:
+        deployment = client.read_deployment_by_name("retrain/small")
+        form = deployment.parameter_openapi_schema["definitions"]["RetrainForm"]["properties"]
+        count = len(client.read_flow_runs(limit=200))
+        for wrong in ({"workers": 0}, {"method": "ngme"}, {"data": "relative"}, {"patience": 1e9}, {"until": "train"}):
+            with pytest.raises(PrefectHTTPStatusError) as refused:
+                client.create_flow_run_from_deployment(
+                    deployment.id, parameters={"config": {**deployment.parameters["config"], **wrong}})
+            assert refused.value.response.status_code in (409, 422), wrong
+        assert len(client.read_flow_runs(limit=200)) <= count + 1    # the schedule may have made one meanwhile
+    assert all({"title", "description", "position"} <= shown.keys() for shown in form.values())
+    assert all(shown.keys() & {"enum", "pattern", "maximum", "maxProperties"} for shown in form.values())
+    assert "processes" in form["workers"]["description"] and "hours" in form["patience"]["description"]
+    assert not [name for name, shown in form.items() if "anyOf" in shown], "nothing is nullable"
+
+
+def test_one_training_at_a_time_by_hand_and_by_schedule(home, deployed):
+    """A run that was killed is seen at once; the one that waited for it goes on; cron runs reuse what it made."""
+    with Store(home.home).run_lock(60), home.prefect() as client:
+        deployment = client.read_deployment_by_name("retrain/small").id
+        first, second = (client.create_flow_run_from_deployment(deployment).id for _ in range(2))
+
+        def state(run: Any) -> Any:
+            return client.read_flow_run(run).state
+
+        running, waiting = until(lambda: [each for each in ((first, second), (second, first))
+                                          if state(each[0]).is_running()
+                                          and state(each[1]).name == "AwaitingConcurrencySlot"])[0]
+        until(lambda: f"in use by process {os.getpid()}; waits" in (home.stack.logs / "worker-cpu.log").read_text())
+        victim = next(process for process in processes(home.stack.running("worker-cpu"))
+                      if "engine" in " ".join(process.cmdline())
+                      and str(running) in " ".join(process.environ().values()))
+        victim.send_signal(signal.SIGKILL)
+        until(lambda: state(running).is_crashed(), 30)
+        until(lambda: state(waiting).is_running(), 60)
+    with home.prefect() as client:
+        until(lambda: client.read_flow_run(waiting).state.is_final(), 150)
+        done = client.read_flow_run(waiting)
+        assert done.state.is_completed(), done.state
+        assert done.name == "ngame · small" and {"method:ngame", "data:small", "preset:cpu-learned"} <= set(done.tags)
+    began = datetime.now(UTC)
+    cron = until(lambda: [run for run in run_states(home, "prepare/small")
+                          if run.start_time > began and run.state.is_final()], 150)[0]
+    assert cron.state.is_completed() and cron.auto_scheduled
+    with home.prefect() as client:
+        below = [run.id for run in client.read_flow_runs(limit=200)
+                 if run.start_time and run.start_time > began and run.name == "ngame · small · prepare"]
+        steps = {task.name: (task.state.name, task.state.message) for task in client.read_task_runs(limit=200)
+                 if task.flow_run_id in below and task.name.startswith("ngame")}
+    assert len(steps) == 5 and {state for state, _ in steps.values()} == {"Reused"}, steps
+
+
+def test_the_model_answers_by_itself_and_the_servers_are_found(home, deployed):
+    """The app began without a model; `xc predict` is not told where MLflow is."""
+    address = home.stack.running("app").address
+    until(lambda: answers(f"{address}/readyz") == 200, 60)
+    asked = urllib.request.Request(f"{address}/predict", data=json.dumps({"texts": ["a text"], "k": 2}).encode(),
+                                   headers={"Content-Type": "application/json"})
+    answer = json.loads(urllib.request.urlopen(asked).read())
+    assert answer["model"]["name"] == "small" and len(answer["results"][0]["labels"]) == 2
+    code, out, said = home.xc("models", "--json")
+    assert code == 0 and [row["aliases"] for row in json.loads(out)], said
+
+
+@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for 90 s; set XC_ALL_FAULTS=1")
+def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data, tmp_path):
+    long = settings(**{"m1.epochs": "4000", "m1.refresh_from": "4000"})
+    words = ["train", "--data", str(data), "--preset", "cpu-learned", "--home", str(tmp_path / "home"), *long]
+    server = {"PREFECT_API_URL": f"{home.stack.running('prefect').address}/api",
+              "PREFECT_API_AUTH_STRING": password(home.home)}
+    with subprocess.Popen([sys.executable, "-m", "flows.cli", *words], env={**home.environment, **server},
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        until(lambda: list((tmp_path / "home").glob("scratch/*/steps")))
+        process.kill()
+    run = json.loads((tmp_path / "home" / "run" / "flow-run").read_text())["id"]
+    with home.prefect() as client:
+        assert client.read_flow_run(run).state.is_running()
+        until(lambda: client.read_flow_run(run).state.is_crashed(), 90)
+        below = [each for each in client.read_flow_runs(limit=200) if each.name.startswith("ngame · small · train")]
+        until(lambda: all(client.read_flow_run(each.id).state.is_final() for each in below), 30)
+
+
+@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for 4 minutes; set XC_ALL_FAULTS=1")
+@pytest.mark.timeout(600)
+def test_what_was_due_while_all_was_down_is_done_once(home, deployed):
+    assert home.xc("down")[0] == 0
+    time.sleep(190)
+    began = datetime.now(UTC)
+    assert home.xc("up")[0] == 0
+    with home.prefect() as client:
+        runs = client.read_flow_runs(limit=200)
+    missed = [run for run in runs if "were down" in (run.state.message or "")]
+    late = [run for run in runs if run.state.is_scheduled() and run.expected_start_time < began]
+    assert len(missed) >= 2 and len(late) <= 1
+
+
+def test_what_was_made_answers_when_all_is_down(home, deployed):
+    code, _, said = home.xc("down")
+    assert code == 0 and said.count("ended") == 4
+    assert not left_over(home.home) and home.status() == {}
+    code, out, said = home.xc("predict", "a text", "--model", "small@champion")
+    assert code == 0 and json.loads(out)["labels"], said

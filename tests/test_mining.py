@@ -1,0 +1,67 @@
+"""How hard what was mined is, against loops."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tests.toy import toy_corpus
+from xcmodels.corpus import Corpus
+from xcmodels.method import Mined, Round
+from xcmodels.mining import hardness, mine
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    return toy_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def vectors(corpus) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    return {"queries": rng.normal(size=(len(corpus.sides["train"]), 12)).astype(np.float32),
+            "labels": rng.normal(size=(corpus.n_labels, 12)).astype(np.float32)}
+
+
+def lazily(vectors):
+    return {name: partial(vectors.__getitem__, name) for name in vectors}
+
+
+def test_of_hard_negatives(corpus, vectors):
+    mined = mine(lazily(vectors), corpus, Round("joint", 1, 2, 4, negatives=3, source=0), seed=0)
+    mined.negatives[corpus.training_rows()[::7], 1:] = -1    # some queries have fewer
+    found = hardness(mined, lazily(vectors), corpus, np.random.default_rng(0))
+    own, hard, harder = [], [], 0
+    rows = corpus.training_rows()
+    for row in rows:
+        scores = vectors["labels"] @ vectors["queries"][row]
+        true, pushed = corpus.positives["train"][row], [i for i in mined.negatives[row] if i >= 0]
+        own += scores[true].tolist()
+        hard += scores[pushed].tolist()
+        harder += max(scores[pushed]) > min(scores[true])
+    assert found["positives"] == pytest.approx(np.mean(own), abs=1e-5)
+    assert found["negatives"] == pytest.approx(np.mean(hard), abs=1e-5)
+    assert found["harder"] == pytest.approx(100 * harder / len(rows))
+    assert abs(found["random"]) < 1 < found["negatives"]
+
+
+def test_of_clusters(corpus, vectors):
+    mined = mine(lazily(vectors), corpus, Round("encoder", 1, 2, 4, cluster_size=2, source=0), seed=0)
+    # No label has to be embedded for it.
+    found = hardness(mined, {"queries": lazily(vectors)["queries"]}, corpus, np.random.default_rng(0))
+    unit = vectors["queries"] / np.linalg.norm(vectors["queries"], axis=1, keepdims=True)
+    of = unit[corpus.training_rows()]
+    alike = []
+    for cluster in range(mined.clusters.max() + 1):
+        left, *rest = np.flatnonzero(mined.clusters == cluster)
+        for right in rest:
+            alike.append(float(of[left] @ of[right]))
+            left = right
+    assert found["mates"] == pytest.approx(np.mean(alike), abs=1e-5)
+    assert found["mates"] > found["strangers"] + 0.2
+
+
+def test_of_nothing(corpus, vectors):
+    assert hardness(Mined(), lazily(vectors), corpus, np.random.default_rng(0)) == {}
+    single = Mined(clusters=np.arange(len(corpus.training_rows())))
+    assert hardness(single, lazily(vectors), corpus, np.random.default_rng(0))["mates"] == 0.0

@@ -1,0 +1,148 @@
+"""The champion: moved where the gates hold, by a person with a reason, and back; every move is kept."""
+
+import json
+import sqlite3
+
+import pytest
+
+from data_contracts.errors import GateRefused, UsageError
+from tasks.gates import Score
+from tasks.promotion import contest, history, listing, promote, rollback
+from tasks.registry import champion_of
+from tasks.resolve import resolve
+from tests import tiny
+
+
+@pytest.fixture
+def world(tmp_path):
+    return tiny.World(tmp_path / "home")
+
+
+def moves(world):
+    with world.tracker.required() as client:
+        return [(each["from"], each["to"], each["how"]) for each in history(client, "xc")]
+
+
+def test_a_version_that_passes_the_gates_becomes_the_champion(world):
+    assert world.enter(0).reason == "there was no champion"
+    better = world.enter(1, 61.5)
+    assert better.promoted
+    assert better.reason == "P@1 61.50 against 60.00 (+1.50) of champion v1; 3 gates hold"
+    assert better.champion == {"version": "1", "metrics": {"P/1": 60.0, "PSP/5": 50.0}, "deciles": []}
+    assert world.aliases() == {"champion": "2", "challenger": "2"}
+    assert world.enter(1, 61.5).reason == "it is the champion already"
+    assert moves(world) == [(None, "1", "gates"), ("1", "2", "gates")]
+    [record] = json.loads(world.versions()[1].tags["xc.promotions"])
+    assert record["why"] == better.reason and record["when"] and record["who"]
+
+
+def test_a_worse_version_stays_a_challenger_and_says_why(world):
+    world.enter(0)
+    worse = world.enter(1, 58.0)
+    assert (worse.promoted, worse.reason) == (False, "P@1 58.00 against 60.00 (-2.00), bound 59.50")
+    assert not world.enter(2, float("nan")).promoted
+    assert not world.enter(3, 70.0, psp5=40.0).promoted
+    assert world.aliases() == {"champion": "1", "challenger": "4"}
+    told = json.loads(world.versions()[1].tags["xc.gates"])
+    assert (told["promoted"], told["gates"][0]) == (
+        False, {"gate": "P@1", "holds": False, "ours": 58.0, "theirs": 60.0, "bound": 59.5})
+
+
+def test_another_test_set_needs_both_to_be_scored_on_the_same_ground(world):
+    world.enter(0)
+    other = world.enter(1, 70.0, test="test 2")
+    assert (other.promoted, other.champion) == (False, {"version": "1", "metrics": {}, "deciles": []})
+    assert "measured on another test set" in other.reason
+    asked = []
+
+    def remeasure(folder):
+        asked.append(folder)
+        return Score({"P/1": 66.0, "PSP/5": 51.0}), Score({"P/1": 65.0, "PSP/5": 51.0})
+
+    again = world.enter(1, 70.0, test="test 2", remeasure=remeasure)
+    assert again.promoted and again.reason.startswith("P@1 66.00 against 65.00 (+1.00) of champion v1")
+    assert asked == [world.store.open(world.publish(0))]
+
+    def nothing_shared(folder):
+        raise ValueError("no row has a true label left")
+
+    apart = world.enter(2, 70.0, test="test 3", remeasure=nothing_shared)
+    assert apart.reason == "it cannot be compared with champion v2: no row has a true label left"
+
+
+def test_a_champion_that_was_deleted_is_replaced(world):
+    world.enter(0)
+    world.enter(1, 50.0)
+    with world.tracker.required() as client:
+        client.delete_model_version("xc", "1")
+        assert champion_of(client, "xc") is None
+    assert world.enter(1, 50.0).reason == "there was no champion"
+
+
+def test_a_champion_whose_files_are_gone_does_not_stop_a_better_one(world):
+    world.enter(0)
+    for folder in ("objects", "mlartifacts"):
+        for file in (world.store.home / folder).rglob("frequencies.npy"):
+            file.unlink()
+    assert world.enter(1, 61.0).promoted
+    assert "cannot be compared" not in world.enter(2, 50.0).reason
+
+
+def test_a_person_promotes_where_the_gates_hold_and_overrules_them_with_a_reason(world):
+    world.enter(0)
+    world.enter(1, 50.0)
+    with pytest.raises(GateRefused, match=r"P@1 50\.00 against 60\.00") as caught:
+        promote(world.tracker, "xc", "2", "I like it")
+    assert caught.value.exit_code == 4 and "--force" in caught.value.hint
+    assert promote(world.tracker, "xc", "2", "I like it", force=True, dry_run=True).promoted
+    assert world.aliases()["champion"] == "1"
+    promote(world.tracker, "xc", "2", "I like it", force=True)
+    assert world.aliases()["champion"] == "2"
+    assert moves(world)[-1] == ("1", "2", "forced")
+    assert promote(world.tracker, "xc", "1", "back to what was").promoted    # 60 against 50: the gates hold
+    assert moves(world)[-1] == ("2", "1", "promoted")
+    with pytest.raises(UsageError, match="champion already"):
+        promote(world.tracker, "xc", "1", "again")
+
+
+def test_rolling_back_goes_back_one_and_then_one_further(world):
+    for seed in range(3):
+        world.enter(seed, 60.0 + seed)
+    assert rollback(world.tracker, "xc", "clicks fell", dry_run=True) == ("3", "2")
+    assert world.aliases()["champion"] == "3"
+    assert rollback(world.tracker, "xc", "clicks fell") == ("3", "2")
+    assert rollback(world.tracker, "xc", "clicks fell still") == ("2", "1")
+    with pytest.raises(UsageError, match="no champion before v1"):
+        rollback(world.tracker, "xc", "and again")
+    assert world.enter(3, 65.0).promoted
+    assert rollback(world.tracker, "xc", "no better") == ("4", "1")
+    assert resolve(world.tracker).version == "1"
+
+
+def test_rolling_back_skips_what_was_deleted_or_never_came_to_reign(world, monkeypatch):
+    for seed in range(3):
+        world.enter(seed, 60.0 + seed)
+    with world.tracker.required() as client:
+        client.delete_model_version("xc", "2")
+    with sqlite3.connect(world.store.home / "mlflow.db") as database:    # a kill between the record and the alias
+        database.execute("UPDATE registered_model_aliases SET version = 1 WHERE alias = 'champion'")
+    with pytest.raises(UsageError, match="no champion before v1"):
+        rollback(world.tracker, "xc", "a bad day")
+    world.enter(2, 62.0)
+    assert rollback(world.tracker, "xc", "a bad day") == ("3", "1")
+
+
+def test_the_list_of_versions(world):
+    assert listing(world.tracker) == []
+    world.enter(0)
+    world.enter(1, 50.0)
+    first, second = listing(world.tracker)
+    assert (first["name"], first["version"], first["aliases"], first["moves"][0]["why"]) == (
+        "xc", "1", ["champion"], "there was no champion")
+    assert (second["aliases"], second["moves"], second["gates"]["promoted"]) == (["challenger"], [], False)
+
+
+def test_a_dry_run_moves_and_keeps_nothing(world):
+    world.register(0)
+    assert contest(world.tracker, "xc", "1", dry_run=True).promoted
+    assert world.aliases() == {"challenger": "1"} and "xc.gates" not in world.versions()[0].tags
