@@ -17,12 +17,14 @@ from data_contracts.errors import ProjectError
 from flows.commands import ask, jobs, registry, stack
 from flows.commands.data import data
 from flows.commands.deploy import deploy
+from flows.commands.labels import labels
 from flows.commands.serve import serve
 
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version_flags=["--version"],
           suppress_keyboard_interrupt=False,
           help_format="plaintext", default_parameter=Parameter(negative=()))
 app.command(data)
+app.command(labels)
 for command in (jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
                 stack.up, stack.down, stack.status, deploy):

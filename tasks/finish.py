@@ -13,6 +13,7 @@ from tasks.artifacts import Artifact, Store, digest_of
 from tasks.challenge import on_shared_labels
 from tasks.code import commit
 from tasks.gates import Score
+from tasks.labels import with_edits
 from tasks.model_card import model_card
 from tasks.plan import Pipeline
 from tasks.promotion import Decision, contest
@@ -144,7 +145,8 @@ def _registered(session: Session, corpus: Corpus, done: Mapping[str, Artifact], 
         test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
                EXAMPLES: json.dumps([title[:EXAMPLE] for title, _ in _test_texts(corpus)])})
-    decision = contest(tracker, session.name, made.version, remeasure)
+    decision = contest(tracker, session.name, made.version, remeasure,
+                       edited=lambda: with_edits(session.store, tracker, session.name, made.version))
     return Kept(**vars(decision), version=made.version, reused=made.reused)
 
 

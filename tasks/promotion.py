@@ -16,7 +16,7 @@ from data_contracts.errors import GateRefused, ProjectError, UsageError
 from tasks.gates import Gate, Score, weigh
 from tasks.mlflow_client import Client
 from tasks.mlflow_run import user_name
-from tasks.registry import CHAMPION, DECILES, DIGEST, GATES, METRICS, PROMOTIONS, TEST, Version, champion_of
+from tasks.registry import BASE, CHAMPION, DECILES, DIGEST, GATES, METRICS, PROMOTIONS, TEST, Version, champion_of
 from tasks.resolve import resolve
 from tasks.tracking import Tracker
 
@@ -39,22 +39,24 @@ class Decision:
 
 
 def contest(tracker: Tracker, name: str, version: str, remeasure: Remeasure | None = None, *,
-            dry_run: bool = False) -> Decision:
+            dry_run: bool = False, edited: Callable[[], str] | None = None) -> Decision:
     """Let a version pass the gates against the champion; it becomes the champion where all of them hold.
 
-    remeasure: scores both on the same ground where they were measured on different ones.
+    remeasure: scores both on the same ground where they were measured on different ones. edited: gives the version
+    that takes its place as the champion, the same with the labels that were edited meanwhile.
     """
     with tracker.required() as client:
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
-        if champion is not None and str(champion.version) == version:
-            return Decision(False, "it is the champion already", champion=_named(champion, _score(champion)))
+        if champion is not None and version in (str(champion.version), champion.tags.get(BASE)):
+            own = {**_named(champion, _score(champion)), "version": version}
+            return Decision(False, "it is the champion already", champion=own)
         decision = _judged(tracker, name, ours, champion, remeasure)
         if not dry_run:
             told = {"promoted": decision.promoted, "reason": decision.reason,
                     "gates": [gate.to_json() for gate in decision.gates]}
             client.set_model_version_tag(name, version, GATES, json.dumps(told))
             if decision.promoted:
-                move(client, name, version, decision.reason, how="gates")
+                move(client, name, edited() if edited else version, decision.reason, how="gates")
         return decision
 
 
@@ -158,10 +160,15 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
 
 
 def _reigns(records: Sequence[Mapping[str, Any]], now: str) -> list[str]:
-    """Return the versions that reigned before `now`, the last one last, without those that a rollback left behind."""
+    """Return the versions that reigned before `now`, the last one last, without those that a rollback left behind.
+
+    A version that was given edited labels is left out, too: it is the one that has them that reigned.
+    """
     stack: list[str] = []
     for record in records:
         to = record["to"]
+        if record.get("how") == "labels" and stack:
+            stack.pop()
         if record.get("how") == "rollback" and to in stack:
             stack = stack[:stack.index(to)]
         stack = [*(each for each in stack if each != to), to]

@@ -47,7 +47,7 @@ def test_too_few_labels_are_padded(kind):
 
 def test_what_hnsw_does_not_find_scores_nothing(monkeypatch):
     answer = np.array([[2.0, -3.4e38]], np.float32), np.array([[1, -1]])
-    monkeypatch.setattr(ann.Index, "_search_hnsw", lambda self, queries, k: answer)
+    monkeypatch.setattr(ann.Index, "_search_hnsw", lambda self, queries, k, without: answer)
     scores, ids = build(np.eye(2, dtype=np.float32), "hnsw").search(np.ones((1, 2)), 2)
     assert scores.tolist() == [[2, -np.inf]] and ids.tolist() == [[1, -1]]
 
@@ -138,3 +138,18 @@ def test_what_cannot_be_meant_is_refused():
         build(vectors[0])
     with pytest.raises(ValueError, match="9 vectors, an index of 10"):
         recall(index, vectors[:9], whole_numbers(3, 10, 2)[1])
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("without", [[], [3], [0, 1, 2, 3, 4, 5, 6, 7, 39], list(range(1, 40))])
+def test_labels_that_are_left_out_are_not_found(monkeypatch, kind, without):
+    monkeypatch.setattr(ann, "_LABELS", 4)    # some blocks have no label left
+    rng = np.random.default_rng(0)
+    vectors, queries = rng.normal(size=(40, 6)).astype(np.float32), rng.normal(size=(9, 6)).astype(np.float32)
+    there = np.setdiff1d(np.arange(40), without)
+    scores, ids = build(vectors, kind).search(queries, 12, np.array(without, np.int64))
+    for query, row, of in zip(queries, ids, scores, strict=True):
+        wanted = there[np.argsort(-(vectors[there] @ query), kind="stable")][:12]
+        n = len(wanted)
+        assert row[:n].tolist() == wanted.tolist() and (row[n:] == -1).all() and np.isneginf(of[n:]).all()
+        assert of[:n] == pytest.approx(vectors[wanted] @ query, abs=1e-5)

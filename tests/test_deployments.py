@@ -85,7 +85,7 @@ def test_a_bad_value_is_refused_before_there_is_a_run(home, deployed):
 
 def test_one_training_at_a_time_by_hand_and_by_schedule(home, deployed):
     """A run that was killed is seen at once; the one that waited for it goes on; cron runs reuse what it made."""
-    with Store(home.home).run_lock(60), home.prefect() as client:
+    with Store(home.home).run_lock(240), home.prefect() as client:
         deployment = client.read_deployment_by_name("retrain/small").id
         first, second = (client.create_flow_run_from_deployment(deployment).id for _ in range(2))
 

@@ -78,10 +78,9 @@ def _training_texts(corpus: Any, tokenizer: Tokenizer) -> None:
 
 
 def _vocabulary() -> dict[str, int]:
-    """Return whole words of the labels and single characters, in a fixed order; a word begins with the mark ▁."""
-    words = {f"▁{word}" for label in LABELS for word in label.split()}
-    letters = {mark + letter for text in LABELS + QUERIES
-               for letter in text.lower() if letter.strip() for mark in ("▁", "##")}
+    """Return whole words of the labels, which begin with a mark, and single characters, in a fixed order."""
+    words = {"▁", *(f"▁{word}" for label in LABELS for word in label.split())}
+    letters = {"##" + letter for text in LABELS + QUERIES for letter in text.lower() if letter.strip()}
     return {token: place for place, token in enumerate(["[PAD]", "[UNK]", *sorted(words | letters)])}
 
 
@@ -143,14 +142,13 @@ class World:
 
 
 @contextmanager
-def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def mlflow_server(home: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run an MLflow server with its database in `home`; yield its address and process, a group of its own."""
-    home.mkdir(parents=True, exist_ok=True)
-    if not (home / "mlflow.db").exists():
-        shutil.copy(_template(), home / "mlflow.db")
+    home.mkdir(parents=True)
+    shutil.copy(_template(), home / "mlflow.db")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = port or free.getsockname()[1]
+        port = free.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{home}/mlflow.db",
                "--artifacts-destination", str(home / "artifacts"), "--port", str(port), "--workers", "1"]
     with (home / "log").open("w") as log:
@@ -162,9 +160,8 @@ def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.P
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}", server
     finally:
-        for number in (signal.SIGCONT, signal.SIGTERM):
-            with suppress(ProcessLookupError):    # a test may have killed it
-                os.killpg(server.pid, number)
+        os.killpg(server.pid, signal.SIGCONT)
+        os.killpg(server.pid, signal.SIGTERM)
         server.wait(30)
 
 

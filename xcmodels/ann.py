@@ -10,6 +10,7 @@ import torch
 
 KINDS = ("exact", "hnsw")
 _QUERIES, _LABELS = 256, 32768  # scores held at once: 32 MB
+NOTHING = np.zeros(0, dtype=np.int64)
 
 
 def choose(kind: str, n_labels: int, limit: int = 200_000) -> str:
@@ -51,10 +52,12 @@ class Index:
         store: Any = faiss.downcast_index(self.held.storage)
         return faiss.rev_swig_ptr(store.get_xb(), len(self) * self.dim).reshape(len(self), self.dim)
 
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: np.ndarray, k: int,
+               without: np.ndarray = NOTHING) -> tuple[np.ndarray, np.ndarray]:
         """Return inner products float32 (n, k), largest first, and label ids int64 (n, k).
 
-        `queries` is (n, d) float32. Where there are fewer than k labels (or HNSW finds fewer), the rest is -1 and -inf.
+        `queries` is (n, d) float32; the ids `without` are not found. Where there are fewer than k labels (or HNSW finds
+        fewer), the rest is -1 and -inf.
         Exact search gives equal scores by rising id. Raises ValueError for a wrong shape, k below 1 and for queries
         that are not finite.
         """
@@ -63,34 +66,38 @@ class Index:
             raise ValueError(f"need queries (n, {self.dim}) and k >= 1, got {queries.shape} and k = {k}")
         _need_finite(queries, "query")
         scores, ids = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int64)
-        depth = min(k, len(self))
-        if depth and len(queries):
+        depth = min(k, len(self) - len(without))
+        if depth > 0 and len(queries):
             search = self._search_exact if self.kind == "exact" else self._search_hnsw
-            scores[:, :depth], ids[:, :depth] = search(queries, depth)
+            scores[:, :depth], ids[:, :depth] = search(queries, depth, without)
             scores[ids < 0] = -np.inf
         return scores, ids
 
-    def _search_exact(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Search block by block, label blocks outside, so that a mapped file is read once; k <= len(self)."""
+    def _search_exact(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Search block by block, label blocks outside, so that a mapped file is read once; k labels are there."""
         asked = torch.from_numpy(queries)
         scores, ids = torch.full((len(asked), k), -torch.inf), torch.full((len(asked), k), -1)
         for first in range(0, len(self), _LABELS):
             block = self.held[first : first + _LABELS]
             plain = block.flags.writeable and block.dtype == np.float32
             labels = torch.from_numpy(block if plain else np.array(block, dtype=np.float32))
+            left_out = torch.from_numpy(without[(without >= first) & (without < first + len(labels))] - first)
             for at in range(0, len(asked), _QUERIES):
                 rows = slice(at, at + _QUERIES)
-                here, where = _top(asked[rows] @ labels.T, min(k, len(labels)))
+                here, where = _top((asked[rows] @ labels.T).index_fill_(1, left_out, -torch.inf), min(k, len(labels)))
                 both, order = torch.cat([scores[rows], here], 1).sort(dim=1, descending=True, stable=True)
                 scores[rows] = both[:, :k]
                 ids[rows] = torch.cat([ids[rows], where + first], 1).gather(1, order[:, :k])
         return scores.numpy(), ids.numpy()
 
-    def _search_hnsw(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        from faiss import SearchParametersHNSW  # type: ignore[attr-defined]
+    def _search_hnsw(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        from faiss import IDSelectorBatch, IDSelectorNot, SearchParametersHNSW  # type: ignore[attr-defined]
 
         # given with the call, not set on the index, so that threads may search with different k
-        return self.held.search(queries, k, params=SearchParametersHNSW(efSearch=max(self.ef_search, k)))
+        depth = {"efSearch": max(self.ef_search, k)}
+        params = SearchParametersHNSW(sel=IDSelectorNot(IDSelectorBatch(without)), **depth) if len(without) \
+            else SearchParametersHNSW(**depth)
+        return self.held.search(queries, k, params=params)
 
     def save(self, folder: Path) -> None:
         """Write index.json and vectors.npy or hnsw.faiss to a folder."""
@@ -125,6 +132,40 @@ def build(
     if len(vectors):
         graph.add(np.ascontiguousarray(vectors, dtype=np.float32))
     return Index("hnsw", graph, ef_search)
+
+
+def with_rows(index: Index, rows: np.ndarray, vectors: np.ndarray) -> Index:
+    """Return the index with vectors (m, d) as its `rows` (m,): some of those there are, then the next ones.
+
+    HNSW takes further vectors into its graph, by one thread, so that the same ones make the same graph. To change one
+    that it holds, it is built again.
+    """
+    if index.kind == "exact":
+        return build(put(index.vectors, rows, vectors), "exact")
+    import faiss
+
+    n = len(index)
+    if (rows < n).any():
+        return build(put(index.vectors, rows, vectors), "hnsw", ef_search=index.ef_search)
+    _need_finite(vectors, "label vector")
+    # One that is mapped cannot grow; a copy can.
+    graph = faiss.deserialize_index(faiss.serialize_index(index.held))
+    threads = faiss.omp_get_max_threads()
+    try:
+        faiss.omp_set_num_threads(1)
+        graph.add(np.ascontiguousarray(vectors, dtype=np.float32))
+    finally:
+        faiss.omp_set_num_threads(threads)
+    return Index("hnsw", graph, index.ef_search)
+
+
+def put(matrix: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return a copy of the matrix with `values` as its `rows`: some of those there are, then the next ones."""
+    shape = (max(len(matrix), int(rows.max(initial=-1)) + 1), *matrix.shape[1:])
+    out = np.empty(shape, dtype=matrix.dtype)
+    out[:len(matrix)] = matrix
+    out[rows] = values
+    return out
 
 
 def load(folder: Path) -> Index:

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from xcmodels import limits
-from xcmodels.ann import Index
+from xcmodels.ann import Index, put
 from xcmodels.centroids import label_centroids
 from xcmodels.corpus import Corpus
 from xcmodels.fusion import RegressionTrees, fit_trees
@@ -22,6 +22,22 @@ from xcmodels.tokens import Tokens
 from xcmodels.words import CorpusWords, LabelWords
 
 ENCODER, CLASSIFIER, SIMILAR, WORDS, TREES = "encoder", "classifier", "similar texts", "words", "trees"
+
+
+@dataclass(frozen=True)
+class NewLabels:
+    """Labels that no training query has. Each one's own text stands in for the query that is missing.
+
+    rows (m,): the ids that they take. embeddings (m, d): their texts as the encoder sees labels. queries (m, width):
+    the same texts, read as queries. louder: for dimensions of a query vector and the classifiers (L, .) that read
+    them, what the length of a classifier that was not trained is to be, if it is to score no higher than trained ones.
+    """
+
+    rows: np.ndarray
+    embeddings: np.ndarray
+    queries: np.ndarray
+    tokens: Tokens
+    loudness: Callable[[slice, np.ndarray], float]
 
 
 class Combine(Protocol):
@@ -35,6 +51,9 @@ class Combine(Protocol):
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return what the scores of (query row, label) pairs are the sum of, (p,) float32 each; `rows` ascend."""
+
+    def with_labels(self, new: "NewLabels", indexes: Mapping[str, Index]) -> "tuple[Combine, dict[str, np.ndarray]]":
+        """Return this with further labels, and for each index over labels, by name, their vectors in it."""
 
     def save(self, folder: Path) -> None:
         """Write what the indexes do not hold to `folder`."""
@@ -65,6 +84,22 @@ class InnerProduct:
             out[name] = pair_scores(queries[:, span], self.vectors[:, span], rows, labels)
             start += width
         return out
+
+    def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[InnerProduct, dict[str, np.ndarray]]":
+        """Give each label its embedding, and its text read as a query for a classifier.
+
+        Nothing tempers a classifier here, and one that was never pushed away from a query is near to too many: it is
+        made as loud as the rarest labels are.
+        """
+        (name,) = indexes
+        parts, start = [], 0
+        for part, width in self._spans().items():
+            span = slice(start, start + width)
+            parts.append(new.embeddings if part == ENCODER else
+                         new.queries[:, span] * new.loudness(span, self.vectors[:, span]))
+            start += width
+        vectors = np.concatenate(parts, axis=1)
+        return replace(self, vectors=put(self.vectors, new.rows, vectors)), {name: vectors}
 
     def save(self, folder: Path) -> None:
         """Write the spans; the index holds the vectors."""
@@ -120,6 +155,20 @@ class TreeFusion:
             assert tokens is not None
             scores.append(self.words.scores(tokens, rows, labels))
         return np.stack([*scores, self.frequencies[labels]], axis=1)
+
+    def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[TreeFusion, dict[str, np.ndarray]]":
+        """Give each label its embedding, and its text read as a query for classifier, centroid and words."""
+        ((name, index),) = indexes.items()
+        classified, similar = (new.queries[:, part] for part in (slice(-self.classifiers.shape[1], None),
+                                                                 slice(self.embeddings.shape[1])))
+        both = np.concatenate([new.embeddings, classified], axis=1)
+        return replace(
+            self, embeddings=put(self.embeddings, new.rows, new.embeddings),
+            classifiers=put(self.classifiers, new.rows, classified),
+            centroids=put(self.centroids, new.rows, similar) if len(self.centroids) else self.centroids,
+            frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
+            words=None if self.words is None else self.words.with_labels(new.rows, new.tokens),
+        ), {name: both if index.dim == both.shape[1] else classified}
 
     def save(self, folder: Path) -> None:
         """Write all but the classifiers, which are the last dimensions of the index."""
@@ -234,6 +283,15 @@ class CentroidMix:
         """Return the queries as each part of the labels sees them, and the row of that for each (query row, label)."""
         seen = queries[:, self.classifiers.shape[1]:].reshape(len(queries) * self.partitions, -1)
         return seen, rows * self.partitions + labels % self.partitions
+
+    def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[CentroidMix, dict[str, np.ndarray]]":
+        """Give each label its embedding, and its text read as a query for classifier and centroid."""
+        seen, of = self._seen(new.queries, np.arange(len(new.rows)), new.rows)
+        similar = new.queries[:, :self.classifiers.shape[1]]
+        return replace(
+            self, classifiers=put(self.classifiers, new.rows, seen[of]),
+            centroids=put(self.centroids, new.rows, new.embeddings + similar),
+            similar=put(self.similar, new.rows, similar)), {"texts": new.embeddings, "centroids": similar}
 
     def save(self, folder: Path) -> None:
         """Write both matrices and how they mix; the index of centroids holds them alone."""

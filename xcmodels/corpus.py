@@ -64,6 +64,12 @@ class Ragged:
         values, lengths = self.take(rows)
         return Ragged(np.concatenate([[0], np.cumsum(lengths)]), values)
 
+    def less(self, values: np.ndarray) -> "Ragged":
+        """Return the rows without these values, in memory."""
+        kept = ~np.isin(self.values, values)
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return Ragged(before[self.offsets], self.values[kept])
+
     def keys(self, width: int, rows: np.ndarray | None = None) -> np.ndarray:
         """Return row * width + value of every pair, int64; `rows` (n,) number the rows, by default 0 to n - 1."""
         rows = np.arange(len(self)) if rows is None else rows

@@ -5,12 +5,13 @@ encoder embeds when somebody asks.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from xcmodels import seeds
+from xcmodels.ann import put
 from xcmodels.centroids import unit
 from xcmodels.corpus import Corpus, Ragged, Side, Texts
 from xcmodels.tokens import Tokens
@@ -62,9 +63,28 @@ class Examples:
             out.append([(int(asked[at]), float(cosines[at])) for at in best])
         return out
 
+    def without(self, labels: np.ndarray, n_labels: int) -> "Examples":
+        """Return the same for `n_labels` labels, none of which is known of `labels`."""
+        rows = np.setdiff1d(np.arange(len(self.kept)), labels)
+        values, found = self.kept.take(rows)
+        lengths = np.zeros(n_labels, np.int64)
+        lengths[rows] = found
+        counts = put(self.counts, labels, np.zeros(len(labels), np.int64))
+        return replace(self, counts=counts, kept=Ragged(np.concatenate([[0], np.cumsum(lengths)]), values),
+                       labels=self.labels.less(labels))
+
+    def save(self, folder: Path) -> None:
+        """Write everything to `folder`, which must not be there yet."""
+        folder.mkdir()
+        np.save(folder / "counts.npy", self.counts)
+        np.save(folder / "titles.npy", self.side.titles)
+        for name, ragged in (("kept", self.kept), ("tokens", self.side.ragged), ("text", self.texts.bytes),
+                             ("labels", self.labels)):
+            ragged.save(folder, name)
+
     @classmethod
     def load(cls, folder: Path) -> "Examples":
-        """Map what `save_examples` wrote."""
+        """Map what `save` wrote."""
         side = Side(Ragged.load(folder, "tokens"), np.load(folder / "titles.npy", mmap_mode="r"))
         return cls(np.load(folder / "counts.npy", mmap_mode="r"), Ragged.load(folder, "kept"), side,
                    Texts.load(folder, "text"), Ragged.load(folder, "labels"))
@@ -72,18 +92,14 @@ class Examples:
 
 def save_examples(corpus: Corpus, folder: Path) -> None:
     """Write up to KEPT training texts of each label of a corpus, with what is needed to compare them."""
-    folder.mkdir()
     has = corpus.positives["train"].subset(np.arange(corpus.n_queries))
     rows = np.repeat(np.arange(corpus.n_queries, dtype=np.int64), has.lengths)
     chosen = spread(Ragged.of_pairs(has.values, rows, corpus.n_labels), KEPT)
     rows, numbers = np.unique(chosen.values, return_inverse=True)
-    np.save(folder / "counts.npy", corpus.frequencies())
-    Ragged(chosen.offsets, numbers.astype(np.int32)).save(folder, "kept")
     side = corpus.sides["train"]
-    side.ragged.subset(rows).save(folder, "tokens")
-    np.save(folder / "titles.npy", side.titles[rows])
-    Texts.load(corpus.folder, "train.text").bytes.subset(rows).save(folder, "text")
-    has.subset(rows).save(folder, "labels")
+    Examples(corpus.frequencies(), Ragged(chosen.offsets, numbers.astype(np.int32)),
+             Side(side.ragged.subset(rows), side.titles[rows]),
+             Texts(Texts.load(corpus.folder, "train.text").bytes.subset(rows)), has.subset(rows)).save(folder)
 
 
 def spread(rows: Ragged, most: int) -> Ragged:

@@ -1,14 +1,14 @@
 """From texts to labels: embed -> shortlist from the indexes -> combine the scores.
 
 A retriever is one folder without a pickle in it: `encoder/`, `tokenizer/`, `index/<name>/`, what the combination of
-scores needs beside the indexes, `examples/` of training texts, `label.*` texts and `retriever.json`. What is large is
-mapped on load.
+scores needs beside the indexes, `examples/` of training texts, `label.*` texts, `removed.npy` (ids of labels that
+are predicted no more) and `retriever.json`. What is large is mapped on load.
 """
 
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -44,16 +44,18 @@ class Proposer:
 
     index: ann.Index
     labels: Ragged | None = None     # of each vector of the index; None = its rows are the labels
+    removed: np.ndarray = field(default_factory=lambda: ann.NOTHING)    # ids of labels that are not proposed
 
     def __call__(self, queries: np.ndarray, shortlist: int) -> np.ndarray:
         """Return up to `shortlist` labels of each query (n, width), best first, as (n, S) int64, -1 for none."""
         queries = queries[:, :self.index.dim]
         if self.labels is None:
-            return self.index.search(queries, shortlist)[1]
+            return self.index.search(queries, shortlist, self.removed)[1]
         near = self.index.search(queries, max(1, shortlist // NEIGHBOURS))[1]
         found, lengths = self.labels.take(near[near >= 0])
         a_query = np.bincount(np.nonzero(near >= 0)[0], weights=lengths, minlength=len(near)).astype(np.int64)
-        return padded(found, a_query)[:, :shortlist]
+        proposed = padded(found, a_query)[:, :shortlist]
+        return np.where(np.isin(proposed, self.removed), -1, proposed) if len(self.removed) else proposed
 
     def save(self, folder: Path) -> None:
         """Write the index, and the labels of what it holds."""
@@ -62,10 +64,10 @@ class Proposer:
             self.labels.save(folder, "labels")
 
     @classmethod
-    def load(cls, folder: Path) -> "Proposer":
+    def load(cls, folder: Path, removed: np.ndarray = ann.NOTHING) -> "Proposer":
         """Map what `save` wrote."""
         there = (folder / "labels.offsets.npy").exists()
-        return cls(ann.load(folder), Ragged.load(folder, "labels") if there else None)
+        return cls(ann.load(folder), Ragged.load(folder, "labels") if there else None, removed)
 
 
 def candidates(proposers: Iterable[Proposer], queries: np.ndarray, shortlist: int) -> np.ndarray:
@@ -89,7 +91,8 @@ class Retriever:
                              "install the version of xcflow that made it")
         self.encoder: Encoder = load_encoder(folder / "encoder").eval()
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
-        self.proposers = {name: Proposer.load(folder / "index" / name) for name in self.facts["indexes"]}
+        self.removed = np.load(folder / "removed.npy")
+        self.proposers = {name: Proposer.load(folder / "index" / name, self.removed) for name in self.facts["indexes"]}
         self.indexes = {name: proposer.index for name, proposer in self.proposers.items()}
         self.combine = combine.KINDS[self.facts["combine"]].load(folder, self.indexes)
         self.examples = Examples.load(folder / "examples")
@@ -101,7 +104,11 @@ class Retriever:
         return cls(Path(folder))
 
     def __repr__(self) -> str:
-        return f"Retriever({self.facts['method']} on {self.facts['data']}, {len(self.uids):,} labels)"
+        return f"Retriever({self.facts['method']} on {self.facts['data']}, {len(self):,} labels)"
+
+    def __len__(self) -> int:
+        """The number of labels that it predicts; removed ones keep their ids, but are none of these."""
+        return len(self.uids) - len(self.removed)
 
     def embed(self, tokens: Tokens) -> np.ndarray:
         """Return the query vectors (n, d) float32 of n texts."""
@@ -136,7 +143,7 @@ class Retriever:
             raise ValueError("texts must be a list of texts, got one text; write predict([text])")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        ids, scores = self.search(self.tokenizer(texts, contents), min(k, len(self.uids)))
+        ids, scores = self.search(self.tokenizer(texts, contents), min(k, len(self)))
         return [[Label(int(i), self.uids[i], self.titles[i], round(float(s), 6)) for i, s in zip(row, of, strict=True)
                  if i >= 0] for row, of in zip(ids, scores, strict=True)]
 
@@ -161,8 +168,8 @@ class Retriever:
                 for at, label in enumerate(ids)]
 
     def _near(self, number: int, cosine: float) -> Near:
-        examples = self.examples
-        return Near(examples.texts[number], round(cosine, 6), [self.titles[label] for label in examples.labels[number]])
+        labels = np.setdiff1d(self.examples.labels[number], self.removed)
+        return Near(self.examples.texts[number], round(cosine, 6), [self.titles[label] for label in labels])
 
 
 def best_of(ids: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -183,6 +190,7 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
         index.save(out / "index" / name)
     scores.save(out)
     save_examples(corpus, out / "examples")
+    np.save(out / "removed.npy", ann.NOTHING)
     for part in ("label.uid", "label.title"):
         for half in ("offsets", "values"):
             shutil.copy(corpus.folder / f"{part}.{half}.npy", out)

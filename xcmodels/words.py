@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from xcmodels.ann import put
 from xcmodels.centroids import label_matrix
 from xcmodels.corpus import Corpus, Side
 from xcmodels.tokens import Tokens
@@ -76,6 +77,13 @@ class LabelWords:
             out[start:end] = self.labels[labels[start:end]] @ weights
             weights[queries.indices[own]] = 0
         return out
+
+    def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "LabelWords":
+        """Return this with the words of texts as those of the labels `rows`, some of those there are, then the next."""
+        n = self.labels.shape[0]
+        order = put(np.arange(n), rows, n + np.arange(len(rows)))
+        both = sp.vstack([self.labels, unit_rows(heaviest(self.lexicon(tokens), KEPT))], format="csr")
+        return LabelWords(self.lexicon, both[order])
 
     def save(self, folder: Path) -> None:
         """Write `words.*.npy`."""

@@ -1,0 +1,82 @@
+"""`xc labels ...`: adding and removing labels of a model without training."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from flows.commands.options import HOME, Home, Json, Mlflow, environment
+
+labels = App(name="labels", help="Add labels to a model and remove them, without training.")
+File = Annotated[str, Parameter(help="CSV, TSV or JSON lines; - is stdin.", allow_leading_hyphen=True)]
+Model = Annotated[str, Parameter(help="The model; the only one by default.")]
+Later = Annotated[bool, Parameter(help="Leave it to the next refresh to apply it.")]
+DryRun = Annotated[bool, Parameter(name="--dry-run", help="Check FILE and say what would be done, and do nothing.")]
+
+
+@labels.command
+def add(file: File, /, *, later: Later = False, dry_run: DryRun = False, model: Model = "", home: Home = HOME,
+        mlflow: Mlflow = "") -> None:
+    """Add the labels of FILE: a uid, a text and, if you like, a longer content each. They are found by their texts."""
+    _edit("add", file, later=later, dry_run=dry_run, model=model, home=home, mlflow=mlflow)
+
+
+@labels.command
+def remove(file: File, /, *, later: Later = False, dry_run: DryRun = False, model: Model = "", home: Home = HOME,
+           mlflow: Mlflow = "") -> None:
+    """Remove the labels of FILE, one uid a line: they are never predicted again."""
+    _edit("remove", file, later=later, dry_run=dry_run, model=model, home=home, mlflow=mlflow)
+
+
+@labels.command(name="list")
+def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
+    """List what was added and removed, when and by whom, and whether the champion has it."""
+    from tasks.labels import journal_of
+
+    store, tracker, name = _opened(model, home, mlflow)
+    entries, has = journal_of(store, tracker, name)
+    if as_json:
+        print(json.dumps({"model": name, "applied": has, "edits": [
+            {"when": each.when, "who": each.who, **vars(each.edit)} for each in entries]}))
+        return
+    for each in entries:
+        print("\t".join([each.when, each.who, each.edit.op, each.edit.uid, each.edit.text]))
+    _say(f"{name}: {len(entries):,} edits, " + ("the champion has them" if has else "the next refresh applies them"))
+
+
+def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: Path, mlflow: str) -> None:
+    from tasks.label_files import read_labels
+
+    rows = read_labels(file, texts=op == "add")
+    store, tracker, name = _opened(model, home, mlflow)
+    from tasks.labels import edit_labels, refresh
+
+    count = edit_labels(store, tracker, name, op, rows, dry_run=dry_run)
+    number = f"{count:,} {'label' if count == 1 else 'labels'}"
+    done = "added to" if op == "add" else "removed from"
+    if dry_run:
+        _say(f"{number} would be {done} {name}")
+    elif later:
+        _say(f"{number} will be {done} {name} by the next refresh")
+    else:
+        made = refresh(store, tracker, name)
+        assert made is not None
+        _say(f"{number} {done} {name}: version {made.version}, which is version {made.base} with {made.added:,} added "
+             f"and {made.removed:,} removed, is the champion")
+
+
+def _opened(model: str, home: Path, mlflow: str) -> tuple[Any, Any, str]:
+    environment(home)
+    from tasks.artifacts import Store
+    from tasks.resolve import model_name
+    from tasks.tracking import Tracker
+
+    store = Store(home, create=False)
+    tracker = Tracker(home, mlflow or None)
+    return store, tracker, model_name(tracker, model or None)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,69 @@
+"""The journal of label edits: whole commands in order, whatever is killed, and whoever writes."""
+
+from multiprocessing import get_context
+
+import pytest
+
+from data_contracts.errors import DamagedArtifact
+from tasks.journal import Journal
+from xcmodels.editing import ADD, REMOVE, Edit
+
+ENTERED = [Edit(ADD, "x:1", "forest wolf sea"), Edit(REMOVE, "tiny:3"), Edit(ADD, "x:2", "日本語", "and more")]
+
+
+def test_the_journal_keeps_the_order(tmp_path):
+    journal = Journal(tmp_path, "m")
+    assert journal.entries() == []
+    with journal.alone():
+        journal.append(ENTERED[:2])
+        journal.append(ENTERED[2:])
+    assert journal.edits() == ENTERED
+    assert all(entry.who and entry.when for entry in journal.entries())
+    assert oct(journal.path.stat().st_mode & 0o777) == "0o600"
+
+
+def test_wherever_a_command_is_cut_off_none_of_its_edits_is_there(tmp_path):
+    journal = Journal(tmp_path, "m")
+    with journal.alone():
+        journal.append(ENTERED[:1])
+        whole = journal.path.stat().st_size
+        journal.append(ENTERED)
+        data = journal.path.read_bytes()
+        for size in range(whole, len(data)):
+            journal.path.write_bytes(data[:size])
+            assert journal.edits() == ENTERED[:1]
+        journal.path.write_bytes(data[:whole] + b"\0" * 30)    # as a file system may leave it
+        assert journal.edits() == ENTERED[:1]
+        journal.append(ENTERED[1:2])
+        assert journal.edits() == ENTERED[:2]
+        assert journal.path.read_bytes().startswith(data[:whole]) and b"\0" not in journal.path.read_bytes()
+
+
+def test_a_line_that_was_damaged_is_named(tmp_path):
+    journal = Journal(tmp_path, "m")
+    with journal.alone():
+        for edit in ENTERED:
+            journal.append([edit])
+        lines = journal.path.read_bytes().split(b"\n")
+        journal.path.write_bytes(b"\n".join([lines[0], b"{", *lines[2:]]))
+        with pytest.raises(DamagedArtifact) as caught:
+            journal.entries()
+        assert caught.value.where.endswith("m.jsonl:2")
+
+
+def _write(path, number):
+    journal = Journal(path, "m")
+    for turn in range(20):
+        with journal.alone():
+            journal.append([Edit(ADD, f"{number}:{turn}", "a"), Edit(ADD, f"{number}:{turn}b", "b")])
+
+
+def test_two_writers_do_not_mix(tmp_path):
+    workers = [get_context("spawn").Process(target=_write, args=(tmp_path, number)) for number in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+    uids = [edit.uid for edit in Journal(tmp_path, "m").edits()]
+    assert len(uids) == 80 and all(second == f"{first}b" for first, second in zip(uids[::2], uids[1::2], strict=True))

@@ -1,0 +1,192 @@
+"""Labels edited while a model serves: the version that has them, and a retraining that does not lose them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from data_contracts.errors import ContractError, UsageError
+from tasks.journal import Journal
+from tasks.label_files import Row
+from tasks.labels import edit_labels, journal_of, refresh, with_edits
+from tasks.promotion import contest, history, rollback
+from tasks.resolve import resolve
+from tests import tiny
+from tests.conftest import ROOT
+from xcmodels.editing import ADD, REMOVE
+from xcmodels.retrieval import Retriever
+
+
+@pytest.fixture
+def world(tmp_path):
+    return tiny.World(tmp_path / "home")
+
+
+def ask(world, op, *rows, **more):
+    return edit_labels(world.store, world.tracker, "xc", op,
+                       [Row(f"f.csv:{line}", *row) for line, row in enumerate(rows, start=1)], **more)
+
+
+def refreshed(world):
+    return refresh(world.store, world.tracker, "xc")
+
+
+def predicted(world, text, k=60, spec="xc"):
+    return [label.uid for label in Retriever.load(resolve(world.tracker, spec).folder).predict([text], k)[0]]
+
+
+def test_an_added_label_is_predicted_after_a_refresh_and_a_removed_one_is_not(world):
+    world.enter(0)
+    assert refreshed(world) is None
+    assert "tiny:11" in predicted(world, "mountain fox", 1)
+    assert ask(world, ADD, ("x:1", "mountain fox pike")) == ask(world, REMOVE, ("tiny:11",)) == 1
+    assert journal_of(world.store, world.tracker, "xc")[1] is False
+    made = refreshed(world)
+    assert (made.version, made.base, made.added, made.removed, made.moved) == ("2", "1", 1, 1, True)
+    assert predicted(world, "mountain fox pike", 1) == ["x:1"]
+    assert "tiny:11" not in predicted(world, "mountain fox") and len(predicted(world, "mountain fox")) == 50
+    assert "tiny:11" in predicted(world, "mountain fox", 1, "xc/1"), "what was trained is never changed"
+    assert journal_of(world.store, world.tracker, "xc")[1] is True
+
+
+def test_the_version_says_what_it_is(world):
+    world.enter(0)
+    world.enter(1, 50.0)
+    ask(world, ADD, ("x:1", "a wolf"))
+    refreshed(world)
+    assert world.aliases() == {"champion": "3", "challenger": "2"}
+    trained, _, version = world.versions()
+    assert (version.tags["xc.base"], json.loads(version.tags["xc.labels"])) == ("1", [1, 0])
+    assert all(version.tags[key] == trained.tags[key] for key in ("xc.metrics", "xc.test"))
+    assert version.description.startswith("# card of 0") and "1 labels added" in version.description
+    with world.tracker.required() as client:
+        last = history(client, "xc")[-1]
+    assert (last["from"], last["to"], last["how"], last["why"]) == ("1", "3", "labels", "labels: +1 -0 on v1")
+
+
+def test_nothing_is_done_twice(world):
+    world.enter(0)
+    ask(world, ADD, ("x:1", "a wolf"))
+    first = refreshed(world)
+    objects = sorted((world.store.home / "objects").iterdir())
+    again = refreshed(world)
+    assert (again.version, again.moved) == (first.version, False)
+    assert sorted((world.store.home / "objects").iterdir()) == objects and len(world.versions()) == 2
+    ask(world, REMOVE, ("x:1",))
+    back = refreshed(world)
+    assert (back.version, back.added, back.removed, back.moved) == ("1", 0, 0, True)
+    assert not refreshed(world).moved
+
+
+def test_the_same_edits_of_the_same_version_are_the_same_retriever(tmp_path):
+    digests = []
+    for name in ("one", "other"):
+        world = tiny.World(tmp_path / name)
+        world.enter(0)
+        ask(world, ADD, ("x:1", "a wolf", "of the sea"), ("x:2", "日本語"))
+        ask(world, REMOVE, ("tiny:7",))
+        refreshed(world)
+        digests.append(resolve(world.tracker, "xc").digest)
+    assert digests[0] == digests[1]
+
+
+def test_a_retraining_does_not_lose_the_edits(world):
+    world.enter(0)
+    ask(world, ADD, ("x:1", "mountain fox pike"))
+    ask(world, REMOVE, ("tiny:11",))
+    refreshed(world)
+    version = world.register(1, 70.0).version
+    decision = contest(world.tracker, "xc", version,
+                       edited=lambda: with_edits(world.store, world.tracker, "xc", version))
+    assert decision.promoted
+    now = resolve(world.tracker, "xc").version
+    assert world.aliases()["champion"] == now == "4" and world.versions()[3].tags["xc.base"] == version == "3"
+    assert "x:1" in predicted(world, "mountain fox pike") and "tiny:11" not in predicted(world, "mountain fox")
+    assert not refreshed(world).moved
+    again = contest(world.tracker, "xc", version)
+    assert (again.promoted, again.reason, again.champion["version"]) == (False, "it is the champion already", version)
+    with world.tracker.required() as client:
+        assert [each["to"] for each in history(client, "xc")] == ["1", "2", "4"]
+
+
+def test_a_champion_of_other_means_gets_them_by_the_next_refresh(world):
+    world.enter(0)
+    ask(world, REMOVE, ("tiny:11",))
+    refreshed(world)
+    assert world.enter(1, 70.0).promoted
+    assert refreshed(world).moved and "tiny:11" not in predicted(world, "mountain fox")
+
+
+def test_rolling_back_goes_past_the_edits_to_the_version_before(world):
+    world.enter(0)
+    world.enter(1, 70.0)
+    ask(world, ADD, ("x:1", "a wolf"))
+    assert refreshed(world).version == "3"
+    assert rollback(world.tracker, "xc", "worse than it looked") == ("3", "1")
+    made = refreshed(world)
+    assert (made.base, made.moved) == ("1", True) and "x:1" in predicted(world, "a wolf")
+
+
+def test_a_trained_version_that_was_deleted_is_not_needed(world):
+    world.enter(0)
+    ask(world, ADD, ("x:1", "mountain fox pike"))
+    refreshed(world)
+    with world.tracker.required() as client:
+        client.delete_model_version("xc", "1")
+    assert not refreshed(world).moved
+    ask(world, ADD, ("x:2", "an elm"))
+    made = refreshed(world)
+    assert (made.base, made.moved) == ("2", True)
+    assert {"x:1", "x:2"} <= set(predicted(world, "an elm"))
+
+
+@pytest.mark.parametrize(("op", "rows", "said", "hint"), [
+    (ADD, [("x:1", "a"), ("tiny:4", "b")], "f.csv:2: label 'tiny:4' is there already", "remove the label first"),
+    (REMOVE, [("tiny:4",), ("tiny:44x",)], "f.csv:2: label 'tiny:44x' is not there", "did you mean 'tiny:44'?"),
+    (REMOVE, [("nothing like it",)], "f.csv:1: label 'nothing like it' is not there", "leave the row out"),
+    (REMOVE, [("tiny:9",)], "f.csv:1: label 'tiny:9' was removed already", "leave the row out")])
+def test_a_bad_row_changes_nothing(world, op, rows, said, hint):
+    world.enter(0)
+    ask(world, REMOVE, ("tiny:9",))
+    before = Journal(world.store.home, "xc").entries()
+    with pytest.raises(ContractError) as caught:
+        ask(world, op, *rows)
+    assert said in str(caught.value) and hint in caught.value.hint
+    assert Journal(world.store.home, "xc").entries() == before
+    assert ask(world, ADD, ("x:5", "a"), dry_run=True) == 1
+    assert Journal(world.store.home, "xc").entries() == before
+
+
+def test_without_a_champion_there_is_nothing_to_edit(world):
+    world.register(0)
+    with pytest.raises(UsageError, match="xc has no champion"):
+        ask(world, ADD, ("x:1", "a"))
+
+
+def test_from_the_command_line(world, tmp_path):
+    world.enter(0)
+    home = str(world.store.home)
+
+    def xc(*words, stdin="", code=0):
+        done = subprocess.run([sys.executable, "-m", "flows.cli", *words, "--home", home], input=stdin, text=True,
+                              capture_output=True, timeout=240, cwd=tmp_path,
+                              env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert done.returncode == code, done.stderr
+        return done.stdout, done.stderr
+
+    (tmp_path / "new.csv").write_text("uid,text\nx:1,mountain fox pike\nx:2,sea oak elm\n")
+    out, said = xc("labels", "add", "new.csv")
+    assert not out and "version 2, which is version 1 with 2 added and 0 removed, is the champion" in said
+    _, said = xc("labels", "add", "new.csv", "--dry-run", code=3)
+    assert "new.csv:2: label 'x:1' is there already" in said and "hint:" in said
+    _, said = xc("labels", "remove", "-", "--later", stdin="x:1\ntiny:11\n")
+    assert "2 labels will be removed from xc by the next refresh" in said
+    rows = json.loads(xc("labels", "list", "--json")[0])
+    assert [(each["op"], each["uid"]) for each in rows["edits"]] == [
+        ("add", "x:1"), ("add", "x:2"), ("remove", "x:1"), ("remove", "tiny:11")]
+    assert rows["applied"] is False
+    assert refreshed(world).version == "3"
+    found = [label["uid"] for label in json.loads(xc("predict", "--k", "60", "sea oak elm")[0])["labels"]]
+    assert found[0] == "x:2" and not set(found) & {"x:1", "tiny:11"} and len(found) == 50
