@@ -142,13 +142,14 @@ class World:
 
 
 @contextmanager
-def mlflow_server(home: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run an MLflow server with its database in `home`; yield its address and process, a group of its own."""
-    home.mkdir(parents=True)
-    shutil.copy(_template(), home / "mlflow.db")
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "mlflow.db").exists():
+        shutil.copy(_template(), home / "mlflow.db")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port = port or free.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{home}/mlflow.db",
                "--artifacts-destination", str(home / "artifacts"), "--port", str(port), "--workers", "1"]
     with (home / "log").open("w") as log:
@@ -160,8 +161,9 @@ def mlflow_server(home: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}", server
     finally:
-        os.killpg(server.pid, signal.SIGCONT)
-        os.killpg(server.pid, signal.SIGTERM)
+        for number in (signal.SIGCONT, signal.SIGTERM):
+            with suppress(ProcessLookupError):    # a test may have killed it
+                os.killpg(server.pid, number)
         server.wait(30)
 
 
