@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from data_contracts.errors import ServerError
-from flows.environment import QUIET, set_up
+from flows.environment import HEARTBEAT, QUIET, set_up
 from flows.stack import Service, Stack, end, free_port, launch, processes, wait_well
 from tasks.files import write_file
 from tasks.mlflow_client import make_database
@@ -151,6 +151,8 @@ def have_prefect(home: Path) -> None:
     """
     join(home)
     if os.environ.get("PREFECT_API_URL"):
+        for name, value in HEARTBEAT.items():    # not to a server of its own: the end of each flow waits for its pulse
+            os.environ.setdefault(name, value)
         return
     home = home.absolute()
     service = prefect_service(home, free_port())
@@ -209,6 +211,6 @@ def _address(home: Path, name: str, port: int) -> str:
 def _environment(home: Path) -> dict[str, str]:
     """Return the environment of every service: state in HOME, and this very code."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PREFECT_HOME": str(home / "prefect"),
+    return {**QUIET, **HEARTBEAT, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PREFECT_HOME": str(home / "prefect"),
             "XC_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}
