@@ -40,6 +40,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
     """
     home = home.absolute()
     found = []
+    given = {"XC_MLFLOW": mlflow} if mlflow else {}
     auth = os.environ.get("PREFECT_API_AUTH_STRING", "") if prefect else password(home)
     if not prefect:
         found.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, ports.prefect)))
@@ -48,7 +49,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
         found.append(mlflow_service(home, ports.mlflow))
         mlflow = _address(home, "mlflow", ports.mlflow)
     for pool in ("cpu", *(["gpu"] if gpu else [])):
-        found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, "XC_MLFLOW": mlflow,
+        found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, **given,
                                                  **({"PREFECT_API_AUTH_STRING": auth} if auth else {})}))
     found.append(app_service(home, ports.app, mlflow, model))
     return found
@@ -139,6 +140,7 @@ def require_prefect(home: Path) -> str:
 
 def mlflow_of(home: Path, given: str = "") -> str:
     """Return the address of MLflow: as given, else of the home's server where it runs, else "" for its database."""
+    given = given or os.environ.get("XC_MLFLOW", "")
     record = None if given else Stack(home).running("mlflow")
     return record.address if record is not None else given
 
