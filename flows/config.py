@@ -34,6 +34,18 @@ def entry(position: int, title: str, description: str, default: Any = ..., **bou
     return Field(default, title=title, description=description, json_schema_extra=shown, **bounds)
 
 
+class RefreshForm(BaseModel):
+    """Whose labels to refresh."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = entry(0, "Model", "Name of the registered model", pattern=r"^[^/:@'\"]+$", max_length=200)
+    home: str = entry(1, "Home", "Folder for all state on the worker's machine, an absolute path",
+                      pattern=ABSOLUTE, max_length=4096)
+    mlflow: str = entry(2, "MLflow", "Address of an MLflow server; the home's own where empty", "",
+                        pattern=r"^(https?://[^\s/]+.*)?$", max_length=300)
+
+
 class PrepareForm(BaseModel):
     """What to prepare, as which method's preset wants it."""
 

@@ -1,15 +1,20 @@
 """The flows that prefect.yaml deploys: each takes one form, waits its turn in the home, and does a part of the job."""
 
-from prefect import flow, task
+from pathlib import Path
+
+from prefect import State, flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.states import Completed
 
-from flows.config import PrepareForm, RetrainForm, RunConfig
-from flows.run import begun, job
+from flows.config import PrepareForm, RefreshForm, RetrainForm, RunConfig
+from flows.run import begun, job, retry_helps
 from flows.run import prepare as prepare_data
 from flows.services import mlflow_of
 from tasks.artifacts import Artifact, Store
 from tasks.champion import Judged, evaluate_champion
+from tasks.labels import Refreshed
+from tasks.labels import refresh as refresh_labels
 from tasks.tracking import Tracker
 from xcmodels.corpus import Corpus
 
@@ -39,6 +44,24 @@ def evaluate(config: RetrainForm) -> None:
     rows = [{"metric": name.replace("/", "@"), "percent": round(judged.score.metrics[name], 2)}
             for name in ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5") if name in judged.score.metrics]
     create_table_artifact(rows, key="champion", description=f"{judged.name} version {judged.version} on {config.data}")
+
+
+@flow(name="refresh", flow_run_name="{config.name} · labels", persist_result=False)
+def refresh(config: RefreshForm) -> None:
+    """Give the champion the labels that were added and removed since; nothing is done where it has them."""
+    refresh_task.with_options(task_run_name=f"{config.name} · labels")(config)
+
+
+@task(name="labels", cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=10,
+      retry_condition_fn=retry_helps)
+def refresh_task(config: RefreshForm) -> State[Refreshed | None]:
+    """Return the version that has the edits of the labels."""
+    home = Path(config.home)
+    made = refresh_labels(Store(home), Tracker(home, mlflow_of(home, config.mlflow) or None), config.name)
+    if made is None or not made.moved:
+        return Completed(name="Unchanged", message="the champion has every label that was asked for", data=made)
+    return Completed(message=f"version {made.version}: {made.added:,} labels added to version {made.base}, "
+                             f"{made.removed:,} removed", data=made)
 
 
 @task(name="champion", cache_policy=NO_CACHE, persist_result=False)

@@ -20,10 +20,10 @@ QUIET = {
     "GX_ANALYTICS_ENABLED": "false",
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
     "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
-    # Runs say that they live; the server's automation marks those that do not as crashed (flows/deploy.py).
-    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
     "TOKENIZERS_PARALLELISM": "true",
 }
+# Runs say every 30 s that they live; the server's automation marks those that fell silent as crashed (flows/deploy.py).
+HEARTBEAT = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 
 
 def set_up(home: Path) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from data_contracts.errors import ServerError
-from flows.environment import QUIET, set_up
+from flows.environment import HEARTBEAT, QUIET, set_up
 from flows.stack import Service, Stack, end, free_port, launch, processes, wait_well
 from tasks.files import write_file
 from tasks.mlflow_client import make_database
@@ -40,6 +40,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
     """
     home = home.absolute()
     found = []
+    given = {"XC_MLFLOW": mlflow} if mlflow else {}
     auth = os.environ.get("PREFECT_API_AUTH_STRING", "") if prefect else password(home)
     if not prefect:
         found.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, ports.prefect)))
@@ -48,7 +49,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
         found.append(mlflow_service(home, ports.mlflow))
         mlflow = _address(home, "mlflow", ports.mlflow)
     for pool in ("cpu", *(["gpu"] if gpu else [])):
-        found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, "XC_MLFLOW": mlflow,
+        found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, **given,
                                                  **({"PREFECT_API_AUTH_STRING": auth} if auth else {})}))
     found.append(app_service(home, ports.app, mlflow, model))
     return found
@@ -139,6 +140,7 @@ def require_prefect(home: Path) -> str:
 
 def mlflow_of(home: Path, given: str = "") -> str:
     """Return the address of MLflow: as given, else of the home's server where it runs, else "" for its database."""
+    given = given or os.environ.get("XC_MLFLOW", "")
     record = None if given else Stack(home).running("mlflow")
     return record.address if record is not None else given
 
@@ -151,6 +153,8 @@ def have_prefect(home: Path) -> None:
     """
     join(home)
     if os.environ.get("PREFECT_API_URL"):
+        for name, value in HEARTBEAT.items():    # not to a server of its own: the end of each flow waits for its pulse
+            os.environ.setdefault(name, value)
         return
     home = home.absolute()
     service = prefect_service(home, free_port())
@@ -209,6 +213,6 @@ def _address(home: Path, name: str, port: int) -> str:
 def _environment(home: Path) -> dict[str, str]:
     """Return the environment of every service: state in HOME, and this very code."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**QUIET, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PREFECT_HOME": str(home / "prefect"),
+    return {**QUIET, **HEARTBEAT, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PREFECT_HOME": str(home / "prefect"),
             "XC_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "INFO"}

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
-from flows.config import PrepareForm, RetrainForm
+from flows.config import PrepareForm, RefreshForm, RetrainForm
 from flows.deploy import plan
 from xcmodels.presets import PRESETS
 
@@ -16,15 +16,16 @@ TAGS = ["method:ngame", "data:wordnet", "preset:cpu"]
 
 def forms(**changed):
     retrain = RetrainForm.model_validate({**GIVEN, **changed})
-    return {"prepare": PrepareForm.model_validate(GIVEN), "retrain": retrain, "evaluate": retrain}
+    return {"prepare": PrepareForm.model_validate(GIVEN), "retrain": retrain, "evaluate": retrain,
+            "refresh": RefreshForm(name="wordnet", home=GIVEN["home"])}
 
 
 def test_every_deployment_of_the_file_is_named_after_the_model():
     found = {each.full_name: each for each in plan("wordnet", forms(), TAGS, {}, "cpu")}
-    assert set(found) == {"prepare/wordnet", "retrain/wordnet", "evaluate/wordnet"}
+    assert set(found) == {"prepare/wordnet", "retrain/wordnet", "evaluate/wordnet", "refresh/wordnet"}
     for each in found.values():
         assert each.concurrency_limit == 1 and each.concurrency_options.collision_strategy == "ENQUEUE"
-        assert each.parameters["config"]["data"] == "/data/wordnet" and each.tags == TAGS
+        assert each.parameters["config"]["home"] == "/home/me/.xc" and each.tags == TAGS
         assert each.schedules[0].active and each.enforce_parameter_schema
 
 

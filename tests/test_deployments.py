@@ -43,7 +43,7 @@ def deployed(home, data) -> list[str]:
     code, out, said = home.xc(*words)
     assert code == 0, said
     assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
-        name: "created" for name in ("prepare/small", "evaluate/small", "retrain/small")}
+        name: "created" for name in ("prepare/small", "refresh/small", "evaluate/small", "retrain/small")}
     return words
 
 
@@ -61,7 +61,7 @@ def test_deploying_again_changes_nothing_or_what_was_asked(home, deployed):
     code, out, said = home.xc(*deployed, "--schedule", "retrain=off", "--dry-run")
     assert code == 0 and "retrain/small            would be changed: schedule; off" in said, said
     assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
-        "prepare/small": "nothing", "evaluate/small": "nothing", "retrain/small": "schedule"}
+        **{f"{name}/small": "nothing" for name in ("prepare", "refresh", "evaluate")}, "retrain/small": "schedule"}
     with home.prefect() as client:
         assert client.read_deployment_by_name("retrain/small").updated == before
 
@@ -85,7 +85,7 @@ def test_a_bad_value_is_refused_before_there_is_a_run(home, deployed):
 
 def test_one_training_at_a_time_by_hand_and_by_schedule(home, deployed):
     """A run that was killed is seen at once; the one that waited for it goes on; cron runs reuse what it made."""
-    with Store(home.home).run_lock(60), home.prefect() as client:
+    with Store(home.home).run_lock(240), home.prefect() as client:
         deployment = client.read_deployment_by_name("retrain/small").id
         first, second = (client.create_flow_run_from_deployment(deployment).id for _ in range(2))
 
@@ -129,6 +129,22 @@ def test_the_model_answers_by_itself_and_the_servers_are_found(home, deployed):
     assert answer["model"]["name"] == "small" and len(answer["results"][0]["labels"]) == 2
     code, out, said = home.xc("models", "--json")
     assert code == 0 and [row["aliases"] for row in json.loads(out)], said
+
+
+def test_the_champion_is_scored_and_given_the_labels_that_were_added(home, deployed, tmp_path):
+    (tmp_path / "new.csv").write_text("uid,text\nN1,zebra crossing\n")
+    code, _, said = home.xc("labels", "add", str(tmp_path / "new.csv"), "--later", "--model", "small")
+    assert code == 0, said
+    with home.prefect() as client:
+        runs = [client.create_flow_run_from_deployment(client.read_deployment_by_name(f"{name}/small").id).id
+                for name in ("refresh", "evaluate")]
+        until(lambda: all(client.read_flow_run(run).state.is_final() for run in runs), 200)
+        states = [client.read_flow_run(run).state for run in runs]
+        scored = next(each for each in client.read_artifacts(limit=200) if each.key == "champion")
+    assert all(state.is_completed() for state in states), states
+    assert "P@1" in str(scored.data)
+    code, out, said = home.xc("labels", "list", "--model", "small", "--json")
+    assert code == 0 and json.loads(out)["applied"], said
 
 
 @pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for 90 s; set XC_ALL_FAULTS=1")

@@ -45,14 +45,15 @@ def deploy(*, job: Scheduled, home: Home = HOME,
     from flows.services import require_prefect
 
     address = require_prefect(home).removesuffix("/api")
-    from flows.config import PrepareForm, RetrainForm
+    from flows.config import PrepareForm, RefreshForm, RetrainForm
     from flows.deploy import apply, plan, prepare_server, start
 
     common = {"data": str(job.data.resolve()), "method": job.method, "preset": job.preset, "settings": settings,
               "home": str(home.absolute()), "dask": dask, "workers": job.workers}
     tracked = RetrainForm.model_validate({**common, "name": job.name, "mlflow": mlflow})
-    forms = {"prepare": PrepareForm.model_validate(common), "retrain": tracked, "evaluate": tracked}
     model = job.name or job.data.resolve().name
+    forms = {"prepare": PrepareForm.model_validate(common), "retrain": tracked, "evaluate": tracked,
+             "refresh": RefreshForm(name=model, home=str(home.absolute()), mlflow=mlflow)}
     wanted = plan(model, forms, [f"method:{job.method}", f"data:{job.data.resolve().name}", f"preset:{job.preset}"],
                   pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
     if not dry_run:

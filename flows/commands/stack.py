@@ -19,23 +19,29 @@ def up(*, home: Home = HOME,
        model: Annotated[str, Parameter(help="Model that the app answers with; the only one by default.")] = "",
        ) -> None:
     """Start what is not up: Prefect server, MLflow server, worker, app; they stay until `xc down`."""
-    from flows.services import Ports, services
+    from flows.services import Ports, require_prefect, services
     from flows.stack import Stack
     from tasks.artifacts import Store
     from tasks.devices import has_gpu
+    from tasks.mlflow_client import probe
 
     Store(home)
     stack = Stack(home)
     prefect = os.environ.get("PREFECT_API_URL", "")
+    if prefect:
+        require_prefect(home)
+    if mlflow:
+        probe(mlflow)
     wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
                       gpu=has_gpu())
     started = stack.up(wanted, _say)
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:
             _say(_line(title, f"{address}, which was there: not started"))
-    for service in wanted:
-        if service.name not in started:
-            _say(_line(service.title, f"already up{service.address and ': '}{service.address}"))
+    for record in stack.records().values():
+        if record.name not in started:
+            how = "already up" if record.well else f"does not answer: xc down{home_flag(home)}, then this again"
+            _say(_line(record.title, f"{how}{record.address and ': '}{record.address}"))
     if not prefect:
         _say(_line("sign in to Prefect with the line in", str(stack.home / "prefect" / "password")))
     _say(_line("logs", str(stack.logs)))
