@@ -73,7 +73,7 @@ def _operations(app: FastAPI, service: Service, measures: Measures) -> None:
     async def model() -> Response:
         """Return which version answers at present."""
         served = service.current()
-        return _json({**served.named(), "labels": len(served.retriever.uids), "examples": served.examples,
+        return _json({**served.named(), "labels": len(served.retriever), "examples": served.examples,
                       "fault": service.follower.fault})
 
     @app.get("/healthz", response_class=PlainTextResponse, **document("/healthz", "get"))

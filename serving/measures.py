@@ -60,7 +60,7 @@ class Measures:
         self.recall.clear()
         if served is not None:
             self.model.labels(served.name, served.version).set(1)
-            self.labels.set(len(served.retriever.uids))
+            self.labels.set(len(served.retriever))
             for index, ratio in served.recall.items():
                 self.recall.labels(index).set(ratio)
         self.degraded.set(bool(fault))

@@ -178,7 +178,7 @@ def test_from_the_command_line(world, tmp_path):
 
     (tmp_path / "new.csv").write_text("uid,text\nx:1,mountain fox pike\nx:2,sea oak elm\n")
     out, said = xc("labels", "add", "new.csv")
-    assert not out and "version 2, which is version 1 with 2 added and 0 removed, is the champion" in said
+    assert not out and "the champion is version 2: version 1 with 2 labels added and 0 removed" in said
     _, said = xc("labels", "add", "new.csv", "--dry-run", code=3)
     assert "new.csv:2: label 'x:1' is there already" in said and "hint:" in said
     _, said = xc("labels", "remove", "-", "--later", stdin="x:1\ntiny:11\n")
@@ -187,6 +187,7 @@ def test_from_the_command_line(world, tmp_path):
     assert [(each["op"], each["uid"]) for each in rows["edits"]] == [
         ("add", "x:1"), ("add", "x:2"), ("remove", "x:1"), ("remove", "tiny:11")]
     assert rows["applied"] is False
-    assert refreshed(world).version == "3"
+    _, said = xc("labels", "refresh")
+    assert "the champion is version 3: version 1 with 1 labels added and 1 removed" in said
     found = [label["uid"] for label in json.loads(xc("predict", "--k", "60", "sea oak elm")[0])["labels"]]
     assert found[0] == "x:2" and not set(found) & {"x:1", "tiny:11"} and len(found) == 50

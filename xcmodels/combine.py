@@ -29,8 +29,8 @@ class NewLabels:
     """Labels that no training query has. Each one's own text stands in for the query that is missing.
 
     rows (m,): the ids that they take. embeddings (m, d): their texts as the encoder sees labels. queries (m, width):
-    the same texts, read as queries. louder: for dimensions of a query vector and the classifiers (L, .) that read
-    them, what the length of a classifier that was not trained is to be, if it is to score no higher than trained ones.
+    the same texts, read as queries. loudness: for some dimensions of a query vector and the classifiers (L, .) that
+    read them, by what a text's own vector in a classifier's place is to be multiplied, to score no higher than trained.
     """
 
     rows: np.ndarray

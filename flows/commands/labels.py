@@ -46,12 +46,18 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
     _say(f"{name}: {len(entries):,} edits, " + ("the champion has them" if has else "the next refresh applies them"))
 
 
+@labels.command
+def refresh(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Give the champion what was added and removed, where it does not have it."""
+    _refresh(*_opened(model, home, mlflow))
+
+
 def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: Path, mlflow: str) -> None:
     from tasks.label_files import read_labels
 
     rows = read_labels(file, texts=op == "add")
     store, tracker, name = _opened(model, home, mlflow)
-    from tasks.labels import edit_labels, refresh
+    from tasks.labels import edit_labels
 
     count = edit_labels(store, tracker, name, op, rows, dry_run=dry_run)
     number = f"{count:,} {'label' if count == 1 else 'labels'}"
@@ -61,20 +67,30 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
     elif later:
         _say(f"{number} will be {done} {name} by the next refresh")
     else:
-        made = refresh(store, tracker, name)
-        assert made is not None
-        _say(f"{number} {done} {name}: version {made.version}, which is version {made.base} with {made.added:,} added "
-             f"and {made.removed:,} removed, is the champion")
+        _say(f"{number} {done} {name}")
+        _refresh(store, tracker, name)
+
+
+def _refresh(store: Any, tracker: Any, name: str) -> None:
+    from tasks.labels import refresh as refreshed
+
+    made = refreshed(store, tracker, name)
+    if made is None:
+        _say(f"{name}: no label was ever added or removed")
+    else:
+        _say(f"{name}: the champion is version {made.version}{'' if made.moved else ', as before'}: "
+             f"version {made.base} with {made.added:,} labels added and {made.removed:,} removed")
 
 
 def _opened(model: str, home: Path, mlflow: str) -> tuple[Any, Any, str]:
     environment(home)
+    from flows.services import mlflow_of
     from tasks.artifacts import Store
     from tasks.resolve import model_name
     from tasks.tracking import Tracker
 
     store = Store(home, create=False)
-    tracker = Tracker(home, mlflow or None)
+    tracker = Tracker(home, mlflow_of(home, mlflow) or None)
     return store, tracker, model_name(tracker, model or None)
 
 
