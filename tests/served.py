@@ -129,9 +129,9 @@ class Reply:
 
     @classmethod
     def read(cls, connection: socket.socket) -> "Reply":
-        """Read one answer, or status 0 where the connection ends without."""
+        """Read one answer, or status 0 where there is none in time, or the connection ends without."""
         data = b""
-        with suppress(ConnectionResetError):
+        with suppress(ConnectionResetError, TimeoutError):
             while not cls._whole(data) and (part := connection.recv(1 << 16)):
                 data += part
         if not data:
@@ -139,7 +139,7 @@ class Reply:
         head, _, body = data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in lines}
-        return cls(int(first.split()[1]), headers, body)
+        return cls(int(first.split()[1]), headers, body[:int(headers.get("content-length", len(body)))])
 
     @staticmethod
     def _whole(data: bytes) -> bool:

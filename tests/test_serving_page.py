@@ -10,7 +10,7 @@ import pytest
 from serving.app import policy
 from tests.browser import CHROMIUM, browser
 from tests.conftest import ROOT
-from tests.served import EXAMPLES, World, running
+from tests.served import TEXTS, World, running
 from tests.tiny import LABELS
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -23,8 +23,8 @@ SAID = "document.getElementById('said').textContent"
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     world = World(tmp_path_factory.mktemp("page") / "home")
-    world.register()
-    world.register(p1=70.0, titles=[HOSTILE[row % len(HOSTILE)] for row in range(len(LABELS))])
+    world.add()
+    world.add(p1=70.0, titles=[f"{row} {' '.join(HOSTILE)}" for row in range(len(LABELS))])
     world.promote("1")
     return world
 
@@ -82,10 +82,10 @@ def test_a_link_holds_the_question_and_examples_ask(server, page):
     page.open(at(server, "?q=an%20oak"))
     page.until(COUNT)
     assert page.value("document.getElementById('text').value") == "an oak"
-    assert page.value("[...document.querySelectorAll('#examples button')].map(each => each.textContent)") == EXAMPLES
+    assert page.value("[...document.querySelectorAll('#examples button')].map(each => each.textContent)") == TEXTS
     assert "xc version 1, 50 labels" in page.value("document.getElementById('model').textContent")
     page.value("document.querySelectorAll('#examples button')[1].click()")
-    page.until(f"{COUNT} && document.getElementById('text').value === {EXAMPLES[1]!r}")
+    page.until(f"{COUNT} && document.getElementById('text').value === {TEXTS[1]!r}")
     assert page.value("getComputedStyle(document.getElementById('text')).direction") == "rtl"
     assert page.value("getComputedStyle(document.querySelectorAll('#examples button')[0]).direction") == "ltr"
 

@@ -22,7 +22,7 @@ TOKEN = "a-token-of-32-characters-or-more"
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     world = World(tmp_path_factory.mktemp("server") / "home")
-    world.register()
+    world.add()
     return world
 
 
@@ -168,7 +168,7 @@ def test_a_server_may_begin_before_there_is_a_model(tmp_path):
             reply = server.ask(path, body)
             assert (reply.status, reply.json()["code"]) == (503, "no-model") and reply.headers["retry-after"]
         assert server.ask("/healthz").status == 200
-        world.register()
+        world.add()
         deadline = time.monotonic() + 20
         while server.ask("/readyz").status != 200 and time.monotonic() < deadline:
             time.sleep(0.2)

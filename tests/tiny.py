@@ -78,9 +78,10 @@ def _training_texts(corpus: Any, tokenizer: Tokenizer) -> None:
 
 
 def _vocabulary() -> dict[str, int]:
-    """Return whole words of the labels, which begin with a mark, and single characters, in a fixed order."""
-    words = {"▁", *(f"▁{word}" for label in LABELS for word in label.split())}
-    letters = {"##" + letter for text in LABELS + QUERIES for letter in text.lower() if letter.strip()}
+    """Return whole words of the labels and single characters, in a fixed order; a word begins with the mark ▁."""
+    words = {f"▁{word}" for label in LABELS for word in label.split()}
+    letters = {mark + letter for text in LABELS + QUERIES
+               for letter in text.lower() if letter.strip() for mark in ("▁", "##")}
     return {token: place for place, token in enumerate(["[PAD]", "[UNK]", *sorted(words | letters)])}
 
 

@@ -1,0 +1,121 @@
+"""Malformed and hostile requests by the hundred, made from the description of the API: a 4xx each, and no crash.
+
+XC_FUZZ=10000 asks as many.
+"""
+
+import json
+import os
+import string
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.served import World, running
+
+REQUESTS = int(os.environ.get("XC_FUZZ", "400"))
+GROWTH = 150e6    # bytes that serving may take on top of what it has after its first requests
+MARKS = ("\x00", "\r\n", "../", "%2e%2e", "%00", "<script>", "\u202e", "\ud800", "\xff", "'", '"', "{{7*7}}", "${x}",
+         "A" * 9000)
+FIELDS = ("Host", "Content-Type", "Content-Length", "Connection", "Origin", "Authorization", "X-Request-ID", "Expect",
+          "Upgrade", "Transfer-Encoding", "Content-Encoding", "Accept", "Cookie")
+
+
+def numbers() -> st.SearchStrategy[str]:
+    """Numbers as JSON has them, and as it must not."""
+    return st.one_of(
+        st.integers(-2**70, 2**70).map(str), st.floats().map(str), st.sampled_from(
+            ["NaN", "Infinity", "-Infinity", "1e400", "-0", "01", "1.", ".5", "0x10", "1_000", "5.0", '"5"', "true"]))
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Texts of any characters, halves of pairs among them, as a JSON string."""
+    plain = st.text(st.characters(codec=None), max_size=60).map(json.dumps)
+    raw = st.text(max_size=40).map(lambda text: f'"{text}"')
+    return plain | raw | st.sampled_from([json.dumps(mark) for mark in MARKS] + [f'"{mark}"' for mark in MARKS])
+
+
+def values(schema: dict[str, Any]) -> st.SearchStrategy[str]:
+    """JSON for a field: what its schema asks for, its bounds, and what it does not."""
+    own = {"integer": st.sampled_from([str(schema.get("minimum", 0) - 1), str(schema.get("maximum", 0) + 1), "1"]),
+           "boolean": st.sampled_from(["true", "false"]), "string": texts()}
+    if schema["type"] == "array":
+        several = st.lists(values(schema["items"]), max_size=5).map(lambda each: f"[{','.join(each)}]")
+        many = st.integers(0, schema["maxItems"] + 3).map(lambda n: "[" + ",".join(['"a"'] * n) + "]")
+        of_kind = several | many
+    else:
+        of_kind = own[schema["type"]]
+    deep = st.integers(1, 2000).map(lambda n: "[" * n + "]" * n)
+    return of_kind | numbers() | texts() | deep | st.sampled_from(["null", "{}", "[]", '{"a": []}', "[null]", "["])
+
+
+def bodies(schema: dict[str, Any]) -> st.SearchStrategy[bytes]:
+    """Bodies like an operation's: its fields and others, left out, doubled, in a wrong type; or no JSON at all."""
+    fields = schema["properties"]
+    name = st.sampled_from([*fields, *fields, "K", "text", "__proto__", "", "\x00"])
+    pair = name.flatmap(lambda key: st.tuples(st.just(json.dumps(key)),
+                                              values(fields.get(key, fields["k"]))).map(":".join))
+    objects = st.lists(pair, max_size=5).map(lambda pairs: "{" + ",".join(pairs) + "}")
+    as_bytes = (objects | values(fields["texts"])).map(lambda text: text.encode("utf-8", "surrogatepass"))
+    cut = st.tuples(as_bytes, st.integers(0, 60)).map(lambda made: made[0][:made[1]])
+    return as_bytes | as_bytes | cut | st.binary(max_size=200)
+
+
+TOKENS = st.text(string.ascii_letters + string.digits + "-_.~!$%&'*+^`|", min_size=1, max_size=20)
+HEADER_TEXT = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=60) | st.sampled_from(MARKS)
+
+
+@st.composite
+def requests(draw: st.DrawFn, description: dict[str, Any]) -> bytes:
+    """Draw a request as bytes: a right one but for its body, or off in its first line and headers, too."""
+    right = draw(st.booleans())
+    paths = list(description["paths"])
+    path = draw(st.sampled_from([*paths, "/", "/docs", "/openapi.json"]) | st.text(max_size=30).map(lambda t: f"/{t}"))
+    path += draw(st.sampled_from(["", "", "", "/", "?", "?k=NaN", "#x", "/../x", "/%2e%2e/", "%00", ";a", "//"]))
+    method = draw(st.sampled_from(["POST", "POST", "POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS"]) | TOKENS)
+    if right:
+        method, path = "POST", "/predict"
+    operation = description["paths"]["/predict"]["post"]
+    body = draw(bodies(operation["requestBody"]["content"]["application/json"]["schema"]))
+    headers = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": str(len(body)),
+               "Connection": "close"}
+    for name in [] if right else draw(st.lists(st.sampled_from(FIELDS), max_size=2)):
+        headers[name] = draw(HEADER_TEXT | st.sampled_from(["", "0", "-1", "1e3", "chunked", "gzip", "100-continue",
+                                                            "websocket", "close", "keep-alive", "99999999"]))
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("utf-8", "surrogatepass") + body
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("fuzz") / "home")
+    world.register()
+    with running(world.home) as server:
+        yield server
+
+
+@pytest.mark.timeout(7200)
+def test_no_request_makes_the_server_fail(server):
+    description = server.ask("/openapi.json").json()
+    process, seen, most = psutil.Process(server.process.pid), dict[int, int](), [0, 0]
+
+    @settings(max_examples=REQUESTS, deadline=None, database=None, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck), derandomize=REQUESTS == 400)
+    @given(requests(description))
+    def ask(request: bytes) -> None:
+        reply = server.send(request, timeout=0.5)    # it waits for the rest where too long a length was said
+        assert reply.status < 500, (request, reply)
+        assert reply.status < 400 or not reply.body or reply.json()["status"] == reply.status
+        seen[reply.status] = seen.get(reply.status, 0) + 1
+        used = process.memory_info().rss
+        most[sum(seen.values()) > REQUESTS // 10] = max(most[sum(seen.values()) > REQUESTS // 10], used)
+
+    ask()
+    assert server.process.poll() is None and server.fine()
+    assert {200, 400, 404, 405, 422} <= seen.keys(), seen
+    print(f"{sum(seen.values())} requests: {dict(sorted(seen.items()))}; memory {most[0] / 1e6:.0f} MB in the first "
+          f"tenth, {most[1] / 1e6:.0f} MB after")
+    assert most[1] < most[0] + GROWTH
+    assert "Traceback" not in server.log.read_text()
