@@ -2,7 +2,15 @@
 
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from serving.follow import Served
 
@@ -15,6 +23,7 @@ class Measures:
     """The metrics of one app; `routes` are its own, every other path counts as "other"."""
 
     def __init__(self, routes: frozenset[str]) -> None:
+        disable_created_metrics()    # a second series for each, which nobody reads
         self.routes, self.registry = routes, CollectorRegistry()
         made: dict[str, Any] = {"registry": self.registry}
         asked = ("route", "method", "status")

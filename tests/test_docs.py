@@ -36,3 +36,11 @@ def test_the_guide_names_every_method():
     page = GUIDE.read_text()
     assert all(f"`{method}`" in page for method in PRESETS)
     assert all((ROOT / "docs" / name).exists() for name in re.findall(r"\((\w+\.md)\)", page))
+
+
+def test_the_page_on_serving_lists_what_is_measured():
+    from serving.measures import Measures
+
+    page = (ROOT / "docs" / "serving.md").read_text()
+    told = {name for name in re.findall(rb"# HELP (xc_\w+) ", Measures(frozenset()).text(None, "", 0))}
+    assert {name.decode() for name in told} == set(re.findall(r"`(xc_\w+)`", page))

@@ -107,7 +107,8 @@ def test_no_request_makes_the_server_fail(server):
     def ask(request: bytes) -> None:
         reply = server.send(request, timeout=0.5)    # it waits for the rest where too long a length was said
         assert reply.status < 500, (request, reply)
-        assert reply.status < 400 or not reply.body or reply.json()["status"] == reply.status
+        if reply.status >= 400 and not request.startswith(b"HEAD "):    # which has no body
+            assert reply.json()["status"] == reply.status, (request, reply)
         seen[reply.status] = seen.get(reply.status, 0) + 1
         used = process.memory_info().rss
         most[sum(seen.values()) > REQUESTS // 10] = max(most[sum(seen.values()) > REQUESTS // 10], used)
