@@ -62,6 +62,10 @@ def test_deploying_again_changes_nothing_or_what_was_asked(home, deployed):
     assert code == 0 and "retrain/small            would be changed: schedule; off" in said, said
     assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
         **{f"{name}/small": "nothing" for name in ("prepare", "refresh", "evaluate")}, "retrain/small": "schedule"}
+    for wrong, what in ((("--workers", "0"), "workers: input should be greater than"),
+                        (("--now", "retrian"), "did you mean 'retrain'")):
+        code, _, said = home.xc(*deployed, *wrong)
+        assert code == 2 and what in said, said
     with home.prefect() as client:
         assert client.read_deployment_by_name("retrain/small").updated == before
 

@@ -4,10 +4,11 @@ import json
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from data_contracts.errors import UsageError
 from flows.commands.options import HOME, Home, Json, environment, pairs
 
 
@@ -32,7 +33,7 @@ def deploy(*, job: Scheduled, home: Home = HOME,
            schedules: Annotated[list[str], Parameter(
                name="--schedule", help='When a deployment runs, NAME="MINUTE HOUR DAY MONTH WEEKDAY" or NAME=off; '
                                        'repeatable.')] = [],  # noqa: B006
-           pool: Annotated[str, Parameter(help="Pool that trains: cpu or gpu.")] = "cpu",
+           pool: Annotated[Literal["cpu", "gpu"], Parameter(help="Pool that trains.")] = "cpu",
            now: Annotated[str, Parameter(help="A deployment to run now too, such as retrain.")] = "",
            dry_run: Annotated[bool, Parameter(help="Say what would change, and change nothing.")] = False,
            as_json: Json = False) -> None:
@@ -47,13 +48,16 @@ def deploy(*, job: Scheduled, home: Home = HOME,
     address = require_prefect(home).removesuffix("/api")
     from flows.config import PrepareForm, RefreshForm, RetrainForm
     from flows.deploy import apply, plan, prepare_server, start
+    from tasks.registry import did_you_mean
 
     common = {"data": str(job.data.resolve()), "method": job.method, "preset": job.preset, "settings": settings,
               "home": str(home.absolute()), "dask": dask, "workers": job.workers}
-    tracked = RetrainForm.model_validate({**common, "name": job.name, "mlflow": mlflow})
+    tracked = _filled(RetrainForm, {**common, "name": job.name, "mlflow": mlflow})
     model = job.name or job.data.resolve().name
-    forms = {"prepare": PrepareForm.model_validate(common), "retrain": tracked, "evaluate": tracked,
-             "refresh": RefreshForm(name=model, home=str(home.absolute()), mlflow=mlflow)}
+    forms = {"prepare": _filled(PrepareForm, common), "retrain": tracked, "evaluate": tracked,
+             "refresh": _filled(RefreshForm, {"name": model, "home": common["home"], "mlflow": mlflow})}
+    if now and now not in forms:
+        raise UsageError(f"no deployment {now!r}{did_you_mean(now, list(forms))}")
     wanted = plan(model, forms, [f"method:{job.method}", f"data:{job.data.resolve().name}", f"preset:{job.preset}"],
                   pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
     if not dry_run:
@@ -69,3 +73,15 @@ def deploy(*, job: Scheduled, home: Home = HOME,
     if now and not dry_run:
         print(f"{now}/{model} begins: {address}/runs/flow-run/{start(f'{now}/{model}')}", file=sys.stderr)
     print(f"see, and run one by hand: {address}/deployments", file=sys.stderr)
+
+
+def _filled(form: Any, values: dict[str, Any]) -> Any:
+    """Return a form filled in; UsageError naming the first value that it does not take."""
+    from pydantic import ValidationError
+
+    try:
+        return form.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where, why = ".".join(map(str, first["loc"])) or "the form", first["msg"][:1].lower() + first["msg"][1:]
+        raise UsageError(f"{where}: {why}, got {first['input']!r}"[:300]) from error
