@@ -33,9 +33,12 @@ MEANING = {
     "no-model": "No version could be loaded yet.", "connections": "Too many connections are open.",
     "draining": "The server is about to stop.", "route": "There is nothing at this address, or not by this method."}
 _WHO = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
-_LION = {"id": 21289, "uid": "n02131817", "text": "lion, king of beasts, Panthera leo", "score": 1.45}
+_LION = {"id": 21289, "uid": "n02131817", "text": "lion, king of beasts, Panthera leo", "score": 1.368356}
+_WHY = {"parts": {"encoder": 0.45482, "classifier": 0.23021, "similar texts": 0.527771, "words": 0.045005,
+                  "trees": 0.110551}, "frequency": 7, "nearest": [
+    {"text": "lioness", "similarity": 0.455333, "labels": ["lion, king of beasts, Panthera leo"]}]}
 ANSWERS: Mapping[str, Any] = {
-    "/predict": {"model": _WHO, "results": [{"labels": [_LION]}]},
+    "/predict": {"model": _WHO, "results": [{"labels": [_LION | _WHY]}]},
     "/model": {**_WHO, "labels": 67892, "examples": [EXAMPLE], "fault": ""},
     "/healthz": "ok", "/readyz": "ok", "/metrics": 'xc_model_info{name="wordnet",version="3"} 1.0\n'}
 BODIES = {"one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
@@ -70,5 +73,6 @@ def described(openapi: dict[str, Any]) -> dict[str, Any]:
 def page_of(openapi: Mapping[str, Any]) -> str:
     """Return the description as a page that needs nothing else."""
     template = files("serving").joinpath("docs.html").read_text(encoding="utf-8")
-    return Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template).render(
-        openapi=openapi, meaning=MEANING)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False}
+    return environment.from_string(template).render(openapi=openapi, meaning=MEANING)
