@@ -153,19 +153,21 @@ def test_the_champion_is_scored_and_given_the_labels_that_were_added(home, deplo
 
 @pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for 90 s; set XC_ALL_FAULTS=1")
 def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data, tmp_path):
-    long = settings(**{"m1.epochs": "4000", "m1.refresh_from": "4000"})
-    words = ["train", "--data", str(data), "--preset", "cpu-learned", "--home", str(tmp_path / "home"), *long]
+    words = ["prepare", "--data", str(data), "--preset", "cpu-learned", "--home", str(tmp_path / "home"), *settings()]
     server = {"PREFECT_API_URL": f"{home.stack.running('prefect').address}/api",
               "PREFECT_API_AUTH_STRING": password(home.home)}
     with subprocess.Popen([sys.executable, "-m", "flows.cli", *words], env={**home.environment, **server},
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until(lambda: list((tmp_path / "home").glob("scratch/*/steps")))
-        process.kill()
+        try:
+            until(lambda: list((tmp_path / "home").glob("refs/steps/*")))
+        finally:
+            process.kill()
     run = json.loads((tmp_path / "home" / "run" / "flow-run").read_text())["id"]
     with home.prefect() as client:
         assert client.read_flow_run(run).state.is_running()
         until(lambda: client.read_flow_run(run).state.is_crashed(), 90)
-        below = [each for each in client.read_flow_runs(limit=200) if each.name.startswith("ngame · small · train")]
+        below = [each for each in client.read_flow_runs(limit=200) if each.name == "ngame · small · prepare"
+                 and not each.deployment_id and not each.state.is_completed()]
         until(lambda: all(client.read_flow_run(each.id).state.is_final() for each in below), 30)
 
 
