@@ -63,12 +63,13 @@ def test_prefect_shows_what_a_person_can_read(whole, planted, xc):
     assert xc(*command(planted, whole[0]))[0] == 0
     with get_client(sync_client=True) as client:
         runs = {run.name: run.state.type for run in client.read_flow_runs(limit=200)}
-        tasks = {run.name: run.state.name for run in client.read_task_runs(limit=200)}
+        states = {run.state.name for run in client.read_task_runs(limit=200)
+                  if run.name == "ngame · planted · encoder round 1"}
         ours = next(run for run in client.read_flow_runs(limit=200) if run.name == "ngame · planted")
         artifacts = {each.key: each for each in client.read_artifacts(sort=ArtifactSort.CREATED_DESC, limit=50)}
     assert {"ngame · planted", *(f"ngame · planted · {part}" for part in ("prepare", "train", "evaluate"))} <= {*runs}
     assert set(ours.tags) == {"method:ngame", "data:planted", "preset:cpu-learned"}
-    assert tasks["ngame · planted · encoder round 1"] == "Reused"
+    assert "Reused" in states
     assert "P@1" in str(artifacts["metrics"].data) and "first model: now champion" in str(artifacts["report"].data)
     assert "index.html" in str(artifacts["contracts"].data) and artifacts["progress"].data == 100.0
 
