@@ -46,6 +46,7 @@ def published(kind: str):
     return lambda home: (home / "refs" / "steps").exists() and any(name.startswith(kind) for name in objects(home))
 
 
+@pytest.mark.timeout(600)
 def test_killed_again_and_again_a_run_ends_as_an_unbroken_one(whole, planted, xc, tmp_path):
     home = tmp_path / "home"
     for moment in ("read", "encoder round 0", "mine encoder", "classifier round 0", "build"):

@@ -77,7 +77,7 @@ def test_a_busy_port_names_who_has_it(world):
         port = busy.getsockname()[1]
         code, said = refused(world.home, "--port", str(port))
         assert code == 5 and f"127.0.0.1:{port} is in use by process {os.getpid()}: " in said and "--port" in said
-        assert "pytest" in holder(port)
+        assert "python" in holder(port)
 
 
 def test_a_token_opens_the_door(world, token_file):
