@@ -30,7 +30,7 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
     from tasks.sources.importing import import_file
 
     _tell(folder, import_file(file, folder, text=text, labels=labels, content=content, uid=uid, split=split,
-                                     separator=separator, test_fraction=test))
+                              separator=separator, test_fraction=test))
 
 
 def _tell(folder: Path, counts: dict[str, Any]) -> None:

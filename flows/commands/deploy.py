@@ -1,27 +1,20 @@
 """`xc deploy`: what is to run by itself, and when."""
 
 import json
-import sys
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Json, environment, pairs
+from flows.commands.options import HOME, Home, Json, Subject, environment, pairs, say
 
 
 @Parameter(name="*")
 @dataclass
-class Scheduled:
+class Scheduled(Subject):
     """What the deployments are to work on."""
 
-    data: Annotated[Path, Parameter(help="Folder of the raw data set.")]
-    method: Annotated[str, Parameter(help="Method to train.")] = "ngame"
-    preset: Annotated[str, Parameter(help="Named settings; see: xc presets.")] = "cpu"
-    settings: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
-                                                                 "repeatable.")] = field(default_factory=list)
     name: Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")] = ""
     workers: Annotated[int, Parameter(help="Embedded Dask workers.")] = 2
 
@@ -62,17 +55,16 @@ def deploy(*, job: Scheduled, home: Home = HOME,
                   pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
     if not dry_run:
         for made in prepare_server():
-            print(f"{made}: created", file=sys.stderr)
+            say(f"{made}: created")
     changes = apply(wanted, dry_run=dry_run)
     for each in changes:
         what = {"created": "created", "nothing": "as it was"}.get(each.change, f"changed: {each.change}")
-        print(f"{each.deployment:<24} {'would be ' if dry_run else ''}{what}; {each.schedule}, pool {each.pool}",
-              file=sys.stderr)
+        say(f"{each.deployment:<24} {'would be ' if dry_run else ''}{what}; {each.schedule}, pool {each.pool}")
     if as_json:
         print(json.dumps([asdict(each) for each in changes]))
     if now and not dry_run:
-        print(f"{now}/{model} begins: {address}/runs/flow-run/{start(f'{now}/{model}')}", file=sys.stderr)
-    print(f"see, and run one by hand: {address}/deployments", file=sys.stderr)
+        say(f"{now}/{model} begins: {address}/runs/flow-run/{start(f'{now}/{model}')}")
+    say(f"see, and run one by hand: {address}/deployments")
 
 
 def _filled(form: Any, values: dict[str, Any]) -> Any:

@@ -34,7 +34,7 @@ def evaluate(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> 
 
 
 def register(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
-    """Register the retriever as a new version; it becomes the champion if it beats the present one."""
+    """Register the retriever as a new version; it becomes the champion where the gates hold."""
     _finish(_flow("register", job, tracked), job.home, as_json)
 
 

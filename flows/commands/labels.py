@@ -1,13 +1,12 @@
 """`xc labels ...`: adding and removing labels of a model without training."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from flows.commands.options import HOME, Home, Json, Mlflow, environment
+from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, say
 
 labels = App(name="labels", help="Add labels to a model and remove them, without training.")
 File = Annotated[str, Parameter(help="CSV, TSV or JSON lines; - is stdin.", allow_leading_hyphen=True)]
@@ -43,7 +42,7 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
         return
     for each in entries:
         print("\t".join([each.when, each.who, each.edit.op, each.edit.uid, each.edit.text]))
-    _say(f"{name}: {len(entries):,} edits, " + ("the champion has them" if has else "the next refresh applies them"))
+    say(f"{name}: {len(entries):,} edits, " + ("the champion has them" if has else "the next refresh applies them"))
 
 
 @labels.command
@@ -63,11 +62,11 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
     number = f"{count:,} {'label' if count == 1 else 'labels'}"
     done = "added to" if op == "add" else "removed from"
     if dry_run:
-        _say(f"{number} would be {done} {name}")
+        say(f"{number} would be {done} {name}")
     elif later:
-        _say(f"{number} will be {done} {name} by the next refresh")
+        say(f"{number} will be {done} {name} by the next refresh")
     else:
-        _say(f"{number} {done} {name}")
+        say(f"{number} {done} {name}")
         _refresh(store, tracker, name)
 
 
@@ -76,23 +75,16 @@ def _refresh(store: Any, tracker: Any, name: str) -> None:
 
     made = refreshed(store, tracker, name)
     if made is None:
-        _say(f"{name}: no label was ever added or removed")
+        say(f"{name}: no label was ever added or removed")
     else:
-        _say(f"{name}: the champion is version {made.version}{'' if made.moved else ', as before'}: "
+        say(f"{name}: the champion is version {made.version}{'' if made.moved else ', as before'}: "
              f"version {made.base} with {made.added:,} labels added and {made.removed:,} removed")
 
 
 def _opened(model: str, home: Path, mlflow: str) -> tuple[Any, Any, str]:
-    environment(home)
-    from flows.services import mlflow_of
     from tasks.artifacts import Store
     from tasks.resolve import model_name
-    from tasks.tracking import Tracker
 
     store = Store(home, create=False)
-    tracker = Tracker(home, mlflow_of(home, mlflow) or None)
+    tracker = open_tracker(home, mlflow)
     return store, tracker, model_name(tracker, model or None)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

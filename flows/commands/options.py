@@ -1,10 +1,11 @@
 """What several commands have in common: their options, and the surroundings that they set up."""
 
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -18,14 +19,21 @@ HOME = Path(".xc")
 
 @Parameter(name="*")
 @dataclass
-class Job:
-    """What to do on which data: the options that every step of a run has."""
+class Subject:
+    """Which method on which data."""
 
     data: Annotated[Path, Parameter(help="Folder of the raw data set.")]
     method: Annotated[str, Parameter(help="Method to train.")] = "ngame"
     preset: Annotated[str, Parameter(help="Named settings; see: xc presets.")] = "cpu"
     settings: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
                                                                  "repeatable.")] = field(default_factory=list)
+
+
+@Parameter(name="*")
+@dataclass
+class Job(Subject):
+    """What to do on which data: the options that every step of a run has."""
+
     home: Home = HOME
     dask: Annotated[str, Parameter(env_var="XC_DASK", help="Address of a Dask scheduler; embedded workers by "
                                                            "default.")] = ""
@@ -49,6 +57,20 @@ def environment(home: Path) -> None:
     from flows.environment import set_up
 
     set_up(home)
+
+
+def open_tracker(home: Path, mlflow: str) -> Any:
+    """Return what MLflow is asked through: the server that is named or that the home runs, else its database."""
+    environment(home)
+    from flows.services import mlflow_of
+    from tasks.tracking import Tracker
+
+    return Tracker(home, mlflow_of(home, mlflow) or None)
+
+
+def say(line: str) -> None:
+    """Tell a person something, on stderr."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:

@@ -1,13 +1,12 @@
 """`xc models`, `xc promote`, `xc rollback`: which version answers, and since when and why."""
 
 import json
-import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Json, Mlflow, environment
+from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, say
 
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
 Reason = Annotated[str, Parameter(help="Why; it is kept with the move.")]
@@ -41,8 +40,8 @@ def promote(model: str, /, *, reason: Reason, force: Annotated[bool, Parameter(h
     found = resolve(tracker, model)
     decision = promoted(tracker, found.name, found.version, _given(reason), force=force, dry_run=dry_run)
     for gate in decision.gates:
-        _say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
-    _say(f"{found.name}/{found.version} {'would become' if dry_run else 'is'} the champion: {decision.reason}")
+        say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
+    say(f"{found.name}/{found.version} {'would become' if dry_run else 'is'} the champion: {decision.reason}")
 
 
 def rollback(name: Annotated[str, Parameter(help="The model; the only one by default.")] = "", /, *, reason: Reason,
@@ -54,7 +53,7 @@ def rollback(name: Annotated[str, Parameter(help="The model; the only one by def
     tracker = _tracker(home, mlflow)
     name = model_name(tracker, name or None)    # its champion's files may be what is wrong
     before, after = rolled_back(tracker, name, _given(reason), dry_run=dry_run)
-    _say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
+    say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
 
 
 def _given(reason: str) -> str:
@@ -64,14 +63,6 @@ def _given(reason: str) -> str:
 
 
 def _tracker(home: Any, mlflow: str) -> Any:
-    from flows.services import mlflow_of
-    from tasks.tracking import Tracker
-
-    environment(home)
     if not home.exists():
         raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
-    return Tracker(home, mlflow_of(home, mlflow) or None)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    return open_tracker(home, mlflow)

@@ -2,13 +2,12 @@
 
 import json
 import os
-import sys
 from datetime import datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from flows.commands.options import HOME, Home, Json, home_flag
+from flows.commands.options import HOME, Home, Json, home_flag, say
 
 
 def up(*, home: Home = HOME,
@@ -34,26 +33,26 @@ def up(*, home: Home = HOME,
         probe(mlflow)
     wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
                       gpu=has_gpu())
-    started = stack.up(wanted, _say)
+    started = stack.up(wanted, say)
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:
-            _say(_line(title, f"{address}, which was there: not started"))
+            say(_line(title, f"{address}, which was there: not started"))
     for record in stack.records().values():
         if record.name not in started:
             how = "already up" if record.well else f"does not answer: xc down{home_flag(home)}, then this again"
-            _say(_line(record.title, f"{how}{record.address and ': '}{record.address}"))
+            say(_line(record.title, f"{how}{record.address and ': '}{record.address}"))
     if not prefect:
-        _say(_line("sign in to Prefect with the line in", str(stack.home / "prefect" / "password")))
-    _say(_line("logs", str(stack.logs)))
-    _say(_line("next", f"xc deploy --data DIR{home_flag(home)}; xc down{home_flag(home)} ends what was started"))
+        say(_line("sign in to Prefect with the line in", str(stack.home / "prefect" / "password")))
+    say(_line("logs", str(stack.logs)))
+    say(_line("next", f"xc deploy --data DIR{home_flag(home)}; xc down{home_flag(home)} ends what was started"))
 
 
 def down(*, home: Home = HOME) -> None:
     """End what `xc up` started in this home, and all that it started; what is kept in the home stays."""
     from flows.stack import Stack
 
-    if not Stack(home).down(_say):
-        _say(f"nothing of {home} is up")
+    if not Stack(home).down(say):
+        say(f"nothing of {home} is up")
 
 
 def status(*, home: Home = HOME, as_json: Json = False) -> None:
@@ -69,14 +68,10 @@ def status(*, home: Home = HOME, as_json: Json = False) -> None:
         return
     for row in rows:
         how = "well" if row["well"] else "does not answer" if row["running"] else "has ended"
-        _say(f"{row['name']:<11} {how:<15} {row['address'] or '-':<22} pid {row['pid']}, since {row['since']}")
+        say(f"{row['name']:<11} {how:<15} {row['address'] or '-':<22} pid {row['pid']}, since {row['since']}")
     if not rows:
-        _say(f"nothing of {home} is up; next: xc up{home_flag(home)}")
+        say(f"nothing of {home} is up; next: xc up{home_flag(home)}")
 
 
 def _line(title: str, text: str) -> str:
     return f"{title:<11} {text}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
