@@ -33,7 +33,7 @@ def on_shared_labels(retrievers: Sequence[Retriever], corpus: Corpus) -> list[Sc
     shared = np.ones(corpus.n_labels, dtype=bool)
     for labels in own:
         shared &= np.isin(np.arange(corpus.n_labels), labels)
-    truth, filters = (_only(of["test"], shared) for of in (corpus.positives, corpus.filters))
+    truth, filters = (of["test"].less(np.flatnonzero(~shared)) for of in (corpus.positives, corpus.filters))
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     scores = []
@@ -42,13 +42,6 @@ def on_shared_labels(retrievers: Sequence[Retriever], corpus: Corpus) -> list[Sc
         measured = metrics.evaluate(predicted, truth, filters, inverse, recall_ks=(1, 3, 5, 10))
         scores.append(Score(measured, metrics.by_decile(predicted, truth, filters, frequencies, inverse, 5)))
     return scores
-
-
-def _only(pairs: Ragged, kept: np.ndarray) -> Ragged:
-    """Return the pairs whose label is kept."""
-    there = kept[pairs.values]
-    rows = np.repeat(np.arange(len(pairs)), pairs.lengths)[there]
-    return Ragged.of_pairs(rows, pairs.values[there], len(pairs))
 
 
 def _predict(retriever: Retriever, labels: np.ndarray, corpus: Corpus, filters: Ragged) -> np.ndarray:
@@ -67,8 +60,8 @@ def _predict(retriever: Retriever, labels: np.ndarray, corpus: Corpus, filters: 
 def latencies(retrievers: Sequence[Retriever]) -> list[float]:
     """Return the milliseconds that tagging one text takes each retriever: the lower quartile over TIMED texts.
 
-    The texts are titles of its labels, evenly spread. They take turns, and the slower half is left out: another process
-    on the machine slows a few texts, or all retrievers alike.
+    The texts are titles of its labels, evenly spread. They take turns, so that another process on
+    the machine slows a few texts, or all retrievers alike.
     """
     texts = [[each.titles[len(each.titles) * part // TIMED] for part in range(TIMED)] for each in retrievers]
     seconds = [[0.0] * TIMED for _ in retrievers]

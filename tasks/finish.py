@@ -22,7 +22,7 @@ from tasks.registry import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.report import ReportFacts, build, plots, verdict
 from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
-from xcmodels.corpus import Corpus
+from xcmodels.corpus import Corpus, Texts
 from xcmodels.presets import flat
 from xcmodels.retrieval import Retriever
 
@@ -215,8 +215,6 @@ def _examples(folder: Path, corpus: Corpus) -> list[dict[str, Any]]:
 
 def _test_texts(corpus: Corpus) -> list[tuple[str, str]]:
     """Return title and content of a few test queries, evenly spread over the split."""
-    from xcmodels.corpus import Texts
-
     n = len(corpus.sides["test"])
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
     return [(titles[row], contents[row]) for row in (n * part // SHOWN for part in range(min(SHOWN, n)))]

@@ -14,11 +14,10 @@ from typing import Any
 from data_contracts.errors import ContractError, UsageError
 from tasks.artifacts import Artifact, Store, digest_of
 from tasks.code import code_digests
-from tasks.gates import Score
 from tasks.journal import Entry, Journal
 from tasks.label_files import Row
 from tasks.mlflow_client import Client
-from tasks.promotion import move
+from tasks.promotion import move, score_of
 from tasks.register import register
 from tasks.registry import (
     BASE,
@@ -26,9 +25,7 @@ from tasks.registry import (
     COMMIT,
     CONTRACTS,
     DATA,
-    DECILES,
     EDITS,
-    METRICS,
     TEST,
     Version,
     champion_of,
@@ -114,8 +111,7 @@ def refresh(store: Store, tracker: Tracker, name: str) -> Refreshed | None:
 
 def with_edits(store: Store, tracker: Tracker, name: str, version: str) -> str:
     """Return the version that is `version` with the edits of the journal, made if it has to be."""
-    journal = Journal(store.home, name)
-    if not journal.path.exists() or not (edits := journal.edits()):
+    if not (edits := Journal(store.home, name).edits()):
         return version
     with tracker.required() as client:
         return _made(store, tracker, client, client.get_model_version(name, version), edits).version
@@ -181,8 +177,7 @@ def _registered(store: Store, tracker: Tracker, client: Client, base: Resolved, 
     made = register(
         tracker, trained.run_id, base.name, retriever_dir=store.open(edited.artifact),
         retriever_digest=edited.artifact.digest,
-        score=Score(json.loads(trained.tags.get(METRICS, "{}")), json.loads(trained.tags.get(DECILES, "[]"))),
-        test_digest=trained.tags.get(TEST, ""), card=(trained.description or "") + said,
+        score=score_of(trained), test_digest=trained.tags.get(TEST, ""), card=(trained.description or "") + said,
         facts=facts | {BASE: base.version, EDITS: edited.digest, COUNTED: json.dumps([edited.added, edited.removed])})
     if challenger is not None:    # it is no challenger: it goes where its trained version is
         client.set_registered_model_alias(base.name, CHALLENGER, challenger)

@@ -48,7 +48,7 @@ def contest(tracker: Tracker, name: str, version: str, remeasure: Remeasure | No
     with tracker.required() as client:
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
         if champion is not None and version in (str(champion.version), champion.tags.get(BASE)):
-            own = {**_named(champion, _score(champion)), "version": version}
+            own = {**_named(champion, score_of(champion)), "version": version}
             return Decision(False, "it is the champion already", champion=own)
         decision = _judged(tracker, name, ours, champion, remeasure)
         if not dry_run:
@@ -62,7 +62,7 @@ def contest(tracker: Tracker, name: str, version: str, remeasure: Remeasure | No
 
 def _judged(tracker: Tracker, name: str, ours: Version, champion: Version | None,
             remeasure: Remeasure | None) -> Decision:
-    score, theirs = _score(ours), None
+    score, theirs = score_of(ours), None
     if champion is not None:
         named, folder = f"champion v{champion.version}", None
         try:
@@ -70,7 +70,7 @@ def _judged(tracker: Tracker, name: str, ours: Version, champion: Version | None
         except ProjectError as error:
             _log.warning("%s of %s cannot be opened: %s", named, name, error.what)
         if champion.tags.get(TEST) == ours.tags.get(TEST):
-            theirs = _score(champion)
+            theirs = score_of(champion)
         elif remeasure is None or folder is None:
             why = "its files cannot be opened" if folder is None else "it was measured on another test set"
             return Decision(False, f"it cannot be compared with {named}: {why}", champion=_named(champion, None))
@@ -106,14 +106,14 @@ def _timed(*judged: tuple[Score, Path]) -> list[Score]:
     return [replace(score, latency=each) for (score, _), each in zip(judged, latencies(loaded), strict=True)]
 
 
-def _score(version: Version) -> Score:
+def score_of(version: Version) -> Score:
     """Return what a version's tags say that it reached."""
     return Score(json.loads(version.tags.get(METRICS, "{}")), json.loads(version.tags.get(DECILES, "[]")))
 
 
 def _indexes(version: Version) -> dict[str, float]:
     """Return the recalls of a version's own indexes, which do not depend on what it is compared with."""
-    return {key: value for key, value in _score(version).metrics.items() if key.startswith("index/")}
+    return {key: value for key, value in score_of(version).metrics.items() if key.startswith("index/")}
 
 
 def _named(champion: Version, score: Score | None) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def listing(tracker: Tracker) -> list[dict[str, Any]]:
                 rows.append({
                     "name": model.name, "version": str(each.version),
                     "aliases": sorted(alias for alias, of in aliases.items() if str(of) == str(each.version)),
-                    "digest": each.tags.get(DIGEST, ""), "metrics": dict(_score(each).metrics),
+                    "digest": each.tags.get(DIGEST, ""), "metrics": dict(score_of(each).metrics),
                     "moves": json.loads(each.tags.get(PROMOTIONS, "[]")),
                     "gates": json.loads(each.tags.get(GATES, "{}"))})
         return sorted(rows, key=lambda row: (row["name"], int(row["version"])))
