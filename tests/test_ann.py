@@ -1,4 +1,4 @@
-"""Exact search against sorting all scores; both kinds saved, cut short and asked for too much."""
+"""Exact search against sorting all scores; every kind saved, cut short and asked for too much."""
 
 import json
 from dataclasses import replace
@@ -33,7 +33,7 @@ def test_all_labels_alike_come_by_id():
     assert ids.tolist() == [[0, 1, 2, 3, 4]] * 3
 
 
-@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("kind", ann.KINDS)
 def test_too_few_labels_are_padded(kind):
     vectors, queries = whole_numbers(0, 5, 4)
     scores, ids = build(vectors, kind).search(queries, 8)
@@ -45,6 +45,33 @@ def test_too_few_labels_are_padded(kind):
     assert build(vectors, kind).search(queries[:0], 2)[1].shape == (0, 2)
 
 
+@pytest.mark.parametrize("dim", [16, 7])
+def test_quantised_finds_nearly_all_with_their_exact_scores_whoever_is_asked_beside(dim):
+    rng = np.random.default_rng(5)
+    centres = rng.standard_normal((300, dim), np.float32)
+    vectors = centres[rng.integers(300, size=5000)] + 0.5 * rng.standard_normal((5000, dim), np.float32)
+    queries = rng.standard_normal((70, dim), np.float32)
+    index = build(vectors, "quantised")
+    assert recall(index, vectors, queries, k=20) > 0.97
+    scores, ids = index.search(queries, 20)
+    assert np.allclose(scores, np.einsum("qd,qkd->qk", queries, vectors[ids]), atol=1e-4)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    alone = [index.search(query[None], 20) for query in queries]
+    assert np.array_equal(scores, np.concatenate([each for each, _ in alone]))
+    assert np.array_equal(ids, np.concatenate([each for _, each in alone]))
+
+
+def test_quantised_scores_as_many_as_wanted_and_labels_left_out_besides():
+    vectors, queries = whole_numbers(4, 3000, 9, dim=6)
+    gone = np.arange(0, 3000, 3)
+    scores, ids = build(vectors, "quantised").search(queries, 5, gone)
+    there = np.setdiff1d(np.arange(3000), gone)
+    wanted = oracles.search(vectors[there], queries, 5)[0]
+    assert np.array_equal(scores, wanted) and np.isin(ids, there).all()
+    everything = build(vectors, "quantised").search(queries, 3000)
+    assert all(np.array_equal(*each) for each in zip(everything, oracles.search(vectors, queries, 3000), strict=True))
+
+
 def test_what_hnsw_does_not_find_scores_nothing(monkeypatch):
     answer = np.array([[2.0, -3.4e38]], np.float32), np.array([[1, -1]])
     monkeypatch.setattr(ann.Index, "_search_hnsw", lambda self, queries, k, without: answer)
@@ -52,7 +79,7 @@ def test_what_hnsw_does_not_find_scores_nothing(monkeypatch):
     assert scores.tolist() == [[2, -np.inf]] and ids.tolist() == [[1, -1]]
 
 
-@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("kind", ann.KINDS)
 def test_a_saved_index_answers_alike(tmp_path, kind):
     rng = np.random.default_rng(1)
     vectors, queries = rng.standard_normal((2000, 16), np.float32), rng.standard_normal((20, 16), np.float32)
@@ -88,18 +115,20 @@ def test_recall_counts_shared_ids(monkeypatch):
     assert recall(index, np.eye(4), np.ones((2, 4)), k=3) == pytest.approx((2 / 3 + 2 / 3) / 2)
 
 
-@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("kind", ann.KINDS)
 def test_a_file_cut_anywhere_is_refused(tmp_path, kind):
     build(whole_numbers(3, 40, 1)[0], kind).save(tmp_path)
-    path = tmp_path / {"exact": "vectors.npy", "hnsw": "hnsw.faiss"}[kind]
-    whole = path.read_bytes()
-    for length in (0, 1, 7, 60, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match=rf"{tmp_path} is not a whole index: .*build it again"):
+    for path in [path for path in tmp_path.iterdir() if path.name != "index.json"]:
+        whole = path.read_bytes()
+        for length in (0, 1, 7, 60, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:length])
+            with pytest.raises(ValueError, match=rf"{tmp_path} is not a whole index: .*build it again"):
+                load(tmp_path)
+        path.unlink()
+        with pytest.raises(ValueError, match="is not a whole index"):
             load(tmp_path)
-    path.unlink()
-    with pytest.raises(ValueError, match="is not a whole index"):
-        load(tmp_path)
+        path.write_bytes(whole)
+    assert len(load(tmp_path)) == 40
 
 
 def test_damaged_or_hostile_files_are_refused(tmp_path):
@@ -110,15 +139,23 @@ def test_damaged_or_hostile_files_are_refused(tmp_path):
         with pytest.raises(ValueError, match="is not a whole index"):
             load(tmp_path)
     (tmp_path / "index.json").write_text(json.dumps(about))
+    build(whole_numbers(3, 40, 1)[0][:, :4], "quantised").save(tmp_path / "narrow")
+    for kind, file in (("quantised", "codes.faiss"), ("hnsw", "hnsw.faiss")):    # the vectors are wider, or of a scan
+        (tmp_path / file).write_bytes((tmp_path / "narrow" / "codes.faiss").read_bytes())
+        (tmp_path / "index.json").write_text(json.dumps(about | {"kind": kind}))
+        with pytest.raises(ValueError, match="is not a whole index"):
+            load(tmp_path)
+    (tmp_path / "index.json").write_text(json.dumps(about))
     np.save(tmp_path / "vectors.npy", np.array([{}] * 40), allow_pickle=True)
     with pytest.raises(ValueError, match="is not a whole index"):
         load(tmp_path)
 
 
 def test_choice_of_kind():
-    assert (choose("auto", 200_000), choose("auto", 200_001), choose("auto", 11, limit=10)) == ("exact", "hnsw", "hnsw")
+    assert [choose("auto", n) for n in (200_000, 200_001)] == ["exact", "quantised"]
     assert choose("hnsw", 3) == "hnsw" and choose("exact", 10**7) == "exact"
-    with pytest.raises(ValueError, match="must be auto, exact or hnsw, got 'ivf'"):
+    assert [build(np.eye(12, dtype=np.float32), limit=limit).kind for limit in (12, 11)] == ["exact", "quantised"]
+    with pytest.raises(ValueError, match="must be auto, exact, quantised or hnsw, got 'ivf'"):
         choose("ivf", 3)
 
 
@@ -140,7 +177,7 @@ def test_what_cannot_be_meant_is_refused():
         recall(index, vectors[:9], whole_numbers(3, 10, 2)[1])
 
 
-@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("kind", ann.KINDS)
 @pytest.mark.parametrize("without", [[], [3], [0, 1, 2, 3, 4, 5, 6, 7, 39], list(range(1, 40))])
 def test_labels_that_are_left_out_are_not_found(monkeypatch, kind, without):
     monkeypatch.setattr(ann, "_LABELS", 4)    # some blocks have no label left

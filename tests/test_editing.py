@@ -1,5 +1,6 @@
 """Labels added and removed without training: found by their own text, never proposed again, the others as they were."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,19 +150,20 @@ def test_counts(tmp_path):
         assert Labels(retriever, edits).counts() == wanted
 
 
-def hnsw(folder: Path, out: Path) -> Path:
-    """The same retriever with an HNSW index."""
+def indexed(folder: Path, out: Path, kind: str) -> Path:
+    """The same retriever with another kind of index."""
     out.mkdir()
     edit_retriever(folder, [], out)
-    index = ann.build(np.array(ann.load(folder / "index" / "classifier").vectors), "hnsw")
+    index = ann.build(np.array(ann.load(folder / "index" / "classifier").vectors), kind)
+    shutil.rmtree(out / "index" / "classifier")
     Proposer(index).save(out / "index" / "classifier")
-    (out / "index" / "classifier" / "vectors.npy").unlink()
     return out
 
 
-def test_a_graph_grows_and_leaves_out(tmp_path):
+@pytest.mark.parametrize("kind", ["quantised", "hnsw"])
+def test_an_index_grows_and_leaves_out(tmp_path, kind):
     exact = tiny.tiny_retriever(tmp_path / "t")
-    graph = hnsw(exact, tmp_path / "graph")
+    graph = indexed(exact, tmp_path / "graph", kind)
     more = [Edit(ADD, "new:1", "forest wolf sea"), Edit(REMOVE, "tiny:30"), Edit(REMOVE, "tiny:7")]
     changed = [*more, Edit(ADD, "tiny:7", "elm fern")]
     for number, edits in enumerate((more, changed)):

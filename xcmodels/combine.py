@@ -182,10 +182,10 @@ class TreeFusion:
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":
         """Map what `save` wrote."""
-        embeddings = np.load(folder / "embeddings.npy", mmap_mode="r")
+        embeddings = _mapped(folder / "embeddings.npy")
         (index,) = indexes.values()
         return cls(RegressionTrees.load(folder / "fusion.npz"), embeddings, index.vectors[:, -embeddings.shape[1]:],
-                   np.load(folder / "frequencies.npy", mmap_mode="r"), np.load(folder / "centroids.npy", mmap_mode="r"),
+                   _mapped(folder / "frequencies.npy"), _mapped(folder / "centroids.npy"),
                    LabelWords.load(folder))
 
 
@@ -303,7 +303,7 @@ class CentroidMix:
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "CentroidMix":
         """Map what `save` wrote."""
         facts = json.loads((folder / "mix.json").read_text())
-        return cls(np.load(folder / "classifiers.npy", mmap_mode="r"), np.load(folder / "centroids.npy", mmap_mode="r"),
+        return cls(_mapped(folder / "classifiers.npy"), _mapped(folder / "centroids.npy"),
                    indexes["centroids"].vectors, facts["partitions"], facts["alpha"])
 
 
@@ -319,6 +319,11 @@ def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, label
         part = slice(start, start + chunk)
         out[part] = np.einsum("pd,pd->p", queries[rows[part]], matrix[labels[part]])
     return out
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """Map a matrix; as a plain array, since each row taken from a memmap costs microseconds."""
+    return np.load(path, mmap_mode="r").view(np.ndarray)
 
 
 def _total(parts: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 BINS = 256
-CHUNK = 1 << 16    # rows predicted at once: what a tree's levels gather stays in the cache
+CHUNK = 1 << 14    # (row, tree) pairs predicted at once: what a level gathers stays in the cache
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,24 @@ class RegressionTrees:
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return (n,) float32 for features (n, f)."""
         out = np.zeros(len(x), dtype=np.float32)
-        for start in range(0, len(x), CHUNK):
-            part = slice(start, start + CHUNK)
-            for feature, threshold, value in zip(self.feature, self.threshold, self.value, strict=True):
-                out[part] += value[_leaves(x[part], feature, threshold)]
+        chunk = max(1, CHUNK // max(1, len(self.value)))
+        for start in range(0, len(x), chunk):
+            part = slice(start, start + chunk)
+            for leaves, value in zip(self._leaves(x[part]), self.value, strict=True):
+                out[part] += value[leaves]
         return out
+
+    def _leaves(self, x: np.ndarray) -> np.ndarray:
+        """Return the leaf of each row of x in each tree, (T, n): all trees go down a level at once."""
+        inner = self.feature.shape[1]
+        first = inner * np.arange(len(self.feature))[:, None]    # where each tree's nodes begin, laid end to end
+        feature, threshold = self.feature.ravel(), self.threshold.ravel()
+        values, row = x.ravel(), x.shape[1] * np.arange(len(x))
+        node = np.zeros((len(self.feature), len(x)), dtype=np.int64)
+        for _ in range(inner.bit_length()):
+            here = first + node
+            node = 2 * node + 1 + (values.take(row + feature.take(here)) > threshold.take(here))
+        return node - inner
 
     def save(self, path: Path) -> None:
         """Write the three arrays to `path`, an .npz file."""
@@ -65,28 +78,15 @@ def _grow(x: np.ndarray, y: np.ndarray, edges: list[np.ndarray], binned: np.ndar
     """Return the splits of one tree, and the leaf of each row."""
     inner = 2**depth - 1
     feature, threshold = np.zeros(inner, np.int64), np.full(inner, np.inf, np.float32)
-    node = np.zeros(len(x), dtype=np.int64)
+    node, rows = np.zeros(len(x), dtype=np.int64), np.arange(len(x))
     for level in range(depth):
         first = 2**level - 1
         counts, sums = _histograms(binned, node - first, y, 2**level)
         for index, (column, edge) in enumerate(_best_splits(counts, sums, min_leaf), start=first):
             if column >= 0:
                 feature[index], threshold[index] = column, edges[column][edge]
-        node = _below(x, node, feature, threshold)
+        node = 2 * node + 1 + (x[rows, feature[node]] > threshold[node])
     return feature, threshold, node - inner
-
-
-def _leaves(x: np.ndarray, feature: np.ndarray, threshold: np.ndarray) -> np.ndarray:
-    """Return the leaf of each row of x, (n,) int64."""
-    node = np.zeros(len(x), dtype=np.int64)
-    for _ in range(len(feature).bit_length()):
-        node = _below(x, node, feature, threshold)
-    return node - len(feature)
-
-
-def _below(x: np.ndarray, node: np.ndarray, feature: np.ndarray, threshold: np.ndarray) -> np.ndarray:
-    """Return the child of its node that each row goes to."""
-    return 2 * node + 1 + (x[np.arange(len(x)), feature[node]] > threshold[node])
 
 
 def _histograms(binned: np.ndarray, node: np.ndarray, y: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:

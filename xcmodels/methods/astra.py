@@ -56,7 +56,7 @@ class AstraConfig(mining.Schedule):
     dim: int = 0                 # of the bottleneck; 0 = as the trunk
     dropout: float = 0.0         # on query vectors
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    index: str = "auto"          # auto | exact | hnsw
+    index: str = "auto"          # auto | exact | quantised | hnsw
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class Astra:
         """Write one index over the classifiers."""
         model = OneVsAll(self.config, corpus)
         load_model(model, models[STAGE])
-        index = ann.build(model.classifiers(), self.config.index)
+        index = ann.build(model.classifiers(), self.config.index, limit=ann.ASKED)
         save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": Proposer(index)},
                        shortlist=0, scores=InnerProduct(index.vectors, {CLASSIFIER: index.dim}))
         return {}

@@ -56,7 +56,7 @@ class NgameConfig:
     m2: ModuleConfig
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
-    index: str = "auto"        # auto | exact | hnsw
+    index: str = "auto"        # auto | exact | quantised | hnsw
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ class Ngame:
         classifiers = Classifiers(vectors["labels"], 0.0)
         load_model(classifiers, models[CLASSIFIER])
         weights = classifiers.table.weight.numpy()
-        index = ann.build(weights, ann.choose(self.config.index, corpus.n_labels))
+        index = ann.build(weights, self.config.index, limit=ann.ASKED)
         queries = vectors["queries"][corpus.validation]
         ids = candidates([Proposer(index)], queries, self.config.fusion.shortlist)
         fusion, measured = fit_fusion(corpus, queries, ids, embeddings=vectors["labels"], classifiers=weights,

@@ -73,7 +73,7 @@ class SiamesexmlConfig:
     token_lr: float = 0.0        # of token embeddings in module IV (++)
     dropout: float = 0.5         # after the residual layers of module IV
     encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(sums=1))
-    index: str = "auto"          # auto | exact | hnsw
+    index: str = "auto"          # auto | exact | quantised | hnsw
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -305,11 +305,10 @@ class Siamesexml:
         """
         rows = np.unique(queries_of(corpus, every).values)
         centroids = label_centroids(corpus, queries, every)
-        kind = self.config.index
+        index = partial(ann.build, kind=self.config.index, limit=ann.ASKED)
         return Shortlist(
-            {"texts": Proposer(ann.build(self._smoothed(corpus, labels), kind)),
-             "centroids": Proposer(ann.build(centroids, kind)),
-             "queries": Proposer(ann.build(queries[rows], kind), corpus.positives["train"].subset(rows))},
+            {"texts": Proposer(index(self._smoothed(corpus, labels))), "centroids": Proposer(index(centroids)),
+             "queries": Proposer(index(queries[rows]), corpus.positives["train"].subset(rows))},
             InnerProduct(labels + centroids))
 
 

@@ -59,7 +59,7 @@ class UnidecConfig(mining.ClusterSchedule):
     fused: bool = False          # where both are served: NGAME's tree fuses them; it knows how frequent a label is
     fusion: FusionConfig = field(default_factory=FusionConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    index: str = "auto"          # auto | exact | hnsw
+    index: str = "auto"          # auto | exact | quantised | hnsw
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -217,7 +217,8 @@ class Unidec:
         if model.labels is not None and self.config.serve != ENCODER:
             weight = model.labels.weight.cpu()
             halves[CLASSIFIER] = (F.normalize(weight, dim=1) if self.config.unit else weight).numpy()
-        index = ann.build(np.ascontiguousarray(np.concatenate(list(halves.values()), axis=1)), self.config.index)
+        index = ann.build(np.ascontiguousarray(np.concatenate(list(halves.values()), axis=1)), self.config.index,
+                          limit=ann.ASKED)
         proposer, depth = Proposer(index), 0
         scores: Combine = InnerProduct(index.vectors, {name: half.shape[1] for name, half in halves.items()})
         measured: dict[str, float] = {}
