@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from xcmodels.presets import PRESETS
 
 Until = Literal["prepare", "train", "evaluate", "register", "report"]
+Overlap = Literal["auto", "always", "never"]
 ABSOLUTE = r"^/[^\x00]*$"
 PRESET_NAMES = sorted({preset for named in PRESETS.values() for preset in named})
 
@@ -25,6 +26,7 @@ class RunConfig(BaseModel):
     mlflow: str = Field("", description="URI of an MLflow server; sqlite in the home folder where empty")
     dask: str = Field("", description="Address of a Dask scheduler; embedded workers where empty")
     workers: int = Field(2, ge=1, le=256, description="Embedded Dask workers")
+    overlap: Overlap = Field("auto", description="Refresh while training goes on: auto is where a GPU trains")
     command: str = Field("", description="The command that reproduces the run")
 
 

@@ -11,6 +11,7 @@ from typing import Any, get_args
 from prefect import flow, tags, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
@@ -20,6 +21,7 @@ from flows.console import Terminal
 from flows.prefect_runs import Progress, seen_to_its_end, tag_this_run
 from tasks.artifacts import Artifact, Store
 from tasks.cluster import Workers
+from tasks.devices import has_gpu
 from tasks.finish import Finished, Session, finish
 from tasks.plan import Pipeline, pipeline
 from tasks.report_text import span
@@ -27,7 +29,8 @@ from tasks.steps import Console, Done, Step
 from tasks.steps import run as run_step
 
 UNTIL = get_args(Until)
-RETRIES = {"read": 2, "tokenise": 2, "walk graphs": 2}   # steps whose workers or file system may fail for a while
+MESSAGE = 500    # characters of what a step said that its state shows
+RETRIES, RETRIED = 2, ("read", "tokenise", "walk graphs")    # steps whose workers or file system may fail for a while
 
 
 def retry_helps(task: Any, task_run: Any, state: Any) -> bool:
@@ -37,26 +40,34 @@ def retry_helps(task: Any, task_run: Any, state: Any) -> bool:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_delay_seconds=2, retry_condition_fn=retry_helps)
-def step_task(step: Step, done: dict[str, Artifact], store: Store, workers: Workers, terminal: Terminal) -> Any:
-    """Return a step's result, made now unless the store holds it."""
-    logger = get_run_logger()
+def step_task(step: Step, done: dict[str, Artifact], store: Store, workers: Workers, terminal: Terminal, *,
+              beside: bool) -> Any:
+    """Return a step's result, made now unless the store holds it; `beside`, by a worker."""
+    logger, said = get_run_logger(), list[str]()
 
     def say(line: str) -> None:
         logger.info(line)
+        said.append(line)
         terminal.line(f"    {line}")
 
-    result = run_step(step, done, store, workers, Console(say, terminal.training))
+    result = run_step(step, done, store, workers, Console(say, terminal.training), beside=beside)
     terminal.step(step.name, result.reused, result.seconds)
     if result.reused:
         return Completed(name="Reused", message="nothing it depends on has changed", data=result)
-    return Completed(message=f"made in {result.seconds:.1f} s", data=result)
+    return Completed(message="; ".join([f"made in {result.seconds:.1f} s", *said])[:MESSAGE], data=result)
 
 
 class Runner:
-    """Runs steps one after the other as Prefect tasks, and keeps what they made."""
+    """Runs steps as Prefect tasks, in their order, and keeps what they made.
 
-    def __init__(self, laid_out: Pipeline, store: Store, workers: Workers, terminal: Terminal, total: int) -> None:
+    beside: a refresh is begun as soon as what it needs is there, by a worker, and training goes on; the round that
+    trains on what it mines waits for it. Only a method that mines with an older model gains by that (ASTRA's `ahead`).
+    """
+
+    def __init__(self, laid_out: Pipeline, store: Store, workers: Workers, terminal: Terminal, total: int, *,
+                 beside: bool = False) -> None:
         self.pipeline, self.store, self.workers, self.terminal = laid_out, store, workers, terminal
+        self.beside = beside
         self.done: dict[str, Artifact] = {}
         self.results: dict[str, Done] = {}
         self.after: Callable[[Step, Done], None] = lambda step, result: None
@@ -68,15 +79,37 @@ class Runner:
         return f"{self.pipeline.method_name} · {self.pipeline.data.name}"
 
     def __call__(self, steps: Sequence[Step]) -> None:
-        """Run `steps` in order; each one's artifacts are there for the next."""
-        for step in steps:
-            named = step_task.with_options(name=step.name, task_run_name=f"{self.of} · {step.name}",
-                                           retries=RETRIES.get(step.name, 0))
-            self.terminal.begin(step.name)
-            result = named(step, dict(self.done), self.store, self.workers, self.terminal, return_state=True).result()
-            self.done[step.name], self.results[step.name] = result.artifact, result
-            self.progress.advance()
-            self.after(step, result)
+        """Run `steps`; each one's artifacts are there for those that need them."""
+        begun: dict[str, PrefectFuture[Any]] = {}
+        try:
+            for at, step in enumerate(steps):
+                for later in steps[at + 1:] if self.beside else ():
+                    if later.beside and later.name not in begun and self.done.keys() >= set(later.needs.values()):
+                        begun[later.name] = self._task(later).submit(*self._given(later), beside=True)
+                self.terminal.begin(step.name)
+                if step.name in begun:
+                    begun[step.name].wait()
+                    state = begun.pop(step.name).state
+                else:
+                    state = self._task(step)(*self._given(step), beside=False, return_state=True)
+                self._keep(step, state.result())
+        except BaseException:
+            if begun:
+                self.workers.close()    # nobody will ask for what they still make
+            raise
+
+    def _task(self, step: Step) -> Any:
+        """Return the task of a step."""
+        return step_task.with_options(name=step.name, task_run_name=f"{self.of} · {step.name}",
+                                      retries=RETRIES if step.beside or step.name in RETRIED else 0)
+
+    def _given(self, step: Step) -> tuple[Any, ...]:
+        return step, dict(self.done), self.store, self.workers, self.terminal
+
+    def _keep(self, step: Step, result: Done) -> None:
+        self.done[step.name], self.results[step.name] = result.artifact, result
+        self.progress.advance()
+        self.after(step, result)
 
 
 @flow(name="preparation", flow_run_name="{of} · prepare", validate_parameters=False)
@@ -138,7 +171,8 @@ def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
         laid_out = pipeline(config.data, config.method, config.preset, config.settings)
         terminal.plan(laid_out, store, config, UNTIL.index(until))
         steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
-        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)))
+        beside = config.overlap == "always" or (config.overlap == "auto" and has_gpu())
+        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), beside=beside)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The Dask workers of a run: an embedded cluster started when first needed, or an existing scheduler."""
 
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -46,8 +47,12 @@ class Workers:
             future.release()
             yield result
 
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return `function(*arguments)` as a worker computes it; as `map` does for one job."""
+        return next(self.map(function, [arguments], lambda job: function.__name__))
+
     def close(self) -> None:
-        """Stop what was started."""
+        """Stop what was started; who waits for a result gets an error."""
         for each in (self._client, self._cluster):
             if each is not None:
                 each.close()
@@ -82,8 +87,11 @@ class Workers:
 
     def _embedded(self) -> Any:
         """Start a cluster in this process; a worker that dies while it starts takes the whole of it along."""
+        import dask
         from distributed import LocalCluster
 
+        # What is mined while a GPU trains may have all the cores but one; Dask's own choice is a single one.
+        dask.config.set({"distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": max(1, (os.cpu_count() or 2) - 1)})
         failed = 0
         while True:
             try:

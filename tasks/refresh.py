@@ -29,13 +29,13 @@ def mine_step(method: Method, round_: Round, source: dict[str, str]) -> Step:
     """Return the step that mines for a round; source: {"start": a checkpoint's step} or {"vectors": an embed step}."""
     settings = {**method.settings(round_.stage), "round": round_}
     return Step(f"mine {round_.name}", "mined", partial(mine, method, round_), _code(method), settings,
-                {"tables": "read", "corpus": "pack", **source})
+                {"tables": "read", "corpus": "pack", **source}, beside=True)
 
 
 def embed_step(method: Method, stage: str, model: str) -> Step:
     """Return the step that embeds every training query and label with a stage's trained model."""
     return Step(f"embed {stage}", "vectors", partial(embed, method, stage), _code(method),
-                method.settings(stage), {"corpus": "pack", "model": model})
+                method.settings(stage), {"corpus": "pack", "model": model}, beside=True)
 
 
 def _code(method: Method) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ nothing that has not changed, and a run that was killed goes on where it was.
 """
 
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -64,6 +65,7 @@ class Step:
     modules: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    beside: bool = False    # a Dask worker can make it while later steps run that do not need it
 
     def about(self) -> dict[str, Any]:
         """Return what the key is made of, beside the inputs; it is kept in the manifest."""
@@ -98,8 +100,8 @@ class Forecast:
 
 
 def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers,
-        console: Console = Console()) -> Done:
-    """Return the step's artifact, made now unless it is there already."""
+        console: Console = Console(), *, beside: bool = False) -> Done:
+    """Return the step's artifact, made now unless it is there already; `beside` has a worker make it."""
     began = time.monotonic()
     key = step.key(done)
     if (found := store.find(key)) is not None:
@@ -107,14 +109,28 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
     inputs = {role: store.open(done[name]) for role, name in step.needs.items()}
 
     def write(out: Path) -> None:
-        step.action(Job(out, inputs, store.scratch(key), store.home, workers, console.say,
-                        console.watch))
+        scratch = store.scratch(key)
+        if beside:
+            for line in workers.call(_elsewhere, step.action, out, inputs, scratch, store.home):
+                console.say(line)
+        else:
+            step.action(Job(out, inputs, scratch, store.home, workers, console.say, console.watch))
 
     artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
     store.drop_scratch(key)
     seconds = time.monotonic() - began
     store.set_ref("timings", slug(step.name), {"seconds": round(seconds, 3)})
     return Done(artifact, False, seconds)
+
+
+def _elsewhere(action: Callable[[Job], None], out: Path, inputs: Mapping[str, Path], scratch: Path,
+               home: Path) -> list[str]:
+    """Make a step's result in a worker, from nothing if another one began it; return what it said."""
+    for left in out.iterdir():
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    said: list[str] = []
+    action(Job(out, inputs, scratch, home, Workers(), said.append, unwatched))
+    return said
 
 
 def forecast(steps: Iterable[Step], store: Store) -> list[Forecast]:

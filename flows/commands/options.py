@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -38,6 +38,9 @@ class Job(Subject):
     dask: Annotated[str, Parameter(env_var="XC_DASK", help="Address of a Dask scheduler; embedded workers by "
                                                            "default.")] = ""
     workers: Annotated[int, Parameter(help="Embedded Dask workers.")] = 2
+    overlap: Annotated[Literal["auto", "always", "never"], Parameter(
+        help="Refresh by a Dask worker while training goes on; auto is where a GPU trains. A method gains that mines "
+             "with an older model: astra.")] = "auto"
 
 
 @Parameter(name="*")

@@ -1,0 +1,119 @@
+"""A refresh beside the training that does not wait for it: the same model, and a retry that costs no training."""
+
+import json
+import time
+
+import pytest
+
+from data_contracts.errors import Stopped
+from tasks.artifacts import Store
+from tasks.cluster import Workers
+from tasks.plan import pipeline
+from tasks.steps import Job, Step
+from tests.test_run_methods import ASTRA
+from tests.whole_runs import objects
+
+
+def latest(name: str):
+    """Return what Prefect's server knows of the latest task run of a name."""
+    from prefect.client.orchestration import get_client  # now that the server's address is known
+    from prefect.client.schemas.sorting import TaskRunSort
+
+    with get_client(sync_client=True) as client:
+        runs = client.read_task_runs(sort=TaskRunSort.EXPECTED_START_TIME_DESC, limit=200)
+    return next(run for run in runs if run.name == name)
+
+
+def test_what_is_mined_with_an_older_model_is_mined_while_training_goes_on(planted, xc, tmp_path, monkeypatch):
+    """With `ahead` 2, epoch 4 has the negatives of the model of epoch 2: epochs 2 and 3 train meanwhile."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    settings = [word for key, value in (ASTRA | {"ahead": "2"}).items() for word in ("--set", f"{key}={value}")]
+    made = {}
+    for overlap in ("always", "never"):
+        home = tmp_path / overlap
+        code, out, said = xc("run", "--data", str(planted), "--method", "astra", "--preset", "cpu-learned", "--home",
+                             str(home), "--name", overlap, "--overlap", overlap, "--json", *settings)
+        assert code == 0, said
+        made[overlap] = objects(home), json.loads(out)["metrics"]
+        mining, training = (latest(f"astra · planted · {name}") for name in ("mine joint round 2", "joint round 1"))
+        assert (mining.start_time < training.end_time) == (overlap == "always")
+        assert "5 hard negatives each" in mining.state.message and "made in" in mining.state.message
+    assert made["always"] == made["never"]
+
+
+def fail_once(job: Job) -> None:
+    """A refresh whose first attempt loses its disk."""
+    mark = job.home / "failed"
+    if not mark.exists():
+        mark.touch()
+        raise ConnectionResetError("the shared folder is gone for a moment")
+    job.say("mined")
+    (job.out / "mined").write_text("x")
+
+
+def fail_always(job: Job) -> None:
+    """A refresh that cannot be made."""
+    raise ValueError("no negative is left")
+
+
+def train(job: Job) -> None:
+    """A round, which takes a while."""
+    with (job.home / "trained").open("a") as log:
+        log.write(job.out.name + "\n")
+    time.sleep(1)
+    (job.out / "model").write_text("x")
+
+
+def wait_long(job: Job) -> None:
+    """A refresh that takes long."""
+    time.sleep(200)
+
+
+def stop(job: Job) -> None:
+    """A round that is asked to stop once the refresh is under way."""
+    time.sleep(2)
+    raise Stopped("saved at step 7; the same command resumes")
+
+
+def run_steps(home, planted, refresh, round_=train):
+    """Run a round beside a refresh, then one that needs both; return the runner and whether the round had ended."""
+    code = ("tasks.steps",)
+    steps = [Step("start", "model", train, code),
+             Step("round", "model", round_, code, {"round": 1}, {"start": "start"}),
+             Step("mine", "mined", refresh, code, {}, {"start": "start"}, beside=True),
+             Step("next", "model", train, code, {"round": 2}, {"start": "round", "mined": "mine"})]
+    store = Store(home)
+    from prefect import flow
+
+    from flows.console import Terminal
+    from flows.run import Runner
+
+    @flow(name="steps")
+    def all_steps():
+        laid_out = pipeline(planted, "astra", "cpu-learned", {})
+        with Workers(count=1) as workers:
+            Runner(laid_out, store, workers, Terminal(), len(steps), beside=True)(steps)
+
+    all_steps()
+    return (home / "trained").read_text().splitlines()
+
+
+def test_a_refresh_that_fails_for_a_while_is_tried_again_and_no_round_is(prefect_server, planted, tmp_path, capsys):
+    assert len(run_steps(tmp_path / "home", planted, fail_once)) == 3
+    mining = latest("astra · planted · mine")
+    assert mining.run_count == 2 and mining.state.name == "Completed"
+    assert "    mined" in capsys.readouterr().err
+
+
+def test_a_refresh_that_cannot_be_made_ends_the_run_when_it_is_needed(prefect_server, planted, tmp_path):
+    with pytest.raises(ValueError, match="no negative is left"):
+        run_steps(tmp_path / "home", planted, fail_always)
+    assert len((tmp_path / "home" / "trained").read_text().splitlines()) == 2
+
+
+def test_stopping_does_not_wait_for_a_refresh(prefect_server, planted, tmp_path):
+    began = time.monotonic()
+    with pytest.raises(Stopped, match="saved at step 7"):
+        run_steps(tmp_path / "home", planted, wait_long, stop)
+    assert time.monotonic() - began < 150
+    assert not list((tmp_path / "home" / "tmp").iterdir())
