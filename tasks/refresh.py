@@ -57,7 +57,7 @@ def mine(method: Method, round_: Round, job: Job) -> None:
         vectors = _vectors(method, round_.stage, corpus, job.inputs["start"])
     vectors = {name: cache(make) for name, make in vectors.items()}
     mined = method.mine(vectors, corpus, round_)
-    measured = hardness(mined, vectors, corpus, seeds.generator(method.seed, "hardness", round_.name))
+    measured = mined.measured | hardness(mined, vectors, corpus, seeds.generator(method.seed, "hardness", round_.name))
     (job.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **measured}]) + "\n")
     job.say(", ".join(f"{name} {value:.3g}" for name, value in measured.items()))
     rows = corpus.training_rows()

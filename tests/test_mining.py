@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.toy import toy_corpus
+from xcmodels import ann, mining
 from xcmodels.corpus import Corpus
 from xcmodels.method import Mined, Round
 from xcmodels.mining import hardness, mine
@@ -43,6 +44,21 @@ def test_of_hard_negatives(corpus, vectors):
     assert found["negatives"] == pytest.approx(np.mean(hard), abs=1e-5)
     assert found["harder"] == pytest.approx(100 * harder / len(rows))
     assert abs(found["random"]) < 1 < found["negatives"]
+
+
+def test_the_recall_of_an_index_is_told(corpus, vectors, monkeypatch):
+    asked = Round("joint", 1, 2, 4, negatives=3, source=0)
+    assert mine(lazily(vectors), corpus, asked, seed=0).measured == {"recall": 100}
+    poor = ann.build(vectors["labels"], "hnsw", m=2, ef_construction=2, ef_search=1)
+    monkeypatch.setattr(ann, "build", lambda *_: poor)
+    monkeypatch.setattr(mining, "ASKED", 10_000)    # all of them
+    queries = vectors["queries"][corpus.training_rows()]
+    exact = np.argsort(-(queries @ vectors["labels"].T), axis=1)[:, :3]
+    found = poor.search(queries, 3)[1]
+    shares = [len({*one} & {*other}) / 3 for one, other in zip(exact.tolist(), found.tolist(), strict=True)]
+    assert np.mean(shares) < 0.99
+    assert mine(lazily(vectors), corpus, asked, seed=0, index="hnsw").measured["recall"] == pytest.approx(
+        100 * np.mean(shares))
 
 
 def test_of_clusters(corpus, vectors):

@@ -13,6 +13,7 @@ from xcmodels.method import Mined, Round, Vectors
 
 CHUNK = 8192    # queries searched at once
 DRAWN = 2000    # queries on which the hardness of what was mined is measured
+ASKED = 256     # queries on which an index is compared with exact search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +86,17 @@ def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: s
     """
     rows = corpus.training_rows()
     queries = vectors["queries"]()[rows]
-    clusters = negatives = None
+    clusters, negatives, measured = None, None, dict[str, float]()
     if round_.cluster_size:
         clusters = balanced_kmeans(queries, round_.cluster_size, seed=seeds.key_of(seed, round_.name))
     if round_.negatives:
         negatives = np.full((len(corpus.sides["train"]), round_.negatives), -1, dtype=np.int32)
-        negatives[rows] = hard_negatives(ann.build(vectors["labels"](), index), queries, corpus, rows, round_.negatives)
-    return Mined(clusters, negatives)
+        labels = ann.build(vectors["labels"](), index)
+        negatives[rows] = hard_negatives(labels, queries, corpus, rows, round_.negatives)
+        drawn = seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:ASKED]
+        measured["recall"] = 100.0 if labels.kind == "exact" else 100 * ann.recall(
+            labels, labels.vectors, queries[drawn], round_.negatives)
+    return Mined(clusters, negatives, measured=measured)
 
 
 def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: np.ndarray, k: int) -> np.ndarray:
