@@ -255,10 +255,11 @@ def test_candidates_of_two_indexes_are_a_union():
     assert [sorted(row[row >= 0].tolist()) for row in few] == [[0, 1]] * 6
 
 
-def test_pair_scores_in_chunks():
+@pytest.mark.parametrize("rows", [[4, 2, 2, 0, 1, 0, 3, 4, 4, 4, 1, 0] * 2, [0] * 11 + [3] * 6 + [1] * 7, []])
+def test_pair_scores_in_chunks_and_by_query(rows):
     rng = np.random.default_rng(0)
     queries, matrix = rng.normal(size=(5, 3)).astype(np.float32), rng.normal(size=(8, 3)).astype(np.float32)
-    rows, labels = rng.integers(0, 5, 23), rng.integers(0, 8, 23)
+    rows, labels = np.array(rows, np.int64), rng.integers(0, 8, len(rows))
     wanted = [float(queries[r] @ matrix[c]) for r, c in zip(rows, labels, strict=True)]
     for chunk in (1, 7, 100):
         assert pair_scores(queries, matrix, rows, labels, chunk) == pytest.approx(wanted, abs=1e-5)

@@ -8,6 +8,7 @@ who asks why a label was predicted.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -18,9 +19,11 @@ from xcmodels.ann import Index, put
 from xcmodels.centroids import label_centroids
 from xcmodels.corpus import Corpus
 from xcmodels.fusion import RegressionTrees, fit_trees
+from xcmodels.mapped import mapped
 from xcmodels.tokens import Tokens
 from xcmodels.words import CorpusWords, LabelWords
 
+TOGETHER = 8    # labels of a query, on average, from which each query is scored by itself
 ENCODER, CLASSIFIER, SIMILAR, WORDS, TREES = "encoder", "classifier", "similar texts", "words", "trees"
 
 
@@ -182,10 +185,10 @@ class TreeFusion:
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":
         """Map what `save` wrote."""
-        embeddings = _mapped(folder / "embeddings.npy")
+        embeddings = mapped(folder / "embeddings.npy")
         (index,) = indexes.values()
         return cls(RegressionTrees.load(folder / "fusion.npz"), embeddings, index.vectors[:, -embeddings.shape[1]:],
-                   _mapped(folder / "frequencies.npy"), _mapped(folder / "centroids.npy"),
+                   mapped(folder / "frequencies.npy"), mapped(folder / "centroids.npy"),
                    LabelWords.load(folder))
 
 
@@ -303,7 +306,7 @@ class CentroidMix:
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "CentroidMix":
         """Map what `save` wrote."""
         facts = json.loads((folder / "mix.json").read_text())
-        return cls(_mapped(folder / "classifiers.npy"), _mapped(folder / "centroids.npy"),
+        return cls(mapped(folder / "classifiers.npy"), mapped(folder / "centroids.npy"),
                    indexes["centroids"].vectors, facts["partitions"], facts["alpha"])
 
 
@@ -313,17 +316,21 @@ KINDS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] =
 
 def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, labels: np.ndarray,
                 chunk: int = 1 << 16) -> np.ndarray:
-    """Return queries[rows] . matrix[labels], (p,) float32, gathering `chunk` pairs at a time."""
+    """Return queries[rows] . matrix[labels], (p,) float32.
+
+    A query is scored by itself where its labels stand together, which reads it once; else `chunk` pairs are gathered at
+    a time.
+    """
     out = np.empty(len(rows), dtype=np.float32)
+    firsts = np.flatnonzero(np.diff(rows, prepend=-1))
+    if TOGETHER * len(firsts) <= len(rows):
+        for start, end in pairwise([*firsts.tolist(), len(rows)]):
+            out[start:end] = matrix[labels[start:end]] @ queries[rows[start]]
+        return out
     for start in range(0, len(rows), chunk):
         part = slice(start, start + chunk)
         out[part] = np.einsum("pd,pd->p", queries[rows[part]], matrix[labels[part]])
     return out
-
-
-def _mapped(path: Path) -> np.ndarray:
-    """Map a matrix; as a plain array, since each row taken from a memmap costs microseconds."""
-    return np.load(path, mmap_mode="r").view(np.ndarray)
 
 
 def _total(parts: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from xcmodels.mapped import mapped
 from xcmodels.tokens import MINILM, Tokenizer, Tokens
 
 
@@ -83,7 +84,7 @@ class Ragged:
     @classmethod
     def load(cls, folder: Path, name: str) -> "Ragged":
         """Map what `save` wrote into memory."""
-        return cls(*(np.load(folder / f"{name}.{part}.npy", mmap_mode="r") for part in ("offsets", "values")))
+        return cls(*(mapped(folder / f"{name}.{part}.npy") for part in ("offsets", "values")))
 
     @classmethod
     def of_pairs(cls, rows: np.ndarray, values: np.ndarray, n: int) -> "Ragged":
@@ -150,15 +151,15 @@ class Corpus:
         self.folder = folder
         self.facts = json.loads((folder / "corpus.json").read_text())
         self.sides = {name: Side(Ragged.load(folder, f"{name}.tokens"),
-                                 np.load(folder / f"{name}.titles.npy", mmap_mode="r"))
+                                 mapped(folder / f"{name}.titles.npy"))
                       for name in ("train", "test", "label")}
         self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
         self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
         self.graphs = {name: Graph(Side(Ragged.load(folder, f"anchors.{name}.tokens"),
-                                        np.load(folder / f"anchors.{name}.titles.npy", mmap_mode="r")),
+                                        mapped(folder / f"anchors.{name}.titles.npy")),
                                    {side: Ragged.load(folder, f"walks.{name}.{side}") for side in ("train", "label")})
                        for name in self.facts["anchors"]}
-        self.idf = np.load(folder / "idf.npy", mmap_mode="r")
+        self.idf = mapped(folder / "idf.npy")
         self.validation = np.load(folder / "validation.npy")
 
     @property

@@ -14,6 +14,7 @@ from xcmodels import seeds
 from xcmodels.ann import put
 from xcmodels.centroids import unit
 from xcmodels.corpus import Corpus, Ragged, Side, Texts
+from xcmodels.mapped import mapped
 from xcmodels.tokens import Tokens
 
 KEPT = 16    # training texts of a label
@@ -85,8 +86,8 @@ class Examples:
     @classmethod
     def load(cls, folder: Path) -> "Examples":
         """Map what `save` wrote."""
-        side = Side(Ragged.load(folder, "tokens"), np.load(folder / "titles.npy", mmap_mode="r"))
-        return cls(np.load(folder / "counts.npy", mmap_mode="r"), Ragged.load(folder, "kept"), side,
+        side = Side(Ragged.load(folder, "tokens"), mapped(folder / "titles.npy"))
+        return cls(mapped(folder / "counts.npy"), Ragged.load(folder, "kept"), side,
                    Texts.load(folder, "text"), Ragged.load(folder, "labels"))
 
 

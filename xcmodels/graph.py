@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.corpus import Ragged
+from xcmodels.mapped import mapped
 
 Edges = tuple[np.ndarray, np.ndarray, np.ndarray]  # node int64, anchor int64, weight float32
 
@@ -85,9 +86,6 @@ class WalkGraph:
     @classmethod
     def load(cls, folder: Path) -> "WalkGraph":
         """Map what `save` wrote, read-only."""
-
-        def mapped(path: Path) -> np.ndarray:
-            return np.load(path, mmap_mode="r").view(np.ndarray)  # plain arrays index faster than np.memmap
 
         def side(name: str) -> Side:
             fields = [folder / f"{name}.{field}.npy" for field in ("indptr", "indices", "shares", "guide")]

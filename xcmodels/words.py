@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from xcmodels.ann import put
 from xcmodels.centroids import label_matrix
 from xcmodels.corpus import Corpus, Side
+from xcmodels.mapped import mapped
 from xcmodels.tokens import Tokens
 
 PAIRS = 1 << 20    # numbers that pairs of tokens share; two that meet in one count as the same
@@ -96,7 +97,7 @@ class LabelWords:
         """Map what `save` wrote; None where nothing was."""
         if not (folder / "words.idf.npy").exists():
             return None
-        idf, offsets, ids, weights = (np.load(folder / f"words.{name}.npy", mmap_mode="r")
+        idf, offsets, ids, weights = (mapped(folder / f"words.{name}.npy")
                                       for name in ("idf", "offsets", "ids", "weights"))
         return cls(Lexicon(idf), sp.csr_array((weights, ids, offsets), shape=(len(offsets) - 1, len(idf))))
 
