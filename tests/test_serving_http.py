@@ -2,13 +2,19 @@
 
 import json
 import math
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import jsonschema
-import mlflow
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -54,16 +60,46 @@ def test_labels_and_who_gave_them(server, world):
     assert all(math.isfinite(each["score"]) for each in first) and first[0]["score"] > first[-1]["score"]
 
 
-def test_mlflow_answers_the_same(server, world):
-    with tiny.global_uri(world.tracker.uri):
-        model = mlflow.pyfunc.load_model("models:/xc@champion")
-    texts = [text for text in tiny.QUERIES if text]
-    theirs = model.predict(texts, params={"k": 5})
+def test_mlflows_own_server_answers_the_same(server, world, tmp_path):
+    """`mlflow models serve` of the version that the alias names, where the project is not on the path."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with (tmp_path / "log").open("w") as log:
+        theirs = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/xc@champion", "--env-manager", "local",
+             "--port", str(port)], cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**environment, "MLFLOW_TRACKING_URI": world.tracker.uri,
+                 "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"})
+        try:
+            texts = [text for text in tiny.QUERIES if text]
+            body = json.dumps({"inputs": texts, "params": {"k": 5}}).encode()
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}/invocations", body,
+                                           {"Content-Type": "application/json"})
+            found = json.loads(answer_of(asked, theirs, tmp_path / "log"))["predictions"]
+        finally:
+            os.killpg(theirs.pid, signal.SIGKILL)
+            theirs.wait()
     ours = server.ask("/predict", {"texts": texts, "k": 5}).json()["results"]
-    for row, each in enumerate(ours):
+    for each, row in zip(ours, found, strict=True):
         for field, column in (("id", "ids"), ("uid", "uids"), ("text", "labels")):
-            assert [label[field] for label in each["labels"]] == theirs[column][row]
-        assert [label["score"] for label in each["labels"]] == pytest.approx(theirs["scores"][row], abs=1e-5)
+            assert [label[field] for label in each["labels"]] == row[column]
+        assert [label["score"] for label in each["labels"]] == pytest.approx(row["scores"], abs=1e-5)
+
+
+def answer_of(asked: urllib.request.Request, process: subprocess.Popen, log: Path, seconds: float = 120) -> bytes:
+    """Ask until a server that starts is there."""
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as reply:
+                return reply.read()
+        except urllib.error.HTTPError:
+            break
+        except OSError:
+            time.sleep(0.3)
+    raise AssertionError(log.read_text()[-2000:])
 
 
 def test_why_a_label_fits(server):
