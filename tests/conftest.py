@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,21 +39,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real Prefect server on loopback; its address is in the environment while the session lasts."""
     home = tmp_path_factory.mktemp("prefect")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {**os.environ, "PREFECT_HOME": str(home)}
-    with (home / "log").open("w") as log:
-        server = subprocess.Popen([sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port",
-                                   str(port)], env=environment, stdout=log, stderr=subprocess.STDOUT)
+    with running_prefect(home) as (address, _):
+        os.environ.update({"PREFECT_API_URL": address, "PREFECT_HOME": str(home)})
         try:
-            _wait(f"http://127.0.0.1:{port}/api/health", server, home / "log")
-            os.environ.update({"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_HOME": str(home)})
-            yield os.environ["PREFECT_API_URL"]
+            yield address
         finally:
             os.environ.pop("PREFECT_API_URL", None)
-            server.terminate()
-            server.wait(30)
+
+
+@contextmanager
+def running_prefect(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A Prefect server over the database in `home`, as the leader of a process group: its address, and it."""
+    home.mkdir(exist_ok=True)
+    if not port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    with (home / "log").open("a") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+            env={**os.environ, "PREFECT_HOME": str(home)}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            _wait(f"http://127.0.0.1:{port}/api/health", server, home / "log")
+            yield f"http://127.0.0.1:{port}/api", server
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGTERM)
+            try:
+                server.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+                server.wait()
 
 
 def _wait(address: str, server: subprocess.Popen, log: Path) -> None:

@@ -13,42 +13,47 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from tests import tiny
-from tests.conftest import ROOT
+from tests.conftest import ROOT, running_prefect
 from tests.whole_runs import command, objects
 
 KILLS, SEED = int(os.environ.get("XC_KILLS", "2")), int(os.environ.get("XC_KILLS_SEED", "0"))
-VICTIMS = ("flow", "worker", "mlflow")
+VICTIMS = ("flow", "worker", "mlflow", "prefect")
 
 
 class Job:
-    """The same command, as often as it takes, and an MLflow server that can be killed, too."""
+    """The same command, as often as it takes, and an MLflow and a Prefect server that can be killed, too."""
 
     def __init__(self, folder: Path, planted: Path) -> None:
-        self.folder, self.servers, self.stack = folder, 0, ExitStack()
-        self.home = folder / "home"
-        self.start_server()
-        self.words = [*command(planted, self.home), "--mlflow", self.address]
+        self.folder, self.stack, self.home = folder, ExitStack(), folder / "home"
+        self.servers: dict[str, tuple[str, subprocess.Popen]] = {}
+        self.start_servers()
+        self.words = [*command(planted, self.home), "--mlflow", self.servers["mlflow"][0]]
 
-    def start_server(self) -> None:
-        """Start the MLflow server, on the port and the database of the one before."""
-        port = int(self.address.rpartition(":")[2]) if self.servers else 0
-        self.address, self.server = self.stack.enter_context(tiny.mlflow_server(self.folder / "mlflow", port))
-        self.servers += 1
+    def start_servers(self) -> None:
+        """Start the servers that do not run, on the port and the database of the one before."""
+        for name, start in (("mlflow", tiny.mlflow_server), ("prefect", running_prefect)):
+            before = self.servers.get(name)
+            if before is None or before[1].poll() is not None:
+                port = urlsplit(before[0]).port if before else 0
+                self.servers[name] = self.stack.enter_context(start(self.folder / name, port))
 
     def begin(self) -> subprocess.Popen:
         """Start the run."""
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_API_URL": self.servers["prefect"][0]}
         return subprocess.Popen([sys.executable, "-m", "flows.cli", *self.words], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                                stderr=subprocess.PIPE, text=True, env=environment)
 
     def kill(self, victim: str, run: subprocess.Popen) -> bool:
         """Kill the victim, where there is one at this moment."""
-        if victim == "mlflow":
-            os.killpg(self.server.pid, signal.SIGKILL)
+        if victim in self.servers:
+            os.killpg(self.servers[victim][1].pid, signal.SIGKILL)
+            self.servers[victim][1].wait()
             return True
         if victim == "flow":
             run.kill()
@@ -61,7 +66,7 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path, planted, prefect_server):
+def job(tmp_path, planted):
     made = Job(tmp_path, planted)
     with made.stack:
         yield made
@@ -80,11 +85,10 @@ def test_whatever_is_killed_the_same_command_ends_the_same(job, whole):
                 kills.append(victim)
         out, said = run.communicate(timeout=240)
         assert "Traceback" not in said, said
-        if job.server.poll() is not None:
-            job.start_server()
+        job.start_servers()
         if run.returncode == -signal.SIGKILL:
             continue
-        if run.returncode == 5 and victim == "mlflow":    # registering cannot do without it
+        if run.returncode == 5 and victim in job.servers:    # registering, or any step, cannot do without it
             assert "hint: " in said.splitlines()[-1]
             continue
         assert run.returncode == 0, (kills, said)
