@@ -22,6 +22,7 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
+from prefect.runner.storage import LocalStorage
 from prefect.schedules import Cron
 from prefect.states import Cancelled
 from prefect.workers.process import ProcessWorker
@@ -118,10 +119,14 @@ def _deployment(model: str, listed: Mapping[str, Any], form: BaseModel, tags: Se
                     active=schedule != "off")
     except ValueError as error:
         raise UsageError(f"{schedule!r} is not a cron line", hint=f'--schedule {listed["name"]}="0 3 * * 0"') from error
-    return RunnerDeployment.from_entrypoint(
+    made = RunnerDeployment.from_entrypoint(
         listed["entrypoint"], model, schedules=[cron], description=listed["description"], tags=list(tags),
         parameters={"config": form.model_dump(mode="json")}, work_pool_name=listed["work_pool"]["name"],
         concurrency_limit=ConcurrencyLimitConfig(**listed["concurrency_limit"]))
+    # The code is installed where the worker runs. Without a folder to go to, a worker copies the one that `xc deploy`
+    # was called in for each run, environment and home and all.
+    made.storage = LocalStorage(form.home)  # type: ignore[attr-defined]
+    return made
 
 
 def _difference(client: SyncPrefectClient, wanted: RunnerDeployment) -> str:
@@ -137,7 +142,8 @@ def _difference(client: SyncPrefectClient, wanted: RunnerDeployment) -> str:
         "form": (found.parameter_openapi_schema, wanted._parameter_openapi_schema.model_dump(exclude_unset=True)),
         "description": (found.description, wanted.description), "tags": (found.tags, wanted.tags),
         "pool": (found.work_pool_name, wanted.work_pool_name), "code": (found.entrypoint, wanted.entrypoint),
-        "limit": (limit and limit.limit, wanted.concurrency_limit)}
+        "limit": (limit and limit.limit, wanted.concurrency_limit),
+        "folder": (found.pull_steps, wanted.storage and [wanted.storage.to_pull_step()])}
     return ", ".join(name for name, (old, new) in pairs.items() if old != new) or "nothing"
 
 

@@ -27,6 +27,9 @@ def test_every_deployment_of_the_file_is_named_after_the_model():
         assert each.concurrency_limit == 1 and each.concurrency_options.collision_strategy == "ENQUEUE"
         assert each.parameters["config"]["home"] == "/home/me/.xc" and each.tags == TAGS
         assert each.schedules[0].active and each.enforce_parameter_schema
+        # Else a worker copies the folder that `xc deploy` was called in, for each run.
+        assert each.storage.to_pull_step() == {
+            "prefect.deployments.steps.set_working_directory": {"directory": "/home/me/.xc"}}
 
 
 def test_the_schedule_and_the_pool_are_the_users():
