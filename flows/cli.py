@@ -17,6 +17,7 @@ from data_contracts.errors import ProjectError
 from flows.commands import ask, jobs, registry, stack
 from flows.commands.data import data
 from flows.commands.deploy import deploy
+from flows.commands.gc import gc
 from flows.commands.labels import labels
 from flows.commands.serve import serve
 
@@ -27,7 +28,7 @@ app.command(data)
 app.command(labels)
 for command in (jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
-                stack.up, stack.down, stack.status, deploy):
+                stack.up, stack.down, stack.status, deploy, gc):
     app.command(command)
 
 
