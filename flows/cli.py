@@ -60,10 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(text: str, hint: str, code: int) -> None:
-    """End with an error of at most 6 lines."""
+    """End with an error of at most 6 lines; what a name in it would tell the terminal to do is shown instead."""
     lines = [line for line in text.splitlines() if line.strip()][:5]
-    print("\n".join([f"error: {lines[0] if lines else 'failed'}", *lines[1:], *([f"hint: {hint}"] if hint else [])]),
-          file=sys.stderr)
+    said = [f"error: {lines[0] if lines else 'failed'}", *lines[1:], *([f"hint: {hint}"] if hint else [])]
+    for line in said:
+        print("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line), file=sys.stderr)
     sys.exit(code)
 
 

@@ -5,6 +5,7 @@ import importlib.metadata
 import io
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from flows import cli
 from tests.conftest import ROOT
+from tests.served import World
 from tests.tiny import tiny_retriever
 from tools.sbom import bill, pinned
 from xcmodels.retrieval import Retriever
@@ -32,6 +35,7 @@ CALLS = frozenset({
     "torch.load", "jit.load", "yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "os.system",
     "os.popen", "importlib.import_module"})
 METHODS = frozenset({"read_pickle", "extractall", "unpack_archive"})
+HOSTILE = "<script>alert(1)</script> \x1b]0;title\x07\x1b[2J\r\nX: y\x9b31m {{ 7*7 }}"
 KEYWORDS = {"allow_pickle": False, "trust_remote_code": False, "weights_only": True, "shell": False, "autoescape": True}
 
 
@@ -145,6 +149,39 @@ def test_a_pickle_posing_as_any_file_of_a_retriever_is_refused_and_not_executed(
                 shutil.rmtree(folder)
             assert not trace.exists(), (file, kind)
     assert taken == []
+
+
+def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
+    """In labels as they are stored, in a file of labels, in questions, in names of models and files."""
+    world = World(tmp_path / "home")
+    world.add(titles=[f"{HOSTILE} {number}" for number in range(50)])
+    (tmp_path / "labels.csv").write_text(f'uid,text\nx:1,"{HOSTILE}"\n"{HOSTILE}",=cmd\n')
+    home = ("--home", str(world.home))
+    told = []
+    for words in (("predict", HOSTILE, "--k", "50"), ("labels", "add", str(tmp_path / "labels.csv")),
+                  ("labels", "list"), ("predict", "cmd", "--k", "50"), ("models",),
+                  ("predict", "x", "--model", HOSTILE), ("labels", "remove", f"{tmp_path}/{HOSTILE}")):
+        try:
+            cli.main([*words, *home])
+            code = 0
+        except SystemExit as ended:
+            code = ended.code
+        out, said = capsys.readouterr()
+        told.append((code, out + said))
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + said), (words, out, said)
+    assert [code for code, _ in told] == [0, 0, 0, 0, 0, 2, 2]
+    assert "<script>" in told[2][1]    # what is inert is still there
+
+
+def test_tokens_are_compared_in_constant_time():
+    """A comparison that ends at the first difference tells how much of a token is right."""
+    found = [(path, ast.unparse(node)) for path, tree in trees() if path.startswith("serving/")
+             for node in ast.walk(tree) if isinstance(node, ast.Compare)
+             and any(isinstance(operator, ast.Eq | ast.NotEq) for operator in node.ops)
+             and any("token" in ast.unparse(side) and not isinstance(side, ast.Call | ast.Constant)
+                     for side in (node.left, *node.comparators))]
+    assert found == []
+    assert "hmac.compare_digest" in (ROOT / "serving" / "http.py").read_text()
 
 
 LIMITED = """
