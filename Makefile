@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?= data/wordnet
 HOME_DIR ?= .xc
 
-.PHONY: run test check bench bench-claims clean
+.PHONY: run test check bench bench-claims sbom clean
 
 $(VENV)/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,10 @@ bench: $(VENV)/.ready
 bench-claims: $(VENV)/.ready $(DATA)/dataset.json
 	$(BIN)/xc prepare --data $(DATA) --home $(HOME_DIR)
 	$(BIN)/python -m benchmarks.claims $(HOME_DIR)
+
+## sbom: the bill of materials of a release, sbom.cdx.json (CycloneDX 1.6), from the pinned versions
+sbom: $(VENV)/.ready
+	$(BIN)/python tools/sbom.py > sbom.cdx.json
 
 clean:
 	rm -rf $(VENV) .xc data

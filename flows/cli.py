@@ -17,6 +17,7 @@ from data_contracts.errors import ProjectError
 from flows.commands import ask, jobs, registry, stack
 from flows.commands.data import data
 from flows.commands.deploy import deploy
+from flows.commands.gc import gc
 from flows.commands.labels import labels
 from flows.commands.serve import serve
 
@@ -27,7 +28,7 @@ app.command(data)
 app.command(labels)
 for command in (jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
-                stack.up, stack.down, stack.status, deploy):
+                stack.up, stack.down, stack.status, deploy, gc):
     app.command(command)
 
 
@@ -59,10 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(text: str, hint: str, code: int) -> None:
-    """End with an error of at most 6 lines."""
+    """End with an error of at most 6 lines; what a name in it would tell the terminal to do is shown instead."""
     lines = [line for line in text.splitlines() if line.strip()][:5]
-    print("\n".join([f"error: {lines[0] if lines else 'failed'}", *lines[1:], *([f"hint: {hint}"] if hint else [])]),
-          file=sys.stderr)
+    said = [f"error: {lines[0] if lines else 'failed'}", *lines[1:], *([f"hint: {hint}"] if hint else [])]
+    for line in said:
+        print("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line), file=sys.stderr)
     sys.exit(code)
 
 

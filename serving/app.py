@@ -40,11 +40,8 @@ def create_app(follower: Follower, door: Door) -> tuple[Guard, Service]:
     measures = Measures(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
     service = Service(follower, measures)
 
-    def refused(code: str) -> None:
-        measures.rejected.labels(code).inc()
-
     def told(problem: Problem) -> Response:
-        refused(problem.code)
+        measures.refused(problem.code)
         return problem.response()
 
     async def unknown(request: Request, error: Exception) -> Response:
@@ -60,7 +57,7 @@ def create_app(follower: Follower, door: Door) -> tuple[Guard, Service]:
         app.add_exception_handler(kind, handler)
     _operations(app, service, measures)
     _pages(app)
-    return Guard(app, door, measures.request, refused), service
+    return Guard(app, door, measures.request, measures.refused), service
 
 
 def _operations(app: FastAPI, service: Service, measures: Measures) -> None:

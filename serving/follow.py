@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from data_contracts.errors import ProjectError
+from tasks.files import hold
 from tasks.registry import DATA, DIGEST, EXAMPLES, METRICS, Version
 from tasks.resolve import find, folder_of
 from tasks.tracking import Tracker
@@ -54,8 +55,10 @@ class Registry:
         return version
 
     def load(self, version: Version) -> Served:
-        """Open a version, verified, and have it tag one text."""
-        retriever = Retriever.load(folder_of(self.tracker, version))
+        """Open a version, verified, and have it tag one text; no collection takes its files away while it answers."""
+        folder = folder_of(self.tracker, version)
+        retriever = Retriever.load(folder)
+        hold(folder, retriever)
         retriever.predict([TRIAL], 1)
         metrics = json.loads(version.tags.get(METRICS, "{}"))
         recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}

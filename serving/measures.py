@@ -42,6 +42,10 @@ class Measures:
         self.degraded = Gauge("xc_degraded", "1 while the alias cannot be followed", **made)
         ProcessCollector(**made)
 
+    def refused(self, code: str) -> None:
+        """Count a refusal by its problem's code."""
+        self.rejected.labels(code).inc()
+
     def request(self, path: str, method: str, status: int, seconds: float) -> None:
         """Count a request; what a stranger chooses never becomes a label's value."""
         known = (path if path in self.routes else "other", method if method in METHODS else "other",

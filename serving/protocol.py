@@ -1,6 +1,7 @@
 """HTTP on the wire: uvicorn's, with an end to waiting, and problems where it answers plain text or not at all."""
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 
 import h11
@@ -25,15 +26,17 @@ class Patient(H11Protocol):
     """Waits SECONDS for a request's headers, and for an answer to be read, where uvicorn would for ever.
 
     `most` connections are answered at once; more are told so, before the process runs out of descriptors.
+    refused: is called with the code of what is refused here, before there is a request for the app.
     """
 
     most = 1000
+    refused: Callable[[str], None] = staticmethod(lambda code: None)
     _due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
-        self._due = self.loop.call_later(1 if len(self.connections) > self.most else SECONDS, transport.abort)
+        self._due = self.loop.call_later(1 if len(self.connections) > self.most else SECONDS, self._late)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; the wait is over with the last of a request's headers."""
@@ -41,7 +44,7 @@ class Patient(H11Protocol):
             self._tell(CROWDED)
             return
         if self._due is None and (self.cycle is None or self.cycle.response_complete):
-            self._due = self.loop.call_later(SECONDS, self.transport.abort)
+            self._due = self.loop.call_later(SECONDS, self._late)
         super().data_received(data)
         if self._due is not None and self.cycle is not None and not self.cycle.response_complete:
             self._due.cancel()
@@ -65,6 +68,13 @@ class Patient(H11Protocol):
         else:
             self.transport.close()
 
+    def _late(self) -> None:
+        """Close; who has sent a part of a request, and is not merely idle, is refused with it."""
+        if self.conn.trailing_data[0]:
+            self.refused("slow")
+        self.transport.abort()
+
     def _tell(self, problem: Problem) -> None:
+        self.refused(problem.code)
         self.transport.write(on_the_wire(problem))
         self.transport.close()

@@ -47,6 +47,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, door: Do
         app, service = create_app(follower, door)
         free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
         Patient.most = max(8, min(Patient.most, free))
+        Patient.refused = staticmethod(service.measures.refused)
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
         serving = f"{follower.current.name} version {follower.current.version}" if follower.current else "what comes"
         _log.warning("serving %s on %s", serving, address)

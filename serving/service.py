@@ -30,7 +30,7 @@ class Service:
     """Answers with the follower's version, through a batcher; `draining` once the server is about to stop."""
 
     def __init__(self, follower: Follower, measures: Measures) -> None:
-        self.follower, self.draining = follower, False
+        self.follower, self.measures, self.draining = follower, measures, False
         self.batcher = Batcher(answer, largest=LARGEST, room=ROOM, told=measures.told)
 
     def current(self) -> Served:

@@ -17,15 +17,16 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
+from math import inf
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.files import explained, fsync, locked, make_folder, remove, write_file
+from tasks.files import explained, fsync, held, locked, make_folder, remove, write_file
 from tasks.manifest import MANIFEST, VERSION, canonical, damaged, entries, newer, read_manifest, reading, sealed, verify
 
 LOCK_SECONDS = 0.5  # long enough for a holder that has just started to write its pid
@@ -84,9 +85,16 @@ class Store:
             yield
 
     def find(self, key: str) -> Artifact | None:
-        """The verified artifact that step `key` made; None where the step has to be run (again)."""
+        """The verified artifact that step `key` made; None where the step has to be run (again).
+
+        The time of refs/steps/<key> says when it was asked for last, which `collect` goes by.
+        """
         artifact = self._step(key)
-        return artifact if artifact is not None and self._usable(artifact) else None
+        if artifact is None or not self._usable(artifact):
+            return None
+        with suppress(OSError):    # a HOME that can only be read is not collected
+            os.utime(self._ref("steps", key))
+        return artifact
 
     def publish(
         self,
@@ -135,7 +143,7 @@ class Store:
             return read_manifest(self._folder(artifact))[0]
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(key, manifest) of every published step, the latest last; those that are gone or damaged are left out."""
+        """(key, manifest) of every published step, the last used last; those that are gone or damaged are left out."""
         refs = [ref for ref in (self.home / "refs" / "steps").iterdir() if _DIGEST.fullmatch(ref.name)]
         for ref in sorted(refs, key=lambda ref: (ref.stat().st_mtime_ns, ref.name)):
             artifact, manifest = self._step(ref.name), None
@@ -180,25 +188,41 @@ class Store:
     def drop_scratch(self, key: str) -> None:
         remove(self.home / "scratch" / _checked(key, _DIGEST))
 
-    def collect(self, keep: Collection[str] = ()) -> list[str]:
-        """Removes every object that neither a ref nor `keep` names, and what killed writers left; -> their digests.
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Nothing is collected meanwhile, so that what is found or published can be used before a ref names it."""
+        with locked(self.home / "gc.lock", fcntl.LOCK_SH):
+            yield
 
-        Nobody writes while gc.lock is held exclusively, so all of tmp/ is dead then. An object does not keep its
-        inputs. Whoever holds an Artifact that no ref names passes its digest in `keep`.
+    def collect(self, keep: Collection[str] = (), *, unused_since: float = -inf, dry_run: bool = False) -> list[str]:
+        """Removes every object that nothing needs, and what killed writers left; -> the digests of the objects.
+
+        Needed is what a ref or `keep` names, or a process holds (`held`); the name of a step that was asked for last
+        before `unused_since`, in seconds since 1970, does not count, and goes with its object. Nobody writes while
+        gc.lock is held exclusively, so all of tmp/ is dead then. An object does not keep its inputs.
         """
         objects, tmp = self.home / "objects", self.home / "tmp"
-        with self._alone(GC_SECONDS) as mine:
+        with nullcontext(True) if dry_run else self._alone(GC_SECONDS) as mine:
             if not mine:
                 raise UsageError(f"a step is being published in {self.home}", hint="collect again when it is done")
-            refs = [ref.read_text(errors="replace") for ref in (self.home / "refs").glob("*/*")]
-            live = {*_DIGEST.findall("\n".join(refs)), *(_checked(digest, _DIGEST) for digest in keep)}
+            refs = {ref: set(_DIGEST.findall(ref.read_text(errors="replace")))
+                    for ref in (self.home / "refs").glob("*/*")}
+            unused = {ref for ref in refs if ref.parent.name == "steps" and ref.stat().st_mtime < unused_since}
+            live = set(keep).union(*(named for ref, named in refs.items() if ref not in unused))
+            for digest in keep:
+                _checked(digest, _DIGEST)
+            removed = sorted(path.name for path in objects.iterdir() if _DIGEST.fullmatch(path.name)
+                             and path.name not in live and not held(path))
+            if dry_run:
+                return removed
             dead = list(tmp.iterdir())
-            names = sorted(path.name for path in objects.iterdir())
-            removed = [name for name in names if _DIGEST.fullmatch(name) and name not in live]
             for name in removed:  # renamed first, so that no kill leaves half an object under its name
                 dead.append(tmp / uuid.uuid4().hex)
                 os.rename(objects / name, dead[-1])
             fsync(objects)
+            for ref in unused:
+                if not any((objects / digest).exists() for digest in refs[ref]):
+                    os.unlink(ref)
         for path in dead:
             remove(path)
         return removed

@@ -33,9 +33,11 @@ class Workers:
             name: Callable[[tuple[Any, ...]], str] = str) -> Iterator[Any]:
         """Yield the results of `function(*job)` as they come, in no order; a job whose worker dies is run again.
 
-        `function` must be idempotent. Raises ProjectError naming the job that killed its workers four times.
+        `function` must be idempotent. Raises ProjectError naming the job that killed its workers four times; a worker
+        that is heard of no more for minutes (distributed.scheduler.worker-ttl) counts as killed. ServerError where the
+        scheduler went away.
         """
-        from distributed import KilledWorker, as_completed
+        from distributed import CancelledError, KilledWorker, as_completed
 
         futures = {self.client.submit(function, *job, pure=False, retries=0): job for job in jobs}
         for future in as_completed(list(futures)):
@@ -44,6 +46,9 @@ class Workers:
             except KilledWorker as error:
                 raise ProjectError(f"{name(futures[future])} killed the worker that ran it four times",
                                    hint="give the workers more memory, or look into that shard") from error
+            except CancelledError as error:
+                raise ServerError(f"the Dask scheduler at {self.address or 'this run'} stopped answering",
+                                  hint="start it again where it was yours; the same command resumes") from error
             future.release()
             yield result
 
@@ -68,6 +73,7 @@ class Workers:
         from distributed import Client
 
         logging.getLogger("distributed").setLevel(logging.ERROR)
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)    # what it loses is raised
         if self.address is None:
             self._cluster = self._embedded()
             self._client = Client(self._cluster)

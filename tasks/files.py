@@ -6,8 +6,9 @@ import hashlib
 import os
 import shutil
 import time
+import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
 
@@ -102,6 +103,19 @@ def locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
         if lock in _held:
             _held.remove(lock)
             os.close(lock)
+
+
+def hold(path: Path, by: object) -> None:
+    """Holds a folder for as long as an object of this process lives: `held` tells others, and a kill ends it."""
+    grip = ExitStack()
+    grip.enter_context(locked(path, fcntl.LOCK_SH))
+    weakref.finalize(by, grip.close)
+
+
+def held(path: Path) -> bool:
+    """Whether any process holds a folder."""
+    with locked(path, fcntl.LOCK_EX, 0.0) as free:
+        return not free
 
 
 def _forget_locks() -> None:

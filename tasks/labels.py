@@ -92,7 +92,7 @@ def refresh(store: Store, tracker: Tracker, name: str) -> Refreshed | None:
     journal = Journal(store.home, name)
     if not journal.path.exists():
         return None
-    with journal.alone():
+    with journal.alone(), store.kept():
         edits = journal.edits()
         if not edits:
             return None

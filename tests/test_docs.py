@@ -1,5 +1,6 @@
 """The guide's worked example: the method as it stands on the page trains, resumes and answers."""
 
+import ast
 import re
 from dataclasses import replace
 
@@ -44,3 +45,22 @@ def test_the_page_on_serving_lists_what_is_measured():
     page = (ROOT / "docs" / "serving.md").read_text()
     told = {name for name in re.findall(rb"# HELP (xc_\w+) ", Measures(frozenset()).text(None, "", 0))}
     assert {name.decode() for name in told} == set(re.findall(r"`(xc_\w+)`", page))
+
+
+def test_every_fault_of_the_catalogue_is_injected_by_a_test_that_there_is():
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    there = {f"{path.name}::{name}" for path in (ROOT / "tests").glob("test_*.py")
+             for node in ast.parse(path.read_text()).body for name in _defined(node)}
+    rows = [line for line in page.splitlines() if re.match(r"\| (?!fault \||attack \|)", line)]
+    assert len(rows) > 80
+    for row in rows:
+        fault, outcome, tests = (cell.strip() for cell in row.strip("|").rsplit("|", 2))
+        named = re.findall(r"`(test_\w+\.py::\w+)`", tests)
+        assert fault and outcome and named, row
+        assert set(named) <= there, (row, set(named) - there)
+
+
+def _defined(node):
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    return [each.id for each in getattr(node, "targets", []) if isinstance(each, ast.Name)]

@@ -6,7 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -119,22 +122,51 @@ def test_an_existing_scheduler_makes_the_same_corpus(planted, tmp_path, workers)
 @pytest.mark.parametrize("elsewhere", [True, False], ids=["without the package", "with it"])
 def test_a_scheduler_without_the_package_is_told_apart(tmp_path, elsewhere):
     """A scheduler of an environment where `tasks` cannot be imported, and one of ours."""
+    with scheduler(tmp_path, "import sys; sys.modules['tasks'] = None; " if elsewhere else "") as (address, _):
+        refused = pytest.raises(ServerError, match="cannot run xcflow: ModuleNotFoundError")
+        with Workers(address=address) as workers, refused if elsewhere else nullcontext():
+            assert workers.client.scheduler.address == address
+
+
+def test_a_scheduler_that_goes_away_is_named(tmp_path):
+    with scheduler(tmp_path) as (address, process), Workers(address=address) as workers:
+        assert workers.client.scheduler.address == address
+        threading.Timer(1, process.kill).start()
+        with pytest.raises(ServerError, match=f"scheduler at {address} stopped answering") as caught:
+            list(workers.map(time.sleep, [(60,)]))
+        assert caught.value.exit_code == 5 and "the same command resumes" in caught.value.hint
+
+
+def stand_still(value: int) -> int:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return value
+
+
+@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for four workers; set XC_ALL_FAULTS=1")
+def test_a_job_whose_worker_stands_still_is_named():
+    import dask
+
+    with dask.config.set({"distributed.scheduler.worker-ttl": "10s"}), Workers(count=2) as workers, \
+            pytest.raises(ProjectError, match="shard 7 killed the worker"):
+        list(workers.map(stand_still, [(7,)], name=lambda job: f"shard {job[0]}"))
+
+
+@contextmanager
+def scheduler(folder: Path, before: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run a Dask scheduler on loopback, after some Python of its own; yield its address and process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    hide = "import sys; sys.modules['tasks'] = None; " if elsewhere else ""
-    command = [sys.executable, "-c", f"{hide}from distributed.cli.dask_scheduler import main; main()", "--port",
+    command = [sys.executable, "-c", f"{before}from distributed.cli.dask_scheduler import main; main()", "--port",
                address.rpartition(":")[2], "--host", "127.0.0.1", "--no-dashboard"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)}) as scheduler:
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
         try:
-            assert scheduler.stderr is not None
-            next(line for line in scheduler.stderr if address in line)
-            refused = pytest.raises(ServerError, match="cannot run xcflow: ModuleNotFoundError")
-            with Workers(address=address) as workers, refused if elsewhere else nullcontext():
-                assert workers.client.scheduler.address == address
+            assert process.stderr is not None
+            next(line for line in process.stderr if address in line)
+            yield address, process
         finally:
-            scheduler.terminate()
+            process.terminate()
 
 
 @pytest.mark.parametrize(("change", "value"), [("labels", 1), ("train", 4)])

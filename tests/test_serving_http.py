@@ -356,6 +356,25 @@ def test_the_metrics_are_prometheus(server):
     assert any(sample.labels == {"reason": "json"} and sample.value >= 1 for sample in found["xc_rejected"].samples)
 
 
+def refusals(server, reason):
+    families = text_string_to_metric_families(server.ask("/metrics").body.decode())
+    return sum(sample.value for family in families for sample in family.samples
+               if sample.name == "xc_rejected_total" and sample.labels == {"reason": reason})
+
+
+def test_what_is_refused_before_it_is_a_request_is_counted(server):
+    before = {reason: refusals(server, reason) for reason in ("http", "slow")}
+    assert server.send(b"nonsense\r\n\r\n").status == 400
+    assert refusals(server, "http") == before["http"] + 1
+    with socket.create_connection(("127.0.0.1", server.port), 30) as slow, \
+            socket.create_connection(("127.0.0.1", server.port), 30) as idle:
+        slow.sendall(b"GET / HTTP/1.1\r\nx: ")
+        slow.settimeout(3 * SECONDS)
+        idle.settimeout(3 * SECONDS)
+        assert slow.recv(1) == idle.recv(1) == b""
+    assert refusals(server, "slow") == before["slow"] + 1, "one that asks for nothing is not refused"
+
+
 def test_a_crowd_gets_503_when_the_queue_is_full(server):
     replies: list[Reply] = []
     body = {"texts": [f"text {row} of a crowd" * 20 for row in range(256)], "k": 100}

@@ -153,6 +153,7 @@ def test_more_connections_than_descriptors(world):
         while server.ask("/healthz").status != 200 and time.monotonic() < deadline:
             time.sleep(0.2)
         assert server.fine()
+        assert b'xc_rejected_total{reason="connections"}' in server.ask("/metrics").body
 
 
 def test_a_server_may_begin_before_there_is_a_model(tmp_path):

@@ -174,7 +174,8 @@ def empty_trunk(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -> T
     from transformers import AutoConfig, AutoModel
 
     # Not on the meta device: a transformer's position ids are computed when it is made, not saved.
-    return Transformer(AutoModel.from_config(AutoConfig.from_pretrained(folder)), tuple(facts["special"]), config.batch)
+    about = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    return Transformer(AutoModel.from_config(about), tuple(facts["special"]), config.batch)
 
 
 def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:

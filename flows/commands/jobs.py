@@ -49,10 +49,11 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     from tasks.plan import settle
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # by `timeout`, `kill` or a shutdown: ends as by Ctrl-C
-    # What cannot be meant is refused before Prefect's server is started, which takes seconds.
+    # What cannot be meant or done is refused before Prefect's server is started, which takes seconds.
     settings = pairs("--set", job.settings, "m1.epochs=5")
     settle(job.data, job.method, job.preset, settings)
-    Store(job.home)
+    with Store(job.home).run_lock():    # nobody else runs here, and it can be written to
+        pass
     environment(job.home)
     from flows.environment import full_disk_explained
     from flows.services import have_prefect, lost_server_explained, mlflow_of

@@ -261,5 +261,5 @@ def _parquet_rows(file: Path, columns: dict[str, str]) -> Iterator[tuple[int, di
                 for cells in batch.to_pylist():
                     number += 1
                     yield number, cells
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ContractError(f"it is not a Parquet file that can be read: {error}", where=file.name) from error

@@ -114,7 +114,7 @@ def _load_matrix(path: Path) -> Any:
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist") from error
     except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError, EOFError, OSError, IndexError,
-            zipfile.BadZipFile, zlib.error) as error:
+            MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise ContractError(f"{path.name} is not a sparse matrix of rows (CSR): {short(str(error))}",
                             where=path.name, hint=hint) from error
     return matrix

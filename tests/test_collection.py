@@ -1,0 +1,166 @@
+"""`xc gc`: what is not needed goes, what a run, a registered version or a server needs stays."""
+
+import json
+import os
+import time
+
+import pytest
+
+from data_contracts.errors import ServerError, UsageError
+from flows import cli
+from tasks.artifacts import Store, digest_of
+from tasks.collection import DAY, collect
+from tasks.tracking import Tracker
+from tests.faults import NEW, OLD, child, ended, one
+from tests.served import World, running
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path / "home")
+
+
+def publish(store, key, days=0.0, data=b"content"):
+    """Publish a step's result, which was asked for last so many days ago."""
+    made = store.publish(key, "checkpoint", {}, one(data))
+    age(store.home / "refs" / "steps" / key, days)
+    return made
+
+
+def age(path, days):
+    then = time.time() - days * DAY
+    os.utime(path, (then, then))
+
+
+def gc(capsys, *words):
+    """Run `xc gc`; -> what it says as JSON, its exit code, what it says on stderr."""
+    code = 0
+    try:
+        cli.main(["gc", "--json", *map(str, words)])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    out, said = capsys.readouterr()
+    return json.loads(out) if out else None, code, said
+
+
+def test_what_no_run_asked_for_lately_goes(store, capsys):
+    old, new = publish(store, OLD, 20, b"old"), publish(store, NEW, 3, b"new")
+    told, code, said = gc(capsys, "--home", store.home, "--dry-run")
+    assert (code, told["counts"], told["freed"]) == (0, {"checkpoint": 1}, False) and "would free" in said
+    assert store.open(old) and set(store.home.glob("objects/*")) == {store.home / old.path, store.home / new.path}
+    told, code, said = gc(capsys, "--home", store.home)
+    assert code == 0 and told["bytes"] > 3 and "asked for in 14 days" in said
+    assert store.find(OLD) is None and not list(store.home.glob(f"refs/steps/{OLD}"))
+    assert store.find(NEW) == new
+    assert gc(capsys, "--home", store.home)[0]["counts"] == {}
+    assert not (store.home / "mlflow.db").exists(), "looking makes no registry"
+
+
+def test_to_be_asked_for_is_to_stay(store):
+    artifact = publish(store, OLD, 20)
+    assert store.find(OLD) == artifact
+    assert collect(store, Tracker(store.home), 1).counts == {}
+    store.set_ref("models", "champion", {"digest": artifact.digest})
+    age(store.home / "refs" / "steps" / OLD, 20)
+    assert collect(store, Tracker(store.home), 1).counts == {}, "another ref names it"
+    store.drop_ref("models", "champion")
+    assert collect(store, Tracker(store.home), 1).counts == {"checkpoint": 1}
+
+
+def test_checkpoints_of_given_up_runs_and_damaged_objects_go(store, monkeypatch):
+    put = store.scratch(OLD) / "steps"
+    put.mkdir()
+    (put / "a.safetensors").write_bytes(bytes(1000))
+    artifact = publish(store, NEW)
+    (store.home / artifact.path / "a.bin").write_bytes(b"damaged")
+    assert store.find(NEW) is None
+    tracker = Tracker(store.home)
+    assert collect(store, tracker, 1).counts == {}
+    assert (put / "a.safetensors").exists(), "a run that was killed today goes on"
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 2 * DAY)
+    freed = collect(store, tracker, 1)
+    assert freed.counts == {"unfinished": 1, "damaged": 1} and freed.sizes["unfinished"] == 1000
+    assert not list(store.home.glob("scratch/*")) and not list(store.home.glob("quarantine/*"))
+
+
+def test_registered_versions_stay(world):
+    world.add()
+    step = digest_of(["tiny", 0])
+    unregistered = world.digest(1)
+    for seed in (0, 1):
+        age(world.home / "refs" / "steps" / digest_of(["tiny", seed]), 30)
+    freed = collect(world.store, world.tracker, 14)
+    assert freed.counts == {"retriever": 1} and not (world.home / "objects" / unregistered).exists()
+    assert world.store.find(step) is not None
+    away = Tracker(world.home, "http://127.0.0.1:9")
+    with pytest.raises(ServerError, match="no MLflow server answers"):
+        collect(world.store, away, 0)
+    assert world.store.find(step) is not None
+
+
+def test_it_is_refused_beside_a_run_and_a_writer(store, capsys):
+    artifact = publish(store, OLD, 20)
+
+    def hold(say):
+        with Store(store.home).run_lock():
+            say("mine")
+            time.sleep(60)
+
+    with child(hold) as (pid, lines):
+        lines.readline()
+        _, code, said = gc(capsys, "--home", store.home)
+        assert code == 2 and f"is in use by process {pid}" in said
+        assert gc(capsys, "--home", store.home, "--dry-run")[0]["counts"] == {"checkpoint": 1}
+    assert store.open(artifact)
+
+
+def test_what_is_being_registered_stays(store, monkeypatch):
+    """Labels are edited without the lock of a run."""
+    monkeypatch.setattr("tasks.artifacts.GC_SECONDS", 0.1)
+    publish(store, OLD, 20)
+    with store.kept(), pytest.raises(UsageError, match="a step is being published"):
+        collect(store, Tracker(store.home), 0)
+    assert collect(store, Tracker(store.home), 0).counts == {"checkpoint": 1}
+
+
+def test_a_server_answers_on_with_a_version_that_was_deleted(world, capsys):
+    world.add()
+    with running(world.home, "--model", "xc@champion") as server:
+        with world.tracker.required() as client:
+            client.delete_registered_model("xc")
+        told, code, said = gc(capsys, "--home", world.home, "--days", 0)
+        assert (code, told["counts"]) == (0, {}), said
+        assert server.fine() and server.ask("/predict", {"texts": ["a wolf"], "explain": True}).status == 200
+        server.stop()
+    assert gc(capsys, "--home", world.home, "--days", 0)[0]["counts"] == {"retriever": 1}
+
+
+def test_a_collection_that_is_killed_is_finished_by_the_next(store):
+    artifact = publish(store, OLD, 20)
+
+    def action(say):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "unlink", lambda path: os._exit(137))    # the object is gone, its name is not
+            collect(Store(store.home), Tracker(store.home), 1)
+
+    with child(action) as (pid, _):
+        assert ended(pid) == 137
+    assert not (store.home / artifact.path).exists() and store.find(OLD) is None
+    collect(store, Tracker(store.home), 1)
+    assert not list(store.home.glob("refs/steps/*"))
+    assert publish(store, OLD) == artifact == store.find(OLD)
+
+
+def test_what_cannot_be_meant(tmp_path, store, capsys):
+    for days in ("-1", "nan", "1e9"):
+        assert gc(capsys, "--home", store.home, "--days", days)[1] == 2
+    _, code, said = gc(capsys, "--home", tmp_path)
+    assert code == 2 and "is not the HOME of a pipeline" in said
+
+
+def test_files_that_have_another_name_free_nothing(store, tmp_path):
+    artifact = publish(store, OLD, 20, bytes(5000))
+    os.link(store.home / artifact.path / "a.bin", tmp_path / "kept")
+    assert collect(store, Tracker(store.home), 1).sizes["checkpoint"] < 1000
+    assert (tmp_path / "kept").stat().st_size == 5000
