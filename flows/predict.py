@@ -20,8 +20,6 @@ def open_retriever(model: str, home: Path, mlflow: str) -> Any:
     from tasks.tracking import Tracker
     from xcmodels.retrieval import Retriever
 
-    if not home.exists():
-        raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
     return Retriever.load(resolve(Tracker(home, mlflow or None), model or None).folder)
 
 

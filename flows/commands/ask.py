@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Json, Mlflow, environment
+from flows.commands.options import HOME, Home, Json, Mlflow, environment, require_home
 
 
 def predict(*texts: str,
@@ -18,11 +18,12 @@ def predict(*texts: str,
     from flows.predict import open_retriever, predict_file, predict_texts
     from flows.services import mlflow_of
 
-    environment(home)
     if bool(texts) == bool(source):
         raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
+    require_home(home)
+    environment(home)
     retriever = open_retriever(model, home, mlflow_of(home, mlflow))
     if texts:
         predict_texts(retriever, texts, k)

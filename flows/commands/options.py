@@ -52,6 +52,12 @@ class Tracked:
 TRACKED = Tracked()
 
 
+def require_home(home: Path) -> None:
+    """Raise UsageError where HOME is not there: nothing was ever run in it, so there is no model."""
+    if not home.exists():
+        raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
+
+
 def environment(home: Path) -> None:
     """Set up the surroundings of a run in HOME; the import waits until a command needs it."""
     from flows.environment import set_up

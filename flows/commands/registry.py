@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, say
+from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, require_home, say
 
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
 Reason = Annotated[str, Parameter(help="Why; it is kept with the move.")]
@@ -63,6 +63,5 @@ def _given(reason: str) -> str:
 
 
 def _tracker(home: Any, mlflow: str) -> Any:
-    if not home.exists():
-        raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
+    require_home(home)
     return open_tracker(home, mlflow)
