@@ -30,7 +30,7 @@ app.command(data)
 app.command(labels)
 for command in (plan, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
-                stack.up, stack.down, stack.status, deploy):
+                stack.up, stack.down, stack.status, stack.doctor, deploy):
     app.command(command)
 
 
