@@ -20,6 +20,7 @@ from flows.commands.data import data
 from flows.commands.deploy import deploy
 from flows.commands.labels import labels
 from flows.commands.plan import plan
+from flows.commands.runs import runs
 from flows.commands.serve import serve
 from flows.given import GIVEN
 
@@ -28,7 +29,7 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
 app.command(data)
 app.command(labels)
-for command in (plan, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
+for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
                 stack.up, stack.down, stack.status, stack.doctor, deploy):
     app.command(command)

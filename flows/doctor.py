@@ -18,7 +18,7 @@ from flows.commands.options import home_flag
 from flows.stack import Stack
 from tasks.artifacts import Store
 from tasks.devices import has_gpu
-from tasks.mlflow_client import probe
+from tasks.mlflow_client import probe, without_passwords
 
 PINS = {    # newer versions of these install without a word, and then
     "fastapi": (Requirement("fastapi<0.151"), "the Prefect server cannot be imported"),
@@ -117,12 +117,6 @@ def servers(home: Path, mlflow: str) -> Iterator[Check]:
     for name, address in ((name, address) for name, address in named.items() if address):
         try:
             probe(address)
-            yield Check(name, True, f"answers at {shown(address)}")
+            yield Check(name, True, f"answers at {without_passwords(address)}")
         except ProjectError:
-            yield Check(name, False, f"does not answer at {shown(address)}", "start it, or name no server")
-
-
-def shown(address: str) -> str:
-    """Return an address without the password in it."""
-    scheme, mark, rest = address.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+            yield Check(name, False, f"does not answer at {without_passwords(address)}", "start it, or name no server")

@@ -28,32 +28,36 @@ SECRETS = ("token", "password", "secret", "auth")
 class Given:
     """Fills in what xc.toml says and nothing nearer does, and remembers where each value came from.
 
-    sources: of the options of this call, by name, "flag", "XC_HOME" or "xc.toml"; settings: of what `--set` changes.
+    sources: of the options of this call, by name, "flag", "XC_HOME" or "xc.toml"; settings: of what `--set` changes;
+    untyped: the words that would have had to be typed for what was not.
     """
 
     def __init__(self) -> None:
         self.sources: dict[str, str] = {}
         self.settings: dict[str, str] = {}
+        self.untyped: list[str] = []
 
     def __call__(self, app: Any, commands: tuple[str, ...], arguments: Any) -> None:
         """Complete the arguments of a command; cyclopts calls this once it has read the words and the environment."""
         options, settings = read(Path(FILE))
-        self.sources, self.settings = {}, {}
+        self.sources, self.settings, self.untyped = {}, {}, []
         for argument in arguments:
             name = argument.name.removeprefix("--")
             if name == TABLE:
                 self._set(argument, settings)
-            elif argument.tokens:
-                first = argument.tokens[0]
-                self.sources[name] = first.keyword if first.source == "env" else "flag"
-            elif name in options:
+                continue
+            if name in options and not argument.tokens:
                 argument.tokens.append(Token(keyword=name, value=options[name], source=FILE))
-                self.sources[name] = FILE
+            for token in argument.tokens[:1]:
+                self.sources[name] = {"env": token.keyword, FILE: FILE}.get(token.source, "flag")
+                if self.sources[name] != "flag":
+                    self.untyped += [f"--{name}", token.value]
 
     def _set(self, argument: Any, settings: Mapping[str, str]) -> None:
         typed = {token.value.partition("=")[0] for token in argument.tokens}
         kept = {key: value for key, value in settings.items() if key not in typed}
         argument.tokens[:0] = [Token(keyword=TABLE, value=f"{key}={value}", source=FILE) for key, value in kept.items()]
+        self.untyped += [word for key, value in kept.items() for word in ("--set", f"{key}={value}")]
         self.settings = dict.fromkeys(kept, FILE) | dict.fromkeys(typed, "flag")
 
 

@@ -39,6 +39,11 @@ def test_plan_names_the_setting_that_changed(whole, planted, xc, tmp_path):
     assert "setting m2.margin changed from 0.3 to 0.2" in said
     assert "reused  encoder round 2" in said
     assert "reused  classifier round 0" not in said
+    runs = json.loads(xc("runs", "--home", str(home), "--json")[1])
+    assert [(each["state"], each["step"], each["versions"], each["changed"].get("m2.margin")) for each in runs] == [
+        ("trained", "evaluate", [], "0.2"), ("registered", "", ["planted/1"], None)]
+    assert runs[0]["command"].startswith(f"xc train --data {planted} ") and "m2.margin=0.2" in runs[0]["command"]
+    assert runs[1]["champion"] and runs[1]["data"] == "planted" and runs[1]["began"] < runs[0]["began"]
 
 
 def test_mlflow_holds_the_run(whole):

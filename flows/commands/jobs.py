@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import Stopped
 from flows.commands.options import TRACKED, Job, Json, Tracked, environment, filled, home_flag, say, settled
+from flows.given import GIVEN
 
 if TYPE_CHECKING:
     from flows.config import Until
@@ -137,5 +138,7 @@ def _short(text: str, limit: int) -> str:
 
 
 def _command() -> str:
-    """Return the command as the user typed it, to paste."""
-    return " ".join(["xc", *map(shlex.quote, sys.argv[1:])])
+    """Return the command to paste: as the user typed it, with what the environment and xc.toml said besides."""
+    from tasks.mlflow_client import without_passwords
+
+    return without_passwords(" ".join(["xc", *map(shlex.quote, [*sys.argv[1:], *GIVEN.untyped])]))

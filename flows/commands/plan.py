@@ -17,6 +17,7 @@ def plan(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None
     environment(job.home)
     from flows.outlook import look, places
     from flows.services import mlflow_of
+    from tasks.mlflow_client import without_passwords
     from tasks.plan import pipeline
     from tasks.report_text import span
     from xcmodels.presets import flat
@@ -26,7 +27,7 @@ def plan(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None
         outlook = look(laid_out, store)
     where = places(job.home, mlflow_of(job.home, tracked.mlflow))
     asked = {**vars(job), **vars(tracked)}
-    options = {name: {"value": str(asked[name]), "source": GIVEN.sources.get(name, "default")}
+    options = {name: {"value": without_passwords(str(asked[name])), "source": GIVEN.sources.get(name, "default")}
                for name in asked if name != "settings"}
     settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
                 for key, value in flat(laid_out.settings).items()}
