@@ -16,6 +16,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
 from flows.commands import ask, jobs, registry, stack
+from flows.commands.completion import completion
 from flows.commands.data import data
 from flows.commands.deploy import deploy
 from flows.commands.labels import labels
@@ -31,7 +32,7 @@ app.command(data)
 app.command(labels)
 for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
-                stack.up, stack.down, stack.status, stack.doctor, deploy):
+                stack.up, stack.down, stack.status, stack.doctor, deploy, completion):
     app.command(command)
 
 

@@ -11,11 +11,13 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.given import FILE, GIVEN
+from flows.known import HOME, versions
 
 Home = Annotated[Path, Parameter(env_var="XC_HOME", help="Folder for all state.")]
 Mlflow = Annotated[str, Parameter(env_var="XC_MLFLOW", help="URI of an MLflow server; sqlite in the home by default.")]
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
-HOME = Path(".xc")
+Spec = Annotated[str, Parameter(env_var="XC_MODEL", completer=versions,
+                                help="NAME@alias, NAME/version or NAME; the only model by default.")]
 
 
 @Parameter(name="*")

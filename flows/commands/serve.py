@@ -6,11 +6,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Mlflow, environment, require_home
+from flows.commands.options import HOME, Home, Mlflow, Spec, environment, require_home
 
 
-def serve(*, model: Annotated[str, Parameter(help="NAME@alias, NAME/version or NAME; the only model by default.")] = "",
-          home: Home = HOME, mlflow: Mlflow = "",
+def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
           host: Annotated[str, Parameter(help="Address to listen on; beyond this machine it takes a token and names.")]
           = "127.0.0.1",
           port: Annotated[int, Parameter(help="Port to listen on; 0 is a free one.")] = 8000,
