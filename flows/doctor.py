@@ -38,13 +38,21 @@ class Check:
 
 def look(home: Path, mlflow: str) -> list[Check]:
     """Return everything that was looked at; `mlflow` is the address of a server that is named, "" for none."""
-    return [python(), *packages(requires("xcflow") or ()), *machine(), *state(home), *servers(home, mlflow)]
+    return [python(), *installed(), *machine(), *state(home), *servers(home, mlflow)]
 
 
 def python() -> Check:
     """Look at the interpreter."""
     return Check("python", sys.version_info >= (3, 11), f"{platform.python_version()}, {sys.executable}",
                  "install Python 3.11 or newer, and set .venv up with it")
+
+
+def installed() -> Iterator[Check]:
+    """Look at everything that xcflow says it requires."""
+    try:
+        yield from packages(requires("xcflow") or ())
+    except PackageNotFoundError:
+        yield Check("xcflow", False, "is not installed, only its source is there", "make run, or pip install -e .")
 
 
 def packages(wanted: Iterable[str]) -> Iterator[Check]:
