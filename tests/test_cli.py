@@ -20,10 +20,11 @@ def test_help_is_instant_and_imports_nothing_heavy():
             "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
             "print(','.join(sorted(sys.modules)), file=sys.stderr)\n"
             "use = resource.getrusage(resource.RUSAGE_SELF); print(use.ru_utime + use.ru_stime, file=sys.stderr)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    modules, seconds = done.stderr.strip().splitlines()[-2:]
+    both = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT) for _ in range(2)]
+    done = both[0]
+    modules, _ = done.stderr.strip().splitlines()[-2:]
     assert not {name.partition(".")[0] for name in modules.split(",")} & set(HEAVY)
-    assert float(seconds) < 1.5    # 0.15 s where nothing else runs
+    assert min(float(each.stderr.strip().splitlines()[-1]) for each in both) < 0.5    # 0.2 s where nothing else runs
     assert "Tag short texts" in done.stdout
 
 

@@ -1,12 +1,10 @@
 """Where the values of options come from: flags, the environment, xc.toml, the preset; and what `xc plan` says of it."""
 
 import json
-import os
-import shutil
 
 import pytest
 
-from tests.whole_runs import command
+from tests.whole_runs import command, copied
 
 TOML = """
 home = "elsewhere"
@@ -73,8 +71,7 @@ def test_a_slip_of_ones_own_is_not_the_files(cli, planted, tmp_path):
 
 
 def test_a_plan_gives_the_reasons_that_the_run_would_have(whole, cli, planted, tmp_path):
-    home = tmp_path / "home"
-    shutil.copytree(whole[0], home, copy_function=os.link)
+    home = copied(whole[0], tmp_path / "home")
     words = command(planted, home)[1:]
     before = sorted(home.rglob("*"))
     told = json.loads(cli("plan", *words)[1])
