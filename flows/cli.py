@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 se
 """
 
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -15,20 +16,24 @@ from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
 from flows.commands import ask, jobs, registry, stack
+from flows.commands.completion import completion
 from flows.commands.data import data
 from flows.commands.deploy import deploy
 from flows.commands.gc import gc
 from flows.commands.labels import labels
+from flows.commands.plan import plan
+from flows.commands.runs import runs
 from flows.commands.serve import serve
+from flows.given import GIVEN
 
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version_flags=["--version"],
           suppress_keyboard_interrupt=False,
-          help_format="plaintext", default_parameter=Parameter(negative=()))
+          help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
 app.command(data)
 app.command(labels)
-for command in (jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
+for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
-                stack.up, stack.down, stack.status, deploy, gc):
+                stack.up, stack.down, stack.status, stack.doctor, deploy, gc, completion):
     app.command(command)
 
 
@@ -37,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     given = list(sys.argv[1:] if arguments is None else arguments)
+    app.help_formatter = "default" if _room_for_boxes() else "plain"
     debug = "--debug" in given or bool(os.environ.get("XC_DEBUG"))
     try:
         app([word for word in given if word != "--debug"], exit_on_error=False, print_error=False)
@@ -57,6 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where", 1)
+
+
+def _room_for_boxes() -> bool:
+    return (sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+            and shutil.get_terminal_size().columns >= 60)
 
 
 def _fail(text: str, hint: str, code: int) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 from tasks.report_text import span
 
@@ -20,7 +20,9 @@ REDRAW_EVERY = 0.5     # seconds between redraws of a terminal's line
 
 
 class Terminal:
-    """The lines of one run."""
+    """The lines of one run; under_way: its step, for whoever has to say where it failed."""
+
+    under_way: ClassVar[str] = ""
 
     def __init__(self) -> None:
         self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -31,37 +33,21 @@ class Terminal:
 
     def begin(self, step: str) -> None:
         """Say which step is under way; it is said once, at its end, where nobody watches."""
+        Terminal.under_way = step
         if self.live:
             print(f"\r\x1b[2K… {step}", end="\r", file=sys.stderr, flush=True)
 
     def step(self, step: str, reused: bool, seconds: float) -> None:
         """Say that a step is done."""
+        Terminal.under_way = f"after {step}"
         self.line(f"{'reused' if reused else span(seconds):>12}  {step}")
 
     def plan(self, pipeline: Any, store: Any, config: Any, until: int) -> None:
         """Say, before any work, on what data and how, what will be run and why, and how long that took before."""
-        from tasks.steps import forecast
+        from flows.outlook import look
 
-        groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
-        steps = [step for group in groups[:until + 1] for step in group]
-        told = forecast(steps, store)
-        todo = [each for each in told if not each.reuse]
-        size = sum(path.stat().st_size for path in set(pipeline.data.files.values()))
-        self.line(f"{pipeline.data.name}: {pipeline.data.format}, {size / 1e6:,.1f} MB, "
-                  f"digest {pipeline.data_digest[:12]}")
-        self.line(f"{config.method}, preset {config.preset}"
-                  + "".join(f", {key}={value}" for key, value in pipeline.changed().items()))
-        if not todo:
-            self.line(f"{len(told)} steps, all reused: nothing they depend on has changed")
-            return
-        known = [each.seconds for each in todo if each.seconds is not None]
-        estimate = f"about {span(sum(known))}, by the last run here" if len(known) == len(todo) else \
-            "no estimate yet: some steps never ran here"
-        self.line(f"{len(told)} steps: {len(told) - len(todo)} reused, {len(todo)} to run, {estimate}")
-        for each in [each for each in todo if not each.reason.startswith("after ")]:
-            self.line(f"    {each.step}: {each.reason}")
-        if (following := sum(each.reason.startswith("after ") for each in todo)):
-            self.line(f"    and {following} steps that come after")
+        for line in look(pipeline, store, until).lines():
+            self.line(line)
 
     @contextmanager
     def training(self, name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:

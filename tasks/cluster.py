@@ -81,9 +81,10 @@ class Workers:
             return
         try:
             self._client = Client(self.address, timeout=10)
-        except OSError as error:
+        except (OSError, ValueError) as error:    # ValueError: it cannot be an address
             raise ServerError(f"no Dask scheduler answers at {self.address}",
-                              hint="start one with: dask scheduler; or leave --dask out") from error
+                              hint="start one with: dask scheduler, and give tcp://HOST:8786; or leave --dask out"
+                              ) from error
         try:
             self._client.run_on_scheduler(_here)
         except Exception as error:

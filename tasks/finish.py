@@ -1,6 +1,7 @@
 """How a run ends: what MLflow is told on the way, the registry, the report, and the summary for the user."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from tasks.promotion import Decision, contest
 from tasks.register import register
 from tasks.registry import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.report import ReportFacts, build, plots, verdict
+from tasks.runs import COMMAND, HOME, PROCESS, process_name
 from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
 from xcmodels.corpus import Corpus, Texts
@@ -72,13 +74,16 @@ class Session:
             config_yaml=yaml.safe_dump({"method": pipeline.method_name, "preset": pipeline.preset,
                                         "settings": flat(pipeline.settings)}, sort_keys=True),
             data={pipeline.data.name: {"path": str(pipeline.data.folder), "digest": pipeline.data_digest}},
-            tags={"xc.method": pipeline.method_name, "xc.data": pipeline.data.name, "xc.preset": pipeline.preset})
+            tags={"xc.method": pipeline.method_name, "xc.data": pipeline.data.name, "xc.preset": pipeline.preset,
+                  COMMAND: self.config.command, HOME: str(self.store.home), PROCESS: process_name(os.getpid())})
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
             stopped = getattr(error, "exit_code", 1) == 130 or isinstance(error, KeyboardInterrupt)
             self.tracker.finish("KILLED" if stopped else "FAILED", f"{error}\n\n    {self.config.command}")
+        elif not self.over:
+            self.tracker.finish("SCHEDULED", f"trained, not evaluated\n\n    {self.config.command}")
         self.tracker.close()
 
     def note(self, step: Step, done: Done) -> None:
@@ -114,6 +119,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
         _report(session, corpus, evaluation, facts, report)
     contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
     tracker.log_file(contracts, "contracts")
+    session.over = True
     tracker.finish("FINISHED", f"{said}\n\n    {session.config.command}")
     return Finished(tracker.run_id or "", session.name, kept.version if kept else None, measured, said,
                     bool(kept and kept.promoted), str(report), str(contracts),

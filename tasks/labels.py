@@ -30,6 +30,7 @@ from tasks.registry import (
     Version,
     champion_of,
 )
+from tasks.report_text import many
 from tasks.resolve import Resolved, resolve
 from tasks.steps import plain
 from tasks.tracking import Tracker
@@ -170,8 +171,8 @@ def _edited(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) ->
 def _registered(store: Store, tracker: Tracker, client: Client, base: Resolved, edited: _Edited) -> str:
     """Register an edited retriever with what was measured of the trained one; -> its version."""
     trained = client.get_model_version(base.name, base.version)
-    said = f"\n\n## Labels\n\nVersion {base.version} with {edited.added:,} labels added and {edited.removed:,} " \
-           f"removed; the metrics are those of version {base.version}.\n"
+    said = f"\n\n## Labels\n\nVersion {base.version} with {many(edited.added, 'label')} added and " \
+           f"{edited.removed:,} removed; the metrics are those of version {base.version}.\n"
     facts = {key: trained.tags[key] for key in (DATA, COMMIT, CONTRACTS) if key in trained.tags}
     challenger = client.get_registered_model(base.name).aliases.get(CHALLENGER)
     made = register(

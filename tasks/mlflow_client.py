@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import urllib.error
 import urllib.request
 import uuid
@@ -64,6 +65,11 @@ def probe(address: str) -> None:
     except (OSError, HTTPException, ValueError) as error:
         raise ServerError(f"no MLflow server answers at {address}: {first_line(error)}",
                           hint="start it, or give no address to use a database in HOME") from error
+
+
+def without_passwords(text: str) -> str:
+    """Return a text whose addresses have no user and password in them any more."""
+    return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def first_line(error: Exception) -> str:

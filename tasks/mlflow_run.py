@@ -43,6 +43,8 @@ def stage_run(client: Client, run: Run, stage: str) -> str:
 
 def finish_run(status: str, description: str, client: Client, run: Run) -> None:
     """End the run and its stages; the arguments that are known first come first, for `partial`."""
+    if run.status == "FINISHED" and status == "SCHEDULED":
+        return
     send_batches(client, run.id, tags={"mlflow.note.content": description})
     if run.status == status == "FINISHED":
         return    # it was finished before, and nothing was left to do: it keeps its time

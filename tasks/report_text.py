@@ -33,6 +33,11 @@ def counted(value: object) -> str:
     return f"{value:,}" if isinstance(value, int | np.integer) else clean(value, 80)
 
 
+def many(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 label, 2,000 labels."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def span(seconds: float) -> str:
     """Return a duration as people write it: 0.4 s, 12 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 9.95:

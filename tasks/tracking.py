@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
-from tasks.mlflow_client import Client, first_line, make_database, probe, quiet_mlflow
+from tasks.mlflow_client import Client, first_line, make_database, probe, quiet_mlflow, without_passwords
 from tasks.mlflow_run import (
     Run,
     dataset_inputs,
@@ -98,8 +97,7 @@ class Tracker:
     @property
     def address(self) -> str:
         """Where MLflow is, without a password."""
-        parts = urlsplit(self.uri)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])) if not self.embedded else self.uri
+        return self.uri if self.embedded else without_passwords(self.uri)
 
     def link(self) -> str | None:
         """Return the address of the run's page; None without a server."""
@@ -132,7 +130,10 @@ class Tracker:
         self._do(name, partial(send_text, text, name))
 
     def finish(self, status: str, description: str) -> None:
-        """End the run: FINISHED, FAILED or KILLED; the description is the verdict and the command."""
+        """End the run: FINISHED, FAILED, KILLED, or SCHEDULED where it is left to go on; one that is FINISHED stays so.
+
+        The description is the verdict and the command.
+        """
         self._do("the end of the run", partial(finish_run, status, description))
 
     def close(self) -> list[str]:
@@ -211,12 +212,12 @@ class Tracker:
         found = client.search_runs([experiment], f"tags.`xc.key` = '{spec.key}'", order_by=["start_time ASC"])
         run = found[0] if found else client.create_run(experiment, run_name=spec.name, tags={
             "xc.key": spec.key, "mlflow.user": user_name(), "mlflow.source.name": "xc"})
-        if run.info.status in ("FAILED", "KILLED"):
+        if run.info.status in ("FAILED", "KILLED", "SCHEDULED"):
             client.update_run(run.info.run_id, "RUNNING")
         nested = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
         tags = dict(spec.tags) | {f"xc.data.{safe_name(name)}": each["digest"] for name, each in spec.data.items()}
         send_batches(client, run.info.run_id,
-                     tags={key: value for key, value in tags.items() if key not in run.data.tags},
+                     tags={key: value for key, value in tags.items() if run.data.tags.get(key) != value},
                      params={key: value for key, value in spec.params.items() if key not in run.data.params})
         client.log_inputs(run.info.run_id, datasets=dataset_inputs(spec.data))
         return Run(run.info.run_id, experiment, run.info.start_time, run.info.status, dict(run.data.tags),

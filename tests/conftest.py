@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from flows.cli import main
 from tests.faults import artifact, quick, store  # noqa: F401
 from tests.planted import write_planted
 from tests.raw_folders import xc_json, xc_sparse  # noqa: F401
@@ -99,6 +100,27 @@ def xc(prefect_server: str):
         done = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, timeout=240,
                               cwd=given.pop("cwd", None), env={**os.environ, "PYTHONPATH": str(ROOT)}, **given)
         return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Run `xc` in this process and in `tmp_path`, for commands that neither train nor serve; as `xc` does."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        before = dict(os.environ)
+        try:
+            main(words)
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+        out, err = capfd.readouterr()
+        return code, out, err
 
     return run
 

@@ -4,9 +4,12 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from flows.commands.jobs import _summary
+from tasks.finish import Finished
 from tests.conftest import ROOT
 
 ROUND = """
@@ -21,6 +24,27 @@ with terminal.training("encoder round 0") as (report, stop):
 terminal.line("    loss 0.1234")
 terminal.step("encoder round 0", False, 75.0)
 """
+
+
+def finished(**more) -> Finished:
+    keys = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
+    return Finished(**{
+        "run_id": "r", "model": "tickets", "version": "4", "metrics": dict.fromkeys(keys, 50.0), "verdict": "better",
+        "promoted": True, "report": "/r.html", "contracts": "/c.html", "mlflow": "http://here", "unsent": ["report"],
+        "examples": [{"text": "a long text " * 20, "labels": [{"text": "printer", "score": 1.5}]}] * 3, **more})
+
+
+@pytest.mark.parametrize(("champion", "said"), [
+    (None, "P@1 50.00  P@5 50.00"), ({"version": "3", "metrics": {"P/1": 48.8}}, "P@1 50.00 (+1.20)  P@5 50.00  PSP"),
+    ({"version": "3", "metrics": {"P/1": 50.5}}, "P@1 50.00 (-0.50)"), ({"version": "4", "metrics": {"P/1": 50.0}},
+                                                                     "P@1 50.00  P@5")])
+def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys, champion, said):
+    """Of a version that is the champion already there is nothing to compare."""
+    _summary(finished(champion=champion), Path("else where"))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) <= 15 and said in "\n".join(lines)
+    assert any(line.startswith("report     /r.html") for line in lines) and "better" in "\n".join(lines)
+    assert lines[-1].startswith("next       xc predict --home 'else where' --k 3 'a long text")
 
 
 def screen(text: str) -> list[str]:

@@ -60,7 +60,7 @@ def test_the_version_says_what_it_is(world):
     trained, _, version = world.versions()
     assert (version.tags["xc.base"], json.loads(version.tags["xc.labels"])) == ("1", [1, 0])
     assert all(version.tags[key] == trained.tags[key] for key in ("xc.metrics", "xc.test"))
-    assert version.description.startswith("# card of 0") and "1 labels added" in version.description
+    assert version.description.startswith("# card of 0") and "1 label added" in version.description
     with world.tracker.required() as client:
         last = history(client, "xc")[-1]
     assert (last["from"], last["to"], last["how"], last["why"]) == ("1", "3", "labels", "labels: +1 -0 on v1")
@@ -188,6 +188,6 @@ def test_from_the_command_line(world, tmp_path):
         ("add", "x:1"), ("add", "x:2"), ("remove", "x:1"), ("remove", "tiny:11")]
     assert rows["applied"] is False
     _, said = xc("labels", "refresh")
-    assert "the champion is version 3: version 1 with 1 labels added and 1 removed" in said
+    assert "the champion is version 3: version 1 with 1 label added and 1 removed" in said
     found = [label["uid"] for label in json.loads(xc("predict", "--k", "60", "sea oak elm")[0])["labels"]]
     assert found[0] == "x:2" and not set(found) & {"x:1", "tiny:11"} and len(found) == 50

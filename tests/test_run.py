@@ -3,13 +3,18 @@
 import gzip
 import json
 import os
-import shutil
 
 import pytest
 
 from tasks.artifacts import Store
+from tasks.gates import Score
+from tasks.promotion import contest
+from tasks.register import register
+from tasks.registry import TEST
+from tasks.tracking import Tracker
+from tests import tiny
 from tests.planted import words
-from tests.whole_runs import command, objects, settings
+from tests.whole_runs import command, copied, objects, settings
 
 
 def test_learns_the_planted_labels(whole):
@@ -31,14 +36,33 @@ def test_second_run_redoes_nothing(whole, planted, xc):
 
 
 def test_plan_names_the_setting_that_changed(whole, planted, xc, tmp_path):
-    home = tmp_path / "home"
-    shutil.copytree(whole[0], home, copy_function=os.link)
+    home = copied(whole[0], tmp_path / "home")
     code, _, said = xc("train", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
                        *settings(**{"m2.margin": "0.2"}))
     assert code == 0, said
     assert "setting m2.margin changed from 0.3 to 0.2" in said
     assert "reused  encoder round 2" in said
     assert "reused  classifier round 0" not in said
+    runs = json.loads(xc("runs", "--home", str(home), "--json")[1])
+    assert [(each["state"], each["step"], each["versions"], each["changed"].get("m2.margin")) for each in runs] == [
+        ("trained", "evaluate", [], "0.2"), ("registered", "", ["planted/1"], None)]
+    assert runs[0]["command"].startswith(f"xc train --data {planted} ") and "m2.margin=0.2" in runs[0]["command"]
+    assert runs[1]["champion"] and runs[1]["data"] == "planted" and runs[1]["began"] < runs[0]["began"]
+
+
+def test_a_run_that_is_not_promoted_ends_well_and_says_so(whole, planted, xc, tmp_path):
+    home = copied(whole[0], tmp_path / "home")
+    store, tracker = Store(home), Tracker(home)
+    with tracker.required() as client:
+        test = client.get_model_version("planted", "1").tags[TEST]
+    artifact = tiny.publish(store)
+    register(tracker, whole[1]["run_id"], "other", retriever_dir=store.open(artifact), card="", test_digest=test,
+             retriever_digest=artifact.digest, score=Score({"P/1": 99.9, "PSP/5": 99.9}))
+    assert contest(tracker, "other", "1").promoted
+    code, out, said = xc(*command(planted, home), "--name", "other")
+    assert code == 0 and json.loads(out)["version"] == "2", said
+    assert "other version 2: " in said and "not promoted" in said and "P@5" in said
+    assert f"P@1 {whole[1]['metrics']['P/1']:.2f} ({whole[1]['metrics']['P/1'] - 99.9:+.2f})" in said
 
 
 def test_mlflow_holds_the_run(whole):

@@ -6,23 +6,23 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Json, Mlflow, environment
+from flows.commands.options import HOME, Home, Json, Mlflow, Spec, environment, require_home
 
 
 def predict(*texts: str,
             source: Annotated[str, Parameter(name="--input", help="File of texts or XC JSON lines; - is stdin.")] = "",
             k: Annotated[int, Parameter(help="Labels a text.")] = 10,
-            model: Annotated[str, Parameter(help="NAME@alias, NAME/version or NAME; the only model by default.")] = "",
-            home: Home = HOME, mlflow: Mlflow = "") -> None:
+            model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Tag texts: one JSON object a line, in the order of the texts."""
     from flows.predict import open_retriever, predict_file, predict_texts
     from flows.services import mlflow_of
 
-    environment(home)
     if bool(texts) == bool(source):
         raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
+    require_home(home)
+    environment(home)
     retriever = open_retriever(model, home, mlflow_of(home, mlflow))
     if texts:
         predict_texts(retriever, texts, k)

@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Json, Subject, environment, pairs, say
+from flows.commands.options import HOME, Home, Json, Subject, environment, filled, pairs, say, settled
 
 
 @Parameter(name="*")
@@ -31,10 +31,7 @@ def deploy(*, job: Scheduled, home: Home = HOME,
            dry_run: Annotated[bool, Parameter(help="Say what would change, and change nothing.")] = False,
            as_json: Json = False) -> None:
     """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
-    from tasks.plan import settle
-
-    settings = pairs("--set", job.settings, "m1.epochs=5")
-    settle(job.data, job.method, job.preset, settings)
+    settings = settled(job)
     environment(home)
     from flows.services import require_prefect
 
@@ -45,10 +42,10 @@ def deploy(*, job: Scheduled, home: Home = HOME,
 
     common = {"data": str(job.data.resolve()), "method": job.method, "preset": job.preset, "settings": settings,
               "home": str(home.absolute()), "dask": dask, "workers": job.workers}
-    tracked = _filled(RetrainForm, {**common, "name": job.name, "mlflow": mlflow})
+    tracked = filled(RetrainForm, {**common, "name": job.name, "mlflow": mlflow})
     model = job.name or job.data.resolve().name
-    forms = {"prepare": _filled(PrepareForm, common), "retrain": tracked, "evaluate": tracked,
-             "refresh": _filled(RefreshForm, {"name": model, "home": common["home"], "mlflow": mlflow})}
+    forms = {"prepare": filled(PrepareForm, common), "retrain": tracked, "evaluate": tracked,
+             "refresh": filled(RefreshForm, {"name": model, "home": common["home"], "mlflow": mlflow})}
     if now and now not in forms:
         raise UsageError(f"no deployment {now!r}{did_you_mean(now, list(forms))}")
     wanted = plan(model, forms, [f"method:{job.method}", f"data:{job.data.resolve().name}", f"preset:{job.preset}"],
@@ -65,15 +62,3 @@ def deploy(*, job: Scheduled, home: Home = HOME,
     if now and not dry_run:
         say(f"{now}/{model} begins: {address}/runs/flow-run/{start(f'{now}/{model}')}")
     say(f"see, and run one by hand: {address}/deployments")
-
-
-def _filled(form: Any, values: dict[str, Any]) -> Any:
-    """Return a form filled in; UsageError naming the first value that it does not take."""
-    from pydantic import ValidationError
-
-    try:
-        return form.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where, why = ".".join(map(str, first["loc"])) or "the form", first["msg"][:1].lower() + first["msg"][1:]
-        raise UsageError(f"{where}: {why}, got {first['input']!r}"[:300]) from error

@@ -4,10 +4,16 @@ import json
 import shlex
 import signal
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.options import TRACKED, Job, Json, Tracked, environment, home_flag, pairs
+from data_contracts.errors import Stopped
+from flows.commands.options import TRACKED, Job, Json, Tracked, environment, filled, home_flag, say, settled
+from flows.given import GIVEN
 
 if TYPE_CHECKING:
     from flows.config import Until
@@ -46,25 +52,52 @@ def report(*, job: Job, tracked: Tracked = TRACKED) -> None:
 def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     """Run the flow as far as `until`; -> its summary, None where nothing was evaluated."""
     from tasks.artifacts import Store
-    from tasks.plan import settle
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # by `timeout`, `kill` or a shutdown: ends as by Ctrl-C
     # What cannot be meant or done is refused before Prefect's server is started, which takes seconds.
-    settings = pairs("--set", job.settings, "m1.epochs=5")
-    settle(job.data, job.method, job.preset, settings)
-    with Store(job.home).run_lock():    # nobody else runs here, and it can be written to
+    settings = settled(job)
+    from flows.config import RunConfig
+
+    config = filled(RunConfig, {**vars(job), **vars(tracked), "settings": settings, "command": _command()})
+    store = Store(job.home)
+    with store.run_lock():    # nobody else runs here, and it can be written to
         pass
     environment(job.home)
     from flows.environment import full_disk_explained
+    from flows.outlook import note_memory, places
     from flows.services import have_prefect, lost_server_explained, mlflow_of
 
-    with full_disk_explained(job.home), lost_server_explained():
+    config.mlflow = mlflow_of(job.home, tracked.mlflow)
+    for name, address in places(job.home, config.mlflow).items():
+        say(f"{name:<10} {address}")
+    with _failure_named(job.home), full_disk_explained(job.home), lost_server_explained():
         have_prefect(job.home)
-        from flows.config import RunConfig
         from flows.run import run as flow_run
 
-        asked = {**vars(job), **vars(tracked), "settings": settings, "mlflow": mlflow_of(job.home, tracked.mlflow)}
-        return flow_run(RunConfig.model_validate({**asked, "command": _command()}), until)
+        finished = flow_run(config, until)
+    note_memory(store, config.method, config.preset, config.data.name, config.workers)
+    return finished
+
+
+@contextmanager
+def _failure_named(home: Path) -> Iterator[None]:
+    """Say in which step a run failed, where that is written down, and the command that resumes it."""
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception:
+        from flows.console import Terminal
+
+        if Terminal.under_way:
+            log = home.absolute() / "logs" / "failed.log"
+            with suppress(OSError):    # where the disk is full, that is said anyway
+                log.parent.mkdir(0o700, exist_ok=True)
+                log.write_text(f"{datetime.now().astimezone().isoformat(' ', 'seconds')}  {_command()}\n"
+                               f"{Terminal.under_way}\n\n{traceback.format_exc()}")
+            say(f"{'failed':>12}  {Terminal.under_way}; its log: {log}")
+            say(f"{'resumes by':>12}  {_command()}")
+        raise
 
 
 def _finish(finished: Any, home: Path, as_json: bool) -> None:
@@ -78,7 +111,8 @@ def _finish(finished: Any, home: Path, as_json: bool) -> None:
 def _summary(finished: Any, home: Path) -> None:
     """End a run with at most 15 lines: metrics, verdict, examples, where to look, what to do next."""
     keys = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
-    lines = ["", "  ".join(f"{key.replace('/', '@')} {finished.metrics[key]:.2f}" for key in keys)]
+    metrics = [f"{key.replace('/', '@')} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in keys]
+    lines = ["", "  ".join(metrics)]
     version = f"{finished.model} version {finished.version}: " if finished.version else ""
     lines += [f"{version}{finished.verdict}", ""]
     for example in finished.examples:
@@ -93,10 +127,20 @@ def _summary(finished: Any, home: Path) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
+def _gain(finished: Any, key: str) -> str:
+    """Return how far a metric is from the champion's, " (+0.31)", where there is another one."""
+    before = finished.champion
+    if before is None or before["version"] == finished.version or key not in before["metrics"]:
+        return ""
+    return f" ({finished.metrics[key] - before['metrics'][key]:+.2f})"
+
+
 def _short(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[:limit - 1] + "…"
 
 
 def _command() -> str:
-    """Return the command as the user typed it, to paste."""
-    return " ".join(["xc", *map(shlex.quote, sys.argv[1:])])
+    """Return the command to paste: as the user typed it, with what the environment and xc.toml said besides."""
+    from tasks.mlflow_client import without_passwords
+
+    return without_passwords(" ".join(["xc", *map(shlex.quote, [*sys.argv[1:], *GIVEN.untyped])]))

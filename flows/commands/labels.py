@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, say
+from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, require_home, say
 
 labels = App(name="labels", help="Add labels to a model and remove them, without training.")
 File = Annotated[str, Parameter(help="CSV, TSV or JSON lines; - is stdin.", allow_leading_hyphen=True)]
@@ -57,9 +57,10 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
     rows = read_labels(file, texts=op == "add")
     store, tracker, name = _opened(model, home, mlflow)
     from tasks.labels import edit_labels
+    from tasks.report_text import many
 
     count = edit_labels(store, tracker, name, op, rows, dry_run=dry_run)
-    number = f"{count:,} {'label' if count == 1 else 'labels'}"
+    number = many(count, "label")
     done = "added to" if op == "add" else "removed from"
     if dry_run:
         say(f"{number} would be {done} {name}")
@@ -72,19 +73,21 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
 
 def _refresh(store: Any, tracker: Any, name: str) -> None:
     from tasks.labels import refresh as refreshed
+    from tasks.report_text import many
 
     made = refreshed(store, tracker, name)
     if made is None:
         say(f"{name}: no label was ever added or removed")
     else:
         say(f"{name}: the champion is version {made.version}{'' if made.moved else ', as before'}: "
-             f"version {made.base} with {made.added:,} labels added and {made.removed:,} removed")
+             f"version {made.base} with {many(made.added, 'label')} added and {made.removed:,} removed")
 
 
 def _opened(model: str, home: Path, mlflow: str) -> tuple[Any, Any, str]:
     from tasks.artifacts import Store
     from tasks.resolve import model_name
 
+    require_home(home)
     store = Store(home, create=False)
     tracker = open_tracker(home, mlflow)
     return store, tracker, model_name(tracker, model or None)

@@ -10,11 +10,14 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
+from flows.given import FILE, GIVEN
+from flows.known import HOME, versions
 
 Home = Annotated[Path, Parameter(env_var="XC_HOME", help="Folder for all state.")]
 Mlflow = Annotated[str, Parameter(env_var="XC_MLFLOW", help="URI of an MLflow server; sqlite in the home by default.")]
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
-HOME = Path(".xc")
+Spec = Annotated[str, Parameter(env_var="XC_MODEL", completer=versions,
+                                help="NAME@alias, NAME/version or NAME; the only model by default.")]
 
 
 @Parameter(name="*")
@@ -22,9 +25,9 @@ HOME = Path(".xc")
 class Subject:
     """Which method on which data."""
 
-    data: Annotated[Path, Parameter(help="Folder of the raw data set.")]
-    method: Annotated[str, Parameter(help="Method to train.")] = "ngame"
-    preset: Annotated[str, Parameter(help="Named settings; see: xc presets.")] = "cpu"
+    data: Annotated[Path, Parameter(env_var="XC_DATA", help="Folder of the raw data set.")]
+    method: Annotated[str, Parameter(env_var="XC_METHOD", help="Method to train.")] = "ngame"
+    preset: Annotated[str, Parameter(env_var="XC_PRESET", help="Named settings; see: xc presets.")] = "cpu"
     settings: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
                                                                  "repeatable.")] = field(default_factory=list)
 
@@ -53,6 +56,12 @@ class Tracked:
 
 
 TRACKED = Tracked()
+
+
+def require_home(home: Path) -> None:
+    """Raise UsageError where HOME is not there: nothing was ever run in it, so there is no model."""
+    if not home.exists():
+        raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
 
 
 def environment(home: Path) -> None:
@@ -85,6 +94,34 @@ def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
             raise UsageError(f"{option} takes KEY=VALUE, got {pair!r}", hint=f"{option} {example}")
         out[key] = value
     return out
+
+
+def settled(job: Subject) -> dict[str, str]:
+    """Return the settings that differ from the preset's; UsageError where they or the data cannot be meant."""
+    from tasks.plan import settle
+
+    settings = pairs("--set", job.settings, "m1.epochs=5")
+    try:
+        settle(job.data, job.method, job.preset, settings)
+    except UsageError as error:
+        ours = [f"no {name} {getattr(job, name)!r}" for name in ("method", "preset") if GIVEN.sources.get(name) == FILE]
+        for key in (key for key, source in GIVEN.settings.items() if source == FILE):
+            ours += [f"no setting {key!r}", f"{key} ", f"{key}:"]
+        raise UsageError(error.what, where=FILE if error.what.startswith(tuple(ours)) else error.where,
+                         hint=error.hint) from error
+    return settings
+
+
+def filled(form: Any, values: dict[str, Any]) -> Any:
+    """Return a form filled in; UsageError naming the first value that it does not take."""
+    from pydantic import ValidationError
+
+    try:
+        return form.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where, why = ".".join(map(str, first["loc"])) or "the form", first["msg"][:1].lower() + first["msg"][1:]
+        raise UsageError(f"{where}: {why}, got {first['input']!r}"[:300]) from error
 
 
 def home_flag(home: Path) -> str:

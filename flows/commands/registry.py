@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, say
+from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, require_home, say
+from flows.known import versions
 
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
 Reason = Annotated[str, Parameter(help="Why; it is kept with the move.")]
@@ -28,8 +29,9 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
         print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{why}")
 
 
-def promote(model: str, /, *, reason: Reason, force: Annotated[bool, Parameter(help="Overrule the gates.")] = False,
-            dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "") -> None:
+def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: Reason,
+            force: Annotated[bool, Parameter(help="Overrule the gates.")] = False, dry_run: DryRun = False,
+            home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
     from tasks.promotion import promote as promoted
     from tasks.resolve import resolve
@@ -63,6 +65,5 @@ def _given(reason: str) -> str:
 
 
 def _tracker(home: Any, mlflow: str) -> Any:
-    if not home.exists():
-        raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
+    require_home(home)
     return open_tracker(home, mlflow)

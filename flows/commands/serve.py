@@ -6,11 +6,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Mlflow, environment
+from flows.commands.options import HOME, Home, Mlflow, Spec, environment, require_home
 
 
-def serve(*, model: Annotated[str, Parameter(help="NAME@alias, NAME/version or NAME; the only model by default.")] = "",
-          home: Home = HOME, mlflow: Mlflow = "",
+def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
           host: Annotated[str, Parameter(help="Address to listen on; beyond this machine it takes a token and names.")]
           = "127.0.0.1",
           port: Annotated[int, Parameter(help="Port to listen on; 0 is a free one.")] = 8000,
@@ -18,8 +17,8 @@ def serve(*, model: Annotated[str, Parameter(help="NAME@alias, NAME/version or N
           allow_host: Annotated[tuple[str, ...], Parameter(help="Name that the server goes by; repeatable.")] = (),
           wait: Annotated[bool, Parameter(help="Begin although there is no model yet.")] = False) -> None:
     """Answer over HTTP with the version that an alias names, and follow the alias."""
-    if not home.exists() and not wait:
-        raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
+    if not wait:
+        require_home(home)
     if not 0 <= port < 1 << 16:
         raise UsageError(f"--port must be from 0 to 65535, got {port}")
     environment(home)

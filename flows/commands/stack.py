@@ -1,12 +1,14 @@
-"""`xc up`, `xc down`, `xc status`: the servers and workers of a home."""
+"""`xc up`, `xc down`, `xc status`, `xc doctor`: the servers and workers of a home, and what it needs to run."""
 
 import json
 import os
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from data_contracts.errors import ProjectError
 from flows.commands.options import HOME, Home, Json, home_flag, say
 
 
@@ -68,9 +70,28 @@ def status(*, home: Home = HOME, as_json: Json = False) -> None:
         return
     for row in rows:
         how = "well" if row["well"] else "does not answer" if row["running"] else "has ended"
-        say(f"{row['name']:<11} {how:<15} {row['address'] or '-':<22} pid {row['pid']}, since {row['since']}")
+        print(f"{row['name']:<11} {how:<15} {row['address'] or '-':<22} pid {row['pid']}, since {row['since']}")
     if not rows:
         say(f"nothing of {home} is up; next: xc up{home_flag(home)}")
+
+
+def doctor(*, home: Home = HOME,
+           mlflow: Annotated[str, Parameter(env_var="XC_MLFLOW", help="Address of an MLflow server to look at.")] = "",
+           as_json: Json = False) -> None:
+    """Look at versions, cores, memory, GPU, disk, home and servers; exit code 1 where something is wrong."""
+    from flows.doctor import look
+
+    checks = look(home, mlflow)
+    if as_json:
+        print(json.dumps([asdict(each) for each in checks]))
+    else:
+        width = max(len(each.name) for each in checks)
+        for each in checks:
+            print(f"{'ok' if each.well else 'WRONG':<6} {each.name:<{width}} {each.told}")
+            if not each.well:
+                print(f"{'':<6} {'':<{width}} hint: {each.hint}")
+    if wrong := [each.name for each in checks if not each.well]:
+        raise ProjectError(f"{len(wrong)} of {len(checks)} things are wrong: {', '.join(wrong)}")
 
 
 def _line(title: str, text: str) -> str:

@@ -1,0 +1,117 @@
+"""Where the value of an option comes from: the command line, an `XC_*` variable, xc.toml, else the option's default.
+
+xc.toml in the current folder holds options that most commands of a project share, and the settings of `--set`:
+
+    home = "/data/xc"
+    method = "unidec"
+    [set]
+    epochs = 6
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cyclopts import Token
+
+from data_contracts.errors import UsageError
+
+FILE, TABLE = "xc.toml", "set"
+OPTIONS = ("dask", "data", "home", "k", "method", "mlflow", "mlflow-port", "model", "name", "pool", "port",
+           "prefect-port", "preset", "workers")
+SECRETS = ("token", "password", "secret", "auth")
+
+
+class Given:
+    """Fills in what xc.toml says and nothing nearer does, and remembers where each value came from.
+
+    sources: of the options of this call, by name, "flag", "XC_HOME" or "xc.toml"; settings: of what `--set` changes;
+    untyped: the words that would have had to be typed for what was not.
+    """
+
+    def __init__(self) -> None:
+        self.sources: dict[str, str] = {}
+        self.settings: dict[str, str] = {}
+        self.untyped: list[str] = []
+
+    def __call__(self, app: Any, commands: tuple[str, ...], arguments: Any) -> None:
+        """Complete the arguments of a command; cyclopts calls this once it has read the words and the environment."""
+        options, settings = read(Path(FILE))
+        self.sources, self.settings, self.untyped = {}, {}, []
+        for argument in arguments:
+            name = argument.name.removeprefix("--")
+            if name == TABLE:
+                self._set(argument, settings)
+                continue
+            if name in options and not argument.tokens:
+                argument.tokens.append(Token(keyword=name, value=options[name], source=FILE))
+            for token in argument.tokens[:1]:
+                self.sources[name] = {"env": token.keyword, FILE: FILE}.get(token.source, "flag")
+                if self.sources[name] != "flag":
+                    self.untyped += [f"--{name}", token.value]
+
+    def _set(self, argument: Any, settings: Mapping[str, str]) -> None:
+        typed = {token.value.partition("=")[0] for token in argument.tokens}
+        kept = {key: value for key, value in settings.items() if key not in typed}
+        argument.tokens[:0] = [Token(keyword=TABLE, value=f"{key}={value}", source=FILE) for key, value in kept.items()]
+        self.untyped += [word for key, value in kept.items() for word in ("--set", f"{key}={value}")]
+        self.settings = dict.fromkeys(kept, FILE) | dict.fromkeys(typed, "flag")
+
+
+GIVEN = Given()
+
+
+def read(file: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options and the settings that xc.toml holds, as a command line has them; none where there is no file.
+
+    Raises UsageError for what cannot be read, and for a key that is no option, with the nearest one.
+    """
+    try:
+        found = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+    except FileNotFoundError:
+        return {}, {}
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"not TOML: {error}", where=str(file), hint='a line is: preset = "cpu"') from error
+    table = found.pop(TABLE, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{TABLE} must be a table of settings", where=str(file), hint=f"[{TABLE}]")
+    return {key: _option(file, key, value) for key, value in found.items()}, {
+        key: _text(file, f"{TABLE}.{key}", value) for key, value in _leaves(table)}
+
+
+def _option(file: Path, key: str, value: Any) -> str:
+    if any(word in key.lower() for word in SECRETS):
+        raise UsageError(f"{key!r}: secrets are not read from here", where=str(file),
+                         hint="keep it in a file that only you can read: xc serve --token-file FILE")
+    if key not in OPTIONS:
+        near = difflib.get_close_matches(key, (*OPTIONS, TABLE), n=1, cutoff=0.6)
+        raise UsageError(f"there is no option {key!r}{f', did you mean {near[0]!r}?' if near else ''}",
+                         where=str(file), hint=f"known: {', '.join(OPTIONS)}, and the table [{TABLE}]")
+    text = _text(file, key, value)
+    if key == "mlflow" and urlsplit(text).password:
+        raise UsageError("'mlflow' holds a password", where=str(file),
+                         hint="keep it in the environment: XC_MLFLOW, or MLFLOW_TRACKING_USERNAME and _PASSWORD")
+    return text
+
+
+def _text(file: Path, key: str, value: Any) -> str:
+    """Return a value as it would be typed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str | int | float):
+        raise UsageError(f"{key} must be a text or a number, got {value!r}"[:200], where=str(file))
+    return str(value)
+
+
+def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a nested table as (dotted key, value): [set.m1] epochs = 6 is m1.epochs."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

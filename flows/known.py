@@ -1,0 +1,26 @@
+"""Which models a home knows, looked up fast enough for the tab key."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+HOME = Path(".xc")    # where no option says
+VERSIONS = """
+    SELECT name || '@' || alias FROM registered_model_aliases
+    UNION ALL SELECT name || '/' || version FROM model_versions WHERE current_stage != 'Deleted_Internal'
+    ORDER BY 1"""
+
+
+def versions(context: Any) -> list[str]:
+    """Return what a version may be called, NAME@alias or NAME/version, in the home of the command being typed.
+
+    Its database is read, as importing MLflow takes seconds; where a server alone knows them, there is none to offer.
+    """
+    home = context.get("--home")
+    database = Path((home.raw if home else None) or HOME).absolute() / "mlflow.db"
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=0.2)) as connection:
+            return [name for name, in connection.execute(VERSIONS)]
+    except sqlite3.Error:
+        return []

@@ -1,0 +1,90 @@
+"""Where the values of options come from: flags, the environment, xc.toml, the preset; and what `xc plan` says of it."""
+
+import json
+
+import pytest
+
+from tests.whole_runs import command, copied
+
+TOML = """
+home = "elsewhere"
+preset = "cpu-learned"
+workers = 3
+[set]
+m1.epochs = 4
+m2.margin = 0.2
+"prepare.augment" = true
+"""
+
+
+@pytest.fixture
+def plan(cli, planted, tmp_path):
+    """What `xc plan --json` says in a folder with this xc.toml."""
+
+    def told(toml: str, *words: str) -> dict:
+        (tmp_path / "xc.toml").write_text(toml)
+        code, out, err = cli("plan", "--data", str(planted), "--json", *words)
+        assert code == 0, err
+        return json.loads(out)
+
+    return told
+
+
+def test_the_nearest_source_wins_and_each_is_named(plan, monkeypatch, tmp_path):
+    monkeypatch.setenv("XC_HOME", "by-environment")
+    monkeypatch.setenv("XC_METHOD", "ramen")
+    told = plan(TOML, "--method", "ngame", "--set", "m1.epochs=9")
+    options = {name: tuple(each.values()) for name, each in told["options"].items()}
+    assert options["home"] == ("by-environment", "XC_HOME") and options["method"] == ("ngame", "flag")
+    assert options["preset"] == ("cpu-learned", "xc.toml") and options["workers"] == ("3", "xc.toml")
+    assert options["dask"] == ("", "default")
+    settings = {name: tuple(each.values()) for name, each in told["settings"].items()}
+    assert settings["m1.epochs"] == (9, "flag") and settings["m2.margin"] == (0.2, "xc.toml")
+    assert settings["prepare.augment"] == (True, "xc.toml") and settings["m1.margin"] == (0.3, "preset")
+    assert [path.name for path in tmp_path.iterdir()] == ["xc.toml"], "a plan makes nothing"
+
+
+@pytest.mark.parametrize(("toml", "said"), [
+    ('hom = "x"', "xc.toml: there is no option 'hom', did you mean 'home'?"),
+    ('reason = "x"', "there is no option 'reason'"),
+    ('preset = "cpuu"', "xc.toml: no preset 'cpuu', did you mean 'cpu'?"),
+    ("[set]\nm1.epoch = 3", "xc.toml: no setting 'm1.epoch', did you mean 'm1.epochs'?"),
+    ("[set]\nm1.epochs = 'three'", "xc.toml: m1.epochs must be a number (int), got 'three'"),
+    ("[set]\nm1.epochs = [3]", "xc.toml: set.m1.epochs must be a text or a number, got [3]"),
+    ('workers = "two"', 'from xc.toml: unable to convert "two" into int'),
+    ("workers = 0", "workers: input should be greater than or equal to 1, got 0"),
+    ('token-file = "x"', "xc.toml: 'token-file': secrets are not read from here"),
+    ('mlflow = "http://me:secret@there"', "xc.toml: 'mlflow' holds a password"),
+    ("home = [", "xc.toml: not TOML"), ("set = 3", "xc.toml: set must be a table")])
+def test_what_xc_toml_cannot_mean(cli, planted, tmp_path, toml, said):
+    (tmp_path / "xc.toml").write_text(toml)
+    code, out, err = cli("prepare", "--data", str(planted))
+    assert code == 2 and said in err and not out
+    assert "secret@" not in err and len(err.splitlines()) <= 6
+    assert [path.name for path in tmp_path.iterdir()] == ["xc.toml"]
+
+
+def test_a_slip_of_ones_own_is_not_the_files(cli, planted, tmp_path):
+    (tmp_path / "xc.toml").write_text("[set]\nm1.epochs = 3\n")
+    code, _, err = cli("plan", "--data", str(planted), "--set", "m1.epoch=2")
+    assert code == 2 and err.startswith("error: no setting 'm1.epoch'")
+
+
+def test_a_plan_gives_the_reasons_that_the_run_would_have(whole, cli, planted, tmp_path):
+    home = copied(whole[0], tmp_path / "home")
+    words = command(planted, home)[1:]
+    before = sorted(home.rglob("*"))
+    told = json.loads(cli("plan", *words)[1])
+    assert {each["reuse"] for each in told["steps"]} == {True} and told["data"]["bytes"] > 10_000
+    assert told["seconds"] == 0 and told["memory"] > 10**8
+    code, out, _ = cli("plan", *[word for word in words if word != "--json"], "--set", "m2.margin=0.2")
+    assert code == 0 and "setting m2.margin changed from 0.3 to 0.2" in out
+    lines = {line.split("  ")[0]: line for line in out.splitlines()}
+    assert " reuse " in lines["encoder round 2"] and " run " in lines["classifier round 0"]
+    assert lines["m2.margin"].endswith("flag") and f"{home}/mlflow.db" in lines["MLflow"]
+    assert sorted(home.rglob("*")) == before
+
+
+def test_a_run_says_beforehand_where_and_what(whole):
+    said = whole[2]
+    assert said.index("MLflow  ") < said.index("digest ") < said.index("steps: 0 reused") < said.index("  read\n")
