@@ -47,9 +47,7 @@ def test_a_csv_file(table: Path, tmp_path: Path):
     assert points(out, "tst") == [  # "bird" and "flightless" are in no training row
         {"uid": "p3", "title": "Owl", "content": "", "target_ind": [0], "target_rel": [1.0]},
         {"uid": "p7", "title": "", "content": "only a body", "target_ind": [2], "target_rel": [1.0]}]
-    assert points(out, "lbl") == [{"uid": "0", "title": "hunter", "content": ""},
-                                  {"uid": "1", "title": "mammal", "content": ""},
-                                  {"uid": "2", "title": "ocean", "content": ""}]
+    assert points(out, "lbl") == [{"uid": name, "title": name, "content": ""} for name in ("hunter", "mammal", "ocean")]
     reason = summary.pop("separator_reason")
     assert summary == {"train": 2, "test": 2, "labels": 3, "positives_train": 4, "positives_test": 2,
                        "test_rows_without_known_labels": 1, "rows_without_text": 1, "rows_without_labels": 1,
@@ -148,6 +146,16 @@ def test_the_order_of_rows_does_not_change_ids_or_split(tmp_path: Path):
         import_file(write(tmp_path, f"{name}.jsonl", order), tmp_path / name, text="t", labels="l", uid="u")
     assert points(tmp_path / "one", "lbl") == points(tmp_path / "two", "lbl")
     assert points(tmp_path / "one", "tst") == points(tmp_path / "two", "tst")[::-1]
+
+
+def test_a_label_is_called_the_same_by_a_later_import(table: Path, tmp_path: Path):
+    """A champion is compared, and labels are edited, by uid; a label that comes first must not move the others'."""
+    import_file(table, tmp_path / "animals", text="text", labels="tags", split="part")
+    before = {row["title"]: row["uid"] for row in points(tmp_path / "animals", "lbl")}
+    table.write_text(CSV + "p8,Ant,,arthropod,train\n")
+    import_file(table, tmp_path / "animals", text="text", labels="tags", split="part")
+    after = {row["title"]: row["uid"] for row in points(tmp_path / "animals", "lbl")}
+    assert min(after) == "arthropod" and before.items() <= after.items()
 
 
 @pytest.mark.parametrize(("columns", "message"), [

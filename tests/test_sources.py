@@ -27,6 +27,13 @@ def test_json_lines(xc_json: Path):
     assert rows(data, "filters.train") == rows(data, "filters.test") == []
 
 
+def test_workers_of_another_folder_find_the_files(xc_json: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(xc_json.parent)
+    data = describe(Path(xc_json.name))
+    monkeypatch.chdir("/")
+    assert len(rows(data, "queries.train")) == 3
+
+
 @pytest.mark.parametrize("end", [".json", ".jsonl", ".jsonl.gz"])
 def test_json_lines_need_not_be_packed(xc_json: Path, end: str):
     expected = rows(describe(xc_json), "positives.train")

@@ -82,9 +82,10 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
     """Write the rows of a .csv, .tsv, .jsonl or .parquet file as an XC repository folder, and return a summary.
 
     `text`, `labels`, `content`, `uid`, `split` name columns. Labels are a list, or a text split at `separator`: None
-    guesses among ; | and , (the summary says how), "" takes the whole text for one label. They are sorted by name,
-    and a label's title is its name. Without a split column a row is for testing by the SHA-1 of its uid, or else of
-    its text. Labels that no training row has are left out, as are test rows without another one; both are counted.
+    guesses among ; | and , (the summary says how), "" takes the whole text for one label. They are sorted by name; a
+    label's name is its title and its uid, so that a later import, with other labels, calls it the same. Without a split
+    column a row is for testing by the SHA-1 of its uid, or else of its text. Labels that no training row has are left
+    out, as are test rows without another one; both are counted.
     Raises UsageError for a setting that cannot be meant, ContractError naming file and line of a bad row.
     """
     if not 0 <= test_fraction < 1:
@@ -130,7 +131,7 @@ def _write(plan: _Plan, out: Path, names: list[str]) -> dict[str, int]:
                     counts[f"positives_{side}"] += len(targets)
                 else:
                     counts["test_rows_without_known_labels"] += 1
-        write_json_lines(made / "lbl.json.gz", (point(str(number), name, "") for name, number in ids.items()))
+        write_json_lines(made / "lbl.json.gz", (point(name, name, "") for name in names))
     return dict(counts)
 
 

@@ -44,8 +44,10 @@ class RawDataSet:
 def describe(folder: Path) -> RawDataSet:
     """Find out which data set is in a folder, from the names of its files and dataset.json.
 
+    Its paths are absolute: workers, which read the files, may have been started in another folder.
     Raises UsageError for a folder or a file that is missing, naming every name that was looked for.
     """
+    folder = folder.absolute()
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="give the folder that holds trn.json.gz, tst.json.gz, ...")
     names = {path.name for path in folder.iterdir() if path.is_file()}

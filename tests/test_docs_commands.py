@@ -1,0 +1,187 @@
+"""Every command of README.md and docs/ as its readers type it: run on small data, or listed with the reason why not.
+
+One folder stands for the reader's: `.xc` is its home, in which the pages are worked through in the order of ORDER.
+"""
+
+import doctest
+import gzip
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.cli import app
+from tasks.artifacts import Store
+from tasks.promotion import move, score_of
+from tasks.register import register
+from tasks.registry import TEST
+from tasks.tracking import Tracker
+from tests import tiny
+from tests.conftest import ROOT
+from tests.desk import Desk
+from tests.documented import PAGES, Command, blocks, commands, differs, spans, unmarked
+from tests.planted import write_planted
+from tests.stacks import until
+
+ORDER = ["README.md", "running.md", "labels.md", "serving.md", "operate.md", "data.md", "scaling.md", "restore.md",
+         "tutorial.md"]
+EXACT = ("head", "cat", "ls")    # whose output is shown whole
+_METHOD = "a training of a method; tests/test_run_methods.py does one of each family"
+_GPUS = "wants two GPUs"
+LISTED = {
+    "make bench-claims": "hours of training; tests/test_claims.py tries its parts",
+    **{f"xc run --data data/wordnet --method {name}": _METHOD for name in (
+        "astra", "renee", "ramen", "ramen-ance", "ramen-unidec", "siamesexml", "siamesexml++", "unidec", "depsl",
+        "dpr")},
+    "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
+TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after password change,login;account"]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Iterator[Desk]:
+    """The reader's folder, with data in the places where the pages have theirs."""
+    made = Desk(tmp_path_factory.mktemp("reader"), prefect_server)
+    try:
+        made.new_home()
+        _data(made.folder)
+        yield made
+    finally:
+        made.clear()
+        made.check(["xc", "down"])
+
+
+def _data(folder: Path) -> None:
+    wordnet = write_planted(folder / "data" / "wordnet", train=240, test=60, labels=40)
+    (wordnet / "dataset.json").write_text('{"name": "wordnet"}')
+    labels = gzip.decompress((wordnet / "lbl.json.gz").read_bytes()).replace(b'"uid": "L', b'"uid": "t-')
+    (wordnet / "lbl.json.gz").write_bytes(gzip.compress(labels))
+    write_planted(folder / "LF-AmazonTitles-131K", train=240, test=60, labels=40)
+    for anchor in (folder / "LF-AmazonTitles-131K").glob("group*"):
+        anchor.unlink()
+    things = ["printer", "login", "screen", "network", "keyboard", "account", "mail", "phone"]
+    (folder / "tickets.csv").write_text("\n".join(["text,labels", *TICKETS, *(
+        f"{thing} number {n} is broken since day {n % 9},{thing};{'hardware' if n % 2 else 'account'}"
+        for n in range(30) for thing in things)]) + "\n")
+    (folder / "new.csv").write_text('uid,text\nt-901,coffee machine\nt-902,"badge, lost or stolen"\n')
+
+
+def _own_tickets(desk: Desk) -> None:
+    """A home of its own for README's tickets: the pages after it speak of one model."""
+    desk.environment["XC_HOME"] = str(desk.folder / ".own")
+    tiny.fresh_store(desk.folder / ".own")
+
+
+def _back(desk: Desk) -> None:
+    desk.environment.pop("XC_HOME", None)
+
+
+def _two_more_versions(desk: Desk) -> None:
+    """Have a third version that could be the champion: it scored as the first one did."""
+    store, tracker = Store(desk.home), Tracker(desk.home)
+    run = tracker.start("docs", experiment="wordnet", name="docs", params={}, config_yaml="", data={}, tags={})
+    with tracker.required() as client:
+        first = client.get_model_version("wordnet", "1")
+    for seed in (1, 2):
+        made = tiny.publish(store, seed)
+        register(tracker, run or "", "wordnet", retriever_dir=store.open(made), retriever_digest=made.digest,
+                 score=score_of(first), test_digest=first.tags[TEST], card="")
+
+
+def _share(desk: Desk) -> None:
+    desk.check(["xc", "data", "import", "tickets.csv", "shared/tickets", "--text", "text", "--labels", "labels"])
+    tiny.fresh_store(desk.folder / "shared" / "xc")
+
+
+def _fewer_rows(desk: Desk) -> None:
+    """Leave of the table what trains in seconds."""
+    path = desk.folder / "library.csv"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:400]))
+
+
+def _retrained(desk: Desk) -> None:
+    log = desk.home / "logs" / "worker-cpu.log"
+    until(lambda: "Flow run 'ngame · library' - Finished in state" in log.read_text(), 600)
+    with Tracker(desk.home).required() as client:    # on so little data it may pass the gates; on the page it does not
+        move(client, "library", "1", "as it is on the page", how="forced")
+
+
+def _library(desk: Desk) -> None:
+    desk.new_home()
+    (code,) = [block.text for block in blocks(ROOT / "docs" / "tutorial.md") if block.language == "python"]
+    (desk.folder / "library.py").write_text(code)
+
+
+# What happens between two commands that are not the reader's: before the first one of a page that begins so.
+BEFORE: dict[tuple[str, str], Callable[[Desk], None]] = {
+    ("README.md", "head -3"): _own_tickets, ("README.md", "xc up"): _back,
+    ("running.md", "xc models"): _two_more_versions,
+    ("scaling.md", "dask scheduler"): _share, ("tutorial.md", "python library.py"): _library,
+    ("tutorial.md", "xc data import"): _fewer_rows, ("tutorial.md", "xc models"): _retrained}
+
+
+def listed(command: Command) -> str | None:
+    """Return why a command is not run."""
+    return next((reason for text, reason in LISTED.items() if f"{command.text} ".startswith(f"{text} ")), None)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", sorted(PAGES, key=lambda page: [*ORDER, page.name].index(page.name)),
+                         ids=lambda page: page.name)
+def test_every_command_of_a_page_works(page: Path, desk: Desk):
+    before = {start: act for (name, start), act in BEFORE.items() if name == page.name}
+    for command in commands(page):
+        if listed(command) is not None:
+            continue
+        for start in [start for start in before if command.text.startswith(start)]:
+            before.pop(start)(desk)
+        code, out, said = desk.type(command)
+        assert code == 0, f"{command}\n{out}{said}"
+        wrong = "" if not command.output else differs(command.output, out, said)
+        if command.text.startswith(EXACT):
+            assert out.splitlines() == command.output, str(command)
+        assert not wrong, f"{command}\n{wrong}\n{out}{said}"
+    for block in blocks(page) if page == ROOT / "README.md" else ():
+        if block.language == "python":
+            desk.check(["python", "-c", block.text])
+    desk.clear()
+
+
+def test_what_is_not_run_is_there_and_could_be():
+    """No entry is of a command that is gone, and `xc` takes the words of each."""
+    found = [command for page in PAGES for command in commands(page)]
+    for start in LISTED:
+        (command,) = [each for each in found if f"{each.text} ".startswith(f"{start} ")]
+        words = shlex.split(command.text, comments=True)
+        if "xc" in words:
+            app.parse_args(words[words.index("xc") + 1:], exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_says_of_commands_is_so(page: Path):
+    """Commands have a prompt; those within a line name commands and options that there are."""
+    assert not unmarked(page)
+    for span in (each for each in spans(page) if each.startswith("xc ")):
+        command, words = app, re.findall(r"--?[a-z][a-z-]*|[a-z]+", span.removeprefix("xc "))
+        while words and words[0] in command:
+            command = command[words.pop(0)]
+        if command.default_command is None:
+            assert words == (["--help"] if command is app else []), span
+            continue
+        known = {name for each in command.assemble_argument_collection() for name in each.names} | {"--help"}
+        assert {word for word in words if word.startswith("--")} <= known, span
+
+
+def test_the_example_of_the_metrics_page_is_right():
+    (code,) = [block for block in blocks(ROOT / "docs" / "metrics.md") if ">>>" in block.text]
+    example = doctest.DocTestParser().get_doctest(code.text, {}, code.page, code.page, code.line)
+    assert not doctest.DocTestRunner().run(example).failed
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    assert all(f"({page.name})" in index for page in PAGES if page.name != "README.md")
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
