@@ -42,7 +42,9 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, door: Do
         registry = Registry(Tracker(home, mlflow or None), model or None)
         follower = Follower(registry.look, registry.load)
         forbid_pickle()
-        if not wait:
+        if wait:
+            follower.step()    # where there is a model, the first question finds it loaded
+        else:
             follower.first()
         app, service = create_app(follower, door)
         free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
