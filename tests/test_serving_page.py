@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import signal
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +117,29 @@ def test_colours_have_contrast(server, page):
         colours = {name: page.value(f"{style}.getPropertyValue('--{name}').trim()") for name in names}
         for front in ("ink", "soft", "fill", "bad"):
             assert contrast(colours[front], colours["paper"]) >= 4.5, (dark, front)
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_nothing_in_any_state(server, page, width, dark):
+    axe = (Path(find_spec("axe_core_python").origin).parent / "axe.min.js").read_text()
+    page.show(width, dark)
+    page.open(at(server))
+    page.until("document.activeElement.id === 'text'")
+    page.value(axe)
+    states = {"empty": "1", "asked": "document.getElementById('text').value = 'a wolf'",
+              "too long": "document.getElementById('text').value = 'é'.repeat(40000)",
+              "busy": "(document.getElementById('text').value = 'a wolf', "
+                      "window.fetch = async () => new Response('{}', {status: 503}))"}
+    for state, doing in states.items():
+        page.value(f"void ({doing})")
+        if state != "empty":
+            page.key("Enter")
+        page.until({"empty": "1", "asked": COUNT}.get(state, f"{SAID}.includes({state!r})"))
+        page.value("document.querySelectorAll('details').forEach(each => each.open = true)")
+        found = json.loads(page.value("axe.run().then(found => JSON.stringify(found.violations.map("
+                                      "each => [each.id, each.nodes.map(node => node.html)])))"))
+        assert found == [], state
 
 
 def contrast(one, other):
