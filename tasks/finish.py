@@ -177,7 +177,7 @@ def _facts(session: Session, corpus: Corpus, kept: Kept | None, done: Mapping[st
               "labels": corpus.n_labels, "digest": pipeline.data_digest},
         settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, mined=mined,
         champion=kept.champion if kept and not reigns else None,
-        promoted=kept is not None and (kept.promoted or reigns),
+        promoted=kept is not None and (kept.promoted or reigns), reigns=reigns,
         reason=kept.reason if kept else "not registered", seconds=seconds, date=date, gates=kept.gates if kept else (),
         contract=_read(store.open(done["check tables"]) / "contract.json"))
 

@@ -57,6 +57,7 @@ class ReportFacts:
     mined: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)    # stage -> hardness an epoch
     gates: Sequence[Gate] = ()
     contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}
+    reigns: bool = False                   # it was the champion before the run
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def verdict(measured: Mapping[str, float], facts: ReportFacts) -> str:
     measured: as `metrics.evaluate` returns it; the champion's metrics have the same keys.
     """
     decision = "promoted" if facts.promoted else f"not promoted: {clean(facts.reason) or 'no reason given'}"
+    if facts.reigns:
+        return "it is the champion already"
     if facts.champion is None:
         return "first model: now champion" if facts.promoted else f"first model; {decision}"
     champion = "champion " + version_name(facts.champion["version"])

@@ -125,7 +125,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [
-    ({}, "first model: now champion"),
+    ({}, "first model: now champion"), ({"reigns": True}, "it is the champion already"),
     ({"promoted": False, "reason": "P@1 below 50"}, "first model; not promoted: P@1 below 50"),
     ({"champion": {"version": "3", "metrics": {"P/1": 70.04}}}, "+1.2 P@1 over champion v3; promoted"),
     ({"champion": {"version": 3, "metrics": {"P/1": 73.5}}, "promoted": False, "reason": "it is worse"},

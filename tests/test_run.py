@@ -96,7 +96,7 @@ def test_prefect_shows_what_a_person_can_read(whole, planted, xc):
         run.name for run in runs}
     assert set(ours.tags) == {"method:ngame", "data:planted", "preset:cpu-learned"}
     assert "Reused" in states
-    assert "P@1" in str(artifacts["metrics"].data) and "first model: now champion" in str(artifacts["report"].data)
+    assert "P@1" in str(artifacts["metrics"].data) and "it is the champion already" in str(artifacts["report"].data)
     assert "index.html" in str(artifacts["contracts"].data) and artifacts["progress"].data == 100.0
 
 
