@@ -100,16 +100,23 @@ def _commands(block: Block) -> Iterator[Command]:
 def differs(shown: list[str], out: str, said: str) -> str:
     """Return how a command's output has another shape than the one that is shown of it, "" where it has not.
 
-    Of JSON the shape is its keys and types; of other lines what stands before two blanks at their beginning.
+    Of JSON the shape is its keys and types; of other lines what stands before two blanks at their beginning,
+    whatever its numbers.
     """
     if shown and shown[0][:1] in ("{", "["):
         expected, found = (_shape(_documents(text)) for text in (" ".join(shown), out))
         return "" if expected == found else f"shown is {expected}, found is {found}"
+    found = [_unnumbered(line) for line in f"{out}\n{said}".splitlines()]
     for line in shown:
         head = re.match(r"(\S[^\s].*?) {2,}\S", line)
-        if head and not any(each.startswith(head[1]) for each in f"{out}\n{said}".splitlines()):
+        if head and not any(each.startswith(_unnumbered(head[1])) for each in found):
             return f"no line begins with {head[1]!r}"
     return ""
+
+
+def _unnumbered(line: str) -> str:
+    """Return a line with every number alike."""
+    return re.sub(r"\d[\d.,]*", "0", line)
 
 
 def _documents(text: str) -> list[Any]:

@@ -37,6 +37,7 @@ CALLS = frozenset({
 METHODS = frozenset({"read_pickle", "extractall", "unpack_archive"})
 HOSTILE = "<script>alert(1)</script> \x1b]0;title\x07\x1b[2J\r\nX: y\x9b31m {{ 7*7 }}"
 KEYWORDS = {"allow_pickle": False, "trust_remote_code": False, "weights_only": True, "shell": False, "autoescape": True}
+NAMED = "app.generate_completion"    # its `shell` is the name of one, and runs nothing
 
 
 def trees() -> Iterator[tuple[str, ast.Module]]:
@@ -66,7 +67,7 @@ def broken_rules(tree: ast.Module) -> Iterator[str]:
             yield name
         given = {each.arg: ast.unparse(each.value) for each in node.keywords}
         yield from (f"{name}({key}={given[key]})" for key, value in KEYWORDS.items()
-                    if given.get(key, str(value)) != str(value))
+                    if given.get(key, str(value)) != str(value) and name != NAMED)
         if "Auto" in name and name.endswith("from_pretrained") and "trust_remote_code" not in given:
             yield f"{name} without trust_remote_code=False"
         if name.endswith("Environment") and "autoescape" not in given:
