@@ -155,6 +155,9 @@ def have_prefect(home: Path) -> None:
     if os.environ.get("PREFECT_API_URL"):
         for name, value in HEARTBEAT.items():    # not to a server of its own: the end of each flow waits for its pulse
             os.environ.setdefault(name, value)
+        # Each call waits 2, 4 and 8 s: long enough for a server that is started again. By default it is a minute, and a
+        # run whose server is gone makes several calls before it ends.
+        os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "3")
         return
     home = home.absolute()
     service = prefect_service(home, free_port())
