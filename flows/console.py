@@ -42,7 +42,7 @@ class Terminal:
         Terminal.under_way = f"after {step}"
         self.line(f"{'reused' if reused else span(seconds):>12}  {step}")
 
-    def plan(self, pipeline: Any, store: Any, config: Any, until: int) -> None:
+    def plan(self, pipeline: Any, store: Any, until: int) -> None:
         """Say, before any work, on what data and how, what will be run and why, and how long that took before."""
         from flows.outlook import look
 

@@ -169,7 +169,7 @@ def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
         tag_this_run(given)
         store.sweep()
         laid_out = pipeline(config.data, config.method, config.preset, config.settings)
-        terminal.plan(laid_out, store, config, UNTIL.index(until))
+        terminal.plan(laid_out, store, UNTIL.index(until))
         steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
         beside = config.overlap == "always" or (config.overlap == "auto" and has_gpu())
         yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), beside=beside)

@@ -98,12 +98,13 @@ class Index:
         if 2 * depth > len(self):    # faiss leaves out some of the worst
             return self._search_exact(queries, k, without)
         scores, ids = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+        none = np.append(without, -1)
         at_once = max(1, _GATHERED // (depth * self.dim))
         for start in range(0, len(queries), at_once):
             part = slice(start, start + at_once)
             found = np.sort(self.held.search(queries[part], depth)[1], axis=1)
             told = np.matmul(self.vectors[found], queries[part, :, None])[:, :, 0]
-            told[np.isin(found, [-1, *without])] = -np.inf
+            told[np.isin(found, none)] = -np.inf
             order = np.argsort(-told, axis=1, kind="stable")[:, :k]
             scores[part], ids[part] = np.take_along_axis(told, order, 1), np.take_along_axis(found, order, 1)
         return scores, ids
