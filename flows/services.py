@@ -174,15 +174,18 @@ def have_prefect(home: Path) -> None:
 
 @contextmanager
 def lost_server_explained() -> Iterator[None]:
-    """Name the Prefect server that stopped answering in the middle of a run."""
+    """Name the Prefect server that does not answer, at the start of a run or in the middle of it."""
     try:
         yield
     except Exception as error:
         import httpx
 
-        if not isinstance(error, httpx.TransportError):
+        cause: BaseException | None = error    # where a flow begins or ends, Prefect says it with a RuntimeError
+        while cause is not None and not isinstance(cause, httpx.TransportError):
+            cause = cause.__cause__
+        if cause is None:
             raise
-        raise ServerError(f"the Prefect server at {os.environ.get('PREFECT_API_URL')} stopped answering: {error}",
+        raise ServerError(f"the Prefect server at {os.environ.get('PREFECT_API_URL')} does not answer: {cause}",
                           hint="the same command resumes; where xc up started the server, do that first") from error
 
 

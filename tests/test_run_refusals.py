@@ -79,6 +79,16 @@ def test_a_prefect_server_that_does_not_start_is_named_with_its_log(planted, tmp
     assert "error: Prefect ended with code" in done.stderr and f"{home}/logs/prefect-run.log" in done.stderr
 
 
+def test_a_prefect_server_that_does_not_answer_is_named(planted, tmp_path):
+    nobody = "http://127.0.0.1:9/api"
+    done = subprocess.run([sys.executable, "-m", "flows.cli", "prepare", "--data", str(planted), "--home",
+                           str(tmp_path / "home")], capture_output=True, text=True, timeout=240,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_API_URL": nobody})
+    assert done.returncode == 5, done.stderr
+    assert f"error: the Prefect server at {nobody} does not answer: " in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("hint: the same command resumes"), done.stderr
+
+
 @pytest.mark.skipif(subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"],
                                    capture_output=True).returncode != 0, reason="needs a mount namespace of its own")
 def test_a_full_disk_is_named_and_loses_nothing(whole, planted, xc, tmp_path):
