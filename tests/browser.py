@@ -78,6 +78,15 @@ class Browser:
         """Enter a text where the focus is."""
         self.do("Input.insertText", text=text)
 
+    def pasted(self) -> str:
+        """Return what the clipboard holds, pasted into a field that is made for it."""
+        self.value("document.body.append(Object.assign(document.createElement('textarea'), {id: 'pasted'}))")
+        self.value("document.getElementById('pasted').focus()")
+        self.do("Input.dispatchKeyEvent", type="keyDown", key="v", code="KeyV", modifiers=2, commands=["paste"])
+        text = str(self.until("document.getElementById('pasted').value"))
+        self.value("document.getElementById('pasted').remove()")
+        return text
+
     def show(self, width: int, dark: bool = False) -> None:
         """Set the width of the window, in CSS pixels, and the scheme of its colours."""
         self.do("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
