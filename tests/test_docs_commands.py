@@ -14,7 +14,7 @@ import pytest
 
 from flows.cli import app
 from tasks.artifacts import Store
-from tasks.promotion import move, score_of
+from tasks.promotion import score_of
 from tasks.register import register
 from tasks.registry import TEST
 from tasks.tracking import Tracker
@@ -104,8 +104,10 @@ def _fewer_rows(desk: Desk) -> None:
 def _retrained(desk: Desk) -> None:
     log = desk.home / "logs" / "worker-cpu.log"
     until(lambda: "Flow run 'ngame · library' - Finished in state" in log.read_text(), 600)
-    with Tracker(desk.home).required() as client:    # on so little data it may pass the gates; on the page it does not
-        move(client, "library", "1", "as it is on the page", how="forced")
+    # On so little data version 2 may pass the gates; on the page it does not. Another process says so: MLflow's client
+    # of this one still has the database of the pages before open, which is gone.
+    code, _, said = desk.type(Command("", 0, "xc promote library/1 --force --reason 'as it is on the page'"))
+    assert code == 0 or "it is the champion already" in said, said
 
 
 def _library(desk: Desk) -> None:
