@@ -165,11 +165,16 @@ def test_it_asks_nobody_else_and_runs_its_own_script_alone(server, page):
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval", html)
 
 
+def serve(world, page, version):
+    """Have the server that the page is of answer with another version."""
+    world.promote(version)
+    page.until(f"fetch('model').then(r => r.json()).then(m => m.version === '{version}')")
+
+
 def test_hostile_labels_stay_text(world, server, page):
-    world.promote("2")
+    page.open(at(server))
     try:
-        page.open(at(server))
-        page.until("""fetch('model').then(r => r.json()).then(m => m.version === '2')""")
+        serve(world, page, "2")
         page.type("<b>wolf</b>")
         page.key("Enter")
         page.until(COUNT)
@@ -180,7 +185,7 @@ def test_hostile_labels_stay_text(world, server, page):
         assert page.value("document.querySelectorAll('#labels script, #labels img, #labels b b').length") == 0
         assert not page.errors
     finally:
-        world.promote("1")
+        serve(world, page, "1")
 
 
 def test_it_copies_what_repeats_the_question(server, page):
