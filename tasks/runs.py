@@ -27,6 +27,7 @@ class Past:
     state: State
     began: str
     ended: str | None = None
+    name: str = ""            # MLflow's
     method: str = ""
     data: str = ""
     preset: str = ""
@@ -97,10 +98,12 @@ def _past(run: Any, at_work: str, versions: list[tuple[str, bool]]) -> Past:
     told, _, command = tags.get(NOTE, "").rpartition("\n\n    ")
     running = bool(at_work) and tags.get(PROCESS) == at_work
     state: State = "running" if running else "registered" if versions else _STATES.get(run.info.status, "interrupted")
-    changed = {key: value for key, value in params.items() if key != "seed" or value != "0"}
+    # Where a champion was only scored again, nothing was set.
+    changed = {key: value for key, value in params.items() if method and (key != "seed" or value != "0")}
     return Past(
         state, _iso(run.info.start_time), _iso(run.info.end_time) if run.info.end_time and not running else None,
-        method, tags.get("xc.data", ""), preset, changed, why=told if state == "failed" else "",
+        run.info.run_name or "", method, tags.get("xc.data", ""), preset, changed,
+        why=told if state == "failed" else "",
         step="" if state in ("registered", "finished") else _next(method, preset, changed, tags),
         versions=[name for name, _ in versions], champion=any(reigns for _, reigns in versions),
         command=tags.get(COMMAND, command), run_id=run.info.run_id)

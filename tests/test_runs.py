@@ -91,6 +91,16 @@ def test_versions_go_with_the_run_that_made_them(tmp_path):
     assert (run.state, run.versions, run.champion) == ("registered", ["xc/1", "xc/2"], True)
 
 
+def test_a_champion_that_was_scored_again_is_named(home, cli):
+    tracker = Tracker(home)
+    tracker.start("again", experiment="tickets", name="champion v3 · tickets", params={"model": "tickets"},
+                  config_yaml="", data={}, tags={HOME: str(home)})
+    tracker.finish("FINISHED", "version 3 on 9 test queries")
+    [run] = past_runs(Tracker(home))
+    assert (run.state, run.name, run.changed) == ("finished", "champion v3 · tickets", {})
+    assert cli("runs", "--home", str(home))[1].rstrip().endswith("  champion v3 · tickets  finished")
+
+
 def test_runs_of_other_homes_on_a_server_are_left_out(home, tmp_path):
     with tiny.mlflow_server(tmp_path / "server") as (address, _):
         begin(home, "ours", uri=address)

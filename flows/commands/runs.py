@@ -18,7 +18,7 @@ def runs(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> No
         print(json.dumps([each.to_json() for each in found]))
         return
     for each in found:
-        what = " · ".join(filter(None, (each.method, each.data, each.preset)))
+        what = " · ".join(filter(None, (each.method, each.data, each.preset))) or each.name
         changed = "".join(f", {key}={value}" for key, value in each.changed.items())
         ended = {"registered": f"registered as {', '.join(each.versions)}{', the champion' if each.champion else ''}",
                  "trained": "trained, not evaluated", "failed": f"failed at {each.step or 'a step'}: {each.why}",
