@@ -95,6 +95,9 @@ def test_a_champion_that_was_scored_again_is_named(home, cli):
     tracker = Tracker(home)
     tracker.start("again", experiment="tickets", name="champion v3 · tickets", params={"model": "tickets"},
                   config_yaml="", data={}, tags={HOME: str(home)})
+    [run] = past_runs(Tracker(home))    # it was killed meanwhile
+    assert (run.state, run.name, run.step) == ("interrupted", "champion v3 · tickets", "")
+    assert cli("runs", "--home", str(home))[0] == 0
     tracker.finish("FINISHED", "version 3 on 9 test queries")
     [run] = past_runs(Tracker(home))
     assert (run.state, run.name, run.changed) == ("finished", "champion v3 · tickets", {})
