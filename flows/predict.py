@@ -1,6 +1,7 @@
 """Tagging texts from the command line: texts in, one JSON object a line out."""
 
 import gzip
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -62,7 +63,7 @@ def _answer(retriever: Any, queries: list[dict[str, str]], k: int) -> None:
 def _opened(source: str) -> Iterator[TextIO]:
     """Yield the text stream that `source` names: "-" stdin, else a file, gzipped or not."""
     if source == "-":
-        yield sys.stdin
+        yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
         return
     path = Path(source)
     if not path.is_file():

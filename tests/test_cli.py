@@ -1,5 +1,6 @@
 """The command line as a newcomer meets it: help, typos, missing things, quiet output."""
 
+import io
 import json
 import os
 import shlex
@@ -87,6 +88,15 @@ def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, world, t
     assert world.aliases() == before and json.loads(cli("labels", "list", "--json", *home)[1])["edits"] == []
     rows = json.loads(cli("models", "--json", *home)[1])
     assert [(row["version"], row["aliases"]) for row in rows] == [("1", ["champion"]), ("2", ["challenger"])]
+
+
+def test_texts_come_by_a_pipe_too(cli, world, monkeypatch):
+    home = ("--k", "1", "--home", str(world.store.home))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a wolf \xff\nan oak\n")))
+    code, out, err = cli("predict", "--input", "-", *home)
+    assert (code, err) == (0, "") and [json.loads(line)["uid"] for line in out.splitlines()] == ["0", "1"]
+    code, _, err = cli("predict", "--input", *home)
+    assert code == 2 and err.startswith("error: --input is followed by --k")
 
 
 def test_a_list_that_was_given_as_one_text_is_remarked_once(cli, world, tmp_path):

@@ -10,13 +10,16 @@ from flows.commands.options import HOME, Home, Json, Mlflow, Spec, environment, 
 
 
 def predict(*texts: str,
-            source: Annotated[str, Parameter(name="--input", help="File of texts or XC JSON lines; - is stdin.")] = "",
+            source: Annotated[str, Parameter(name="--input", allow_leading_hyphen=True,
+                                             help="File of texts or XC JSON lines; - is stdin.")] = "",
             k: Annotated[int, Parameter(help="Labels a text.")] = 10,
             model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Tag texts: one JSON object a line, in the order of the texts."""
     from flows.predict import open_retriever, predict_file, predict_texts
     from flows.services import mlflow_of
 
+    if source.startswith("--"):
+        raise UsageError(f"--input is followed by {source}", hint="name a file, or - for stdin")
     if bool(texts) == bool(source):
         raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
     if k < 1:
