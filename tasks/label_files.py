@@ -76,7 +76,7 @@ def _rows(text: str, name: str, texts: bool) -> Iterator[tuple[int, dict[str, st
         yield from ((number, {"uid": line}) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
         return
     tabs = Path(name).suffix == ".tsv" or (Path(name).suffix != ".csv" and "\t" in first)
-    yield from _table_rows(text, name, "\t" if tabs else ",", header if "uid" in header else None)
+    yield from _table_rows(text, name, "\t" if tabs else ",", header if {"uid", "text"} & set(header) else None)
 
 
 def _json_rows(text: str, name: str) -> Iterator[tuple[int, dict[str, str]]]:

@@ -32,6 +32,7 @@ def test_files_of_labels_to_remove(tmp_path, name, text):
     ("a.csv", b"uid,text\nx,a\ny,b\nx,c\n", "a.csv:4: label 'x' is in "),
     ("a.csv", b"uid,text\nx,a,b\n", "a.csv:2: the row has 3 columns, there are 2"),
     ("a.csv", b"uid,name\nx,a\n", "a.csv:1: there is no column 'name'"),
+    ("a.csv", b"label,text\nx,a\n", "a.csv:1: there is no column 'label'"),
     ("a.csv", b"uid,text\nx,\"a\n", "a.csv:2: the row cannot be read"),
     ("a.csv", b"uid,text\nx,\xff\n", "a.csv:2: the line is not UTF-8"),
     ("a.jsonl", b'{"uid": "x", "text": "a"}\n{"uid": 3, "text": "a"}\n', "a.jsonl:2: the line is not an object of"),

@@ -33,6 +33,7 @@ def remove(file: File, /, *, later: Later = False, dry_run: DryRun = False, mode
 def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """List what was added and removed, when and by whom, and whether the champion has it."""
     from tasks.labels import journal_of
+    from tasks.report_text import many
 
     store, tracker, name = _opened(model, home, mlflow)
     entries, has = journal_of(store, tracker, name)
@@ -42,7 +43,8 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
         return
     for each in entries:
         print("\t".join([each.when, each.who, each.edit.op, each.edit.uid, each.edit.text]))
-    say(f"{name}: {len(entries):,} edits, " + ("the champion has them" if has else "the next refresh applies them"))
+    say(f"{name}: {many(len(entries), 'edit')}, "
+        + ("the champion has them" if has else "the next refresh applies them"))
 
 
 @labels.command
