@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
+from xcmodels import limits
 from xcmodels.corpus import PrepareConfig
 from xcmodels.presets.astra import ASTRA, RENEE
 from xcmodels.presets.ngame import NGAME
@@ -32,7 +33,25 @@ def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
     paths = {tuple((key if key.startswith("prepare.") else f"method.{key}").split(".")): (key, value)
              for key, value in overrides.items()}
     settings: Settings = _changed(PRESETS[method][preset].settings(), paths)
+    _check(settings)
     return settings
+
+
+def _check(settings: Settings) -> None:
+    """Raise ValueError for what would be refused, or do harm, once it is used: minutes or hours later."""
+    from xcmodels.ann import KINDS
+
+    for key, value in flat(settings).items():
+        known = {"kind": ("bag", "transformer"), "index": ("auto", *KINDS)}.get(key.rpartition(".")[2])
+        if known and value not in known:
+            raise ValueError(f"{key} must be one of {', '.join(known)}, got {value!r}")
+    try:
+        limits.at_least(settings.prepare, 1, "vocabulary", "max_title")
+        limits.at_least(settings.prepare, 0, "max_content", "validation_max", "drift_fail")
+        limits.share(settings.prepare, "leak_share")
+        limits.share(settings.prepare, "validation", whole=False)
+    except ValueError as error:
+        raise ValueError(f"prepare.{error}") from None
 
 
 def flat(settings: Settings) -> dict[str, Any]:
@@ -80,7 +99,7 @@ def _parse(key: str, text: str, kind: type) -> Any:
 
 
 def nearest(word: str, options: list[str]) -> str:
-    """Return ", did you mean 'x'?" for the option most like `word`, or nothing where none is alike."""
+    """Return ", did you mean 'x'?" for the option most like `word`, or all of them where none is alike."""
     close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
     return f", did you mean {close[0]!r}?" if close else f"; known: {', '.join(options)}"
 
