@@ -169,7 +169,7 @@ def _facts(session: Session, corpus: Corpus, kept: Kept | None, done: Mapping[st
                 _read(store.open(done[step.name]) / "metrics.json"))
         if step.kind == "mined":
             mined.setdefault(step.name.split(" ")[1], []).extend(_read(store.open(done[step.name]) / "metrics.json"))
-        seconds[step.name] = (store.get_ref("timings", slug(step.name)) or {}).get("seconds", 0.0)
+        seconds[step.name] = step.took(store) or 0.0
     return ReportFacts(
         title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",
         version=kept.version if kept else None, command=session.config.command,

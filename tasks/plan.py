@@ -1,7 +1,7 @@
 """From a run's configuration to the list of its steps."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from data_contracts.errors import UsageError
@@ -59,6 +59,9 @@ def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> t
         settings = resolve(method, preset, overrides)
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
+    if data.is_file():
+        raise UsageError(f"{data} is a file, a data set is a folder",
+                         hint=f"make one of a table: xc data import {data} DIR --text COLUMN --labels COLUMN")
     raw = describe(data)
     if isinstance(settings.method, RamenConfig) and not (raw.anchors and settings.prepare.walks):
         raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
@@ -80,5 +83,8 @@ def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) ->
     """Lay out a run; this digests the raw files. Raises UsageError as `settle` does."""
     raw, settings = settle(data, method, preset, overrides)
     made: Method = METHODS[method](settings.method)
-    return Pipeline(raw, method, preset, settings, prepare.steps(raw, settings.prepare, settings.seed),
-                    train.steps(made), evaluate_step(settings.seed))
+    job = f"{raw.name} {method} {preset}"
+    return Pipeline(raw, method, preset, settings,
+                    [replace(step, of=raw.name) for step in prepare.steps(raw, settings.prepare, settings.seed)],
+                    [replace(step, of=job) for step in train.steps(made)],
+                    replace(evaluate_step(settings.seed), of=job))

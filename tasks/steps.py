@@ -56,7 +56,8 @@ class Step:
     """One step of a pipeline.
 
     settings: plain data that decides the result; needs: role -> the name of the step whose artifact it reads;
-    modules: those whose code (with all it imports) the result depends on.
+    modules: those whose code (with all it imports) the result depends on; of: what it works on and how, in a name:
+    steps of one name and one `of` take about as long.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Step:
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     beside: bool = False    # a Dask worker can make it while later steps run that do not need it
+    of: str = ""
 
     def about(self) -> dict[str, Any]:
         """Return what the key is made of, beside the inputs; it is kept in the manifest."""
@@ -78,6 +80,18 @@ class Step:
     def key(self, done: Mapping[str, Artifact]) -> str:
         """Return the step's key, given the artifacts of the steps before it."""
         return digest_of({**self.about(), "inputs": self.inputs(done)})
+
+    def took(self, store: Store) -> float | None:
+        """Return the seconds that it took the last time; None where it never ran in `store`."""
+        return (store.get_ref("timings", self._timing) or {}).get("seconds")
+
+    def note_time(self, store: Store, seconds: float) -> None:
+        """Keep what it took."""
+        store.set_ref("timings", self._timing, {"seconds": round(seconds, 3)})
+
+    @property
+    def _timing(self) -> str:
+        return slug(f"{self.name} {self.of}")[:128]
 
 
 @dataclass(frozen=True)
@@ -119,7 +133,7 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
     artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
     store.drop_scratch(key)
     seconds = time.monotonic() - began
-    store.set_ref("timings", slug(step.name), {"seconds": round(seconds, 3)})
+    step.note_time(store, seconds)
     return Done(artifact, False, seconds)
 
 
@@ -141,7 +155,6 @@ def forecast(steps: Iterable[Step], store: Store) -> list[Forecast]:
         latest[manifest["about"].get("step", "")] = manifest
     out = []
     for step in steps:
-        timing = store.get_ref("timings", slug(step.name)) or {}
         missing = [name for name in step.needs.values() if name not in done]
         if missing:
             reason = f"after {missing[0]}"
@@ -150,7 +163,7 @@ def forecast(steps: Iterable[Step], store: Store) -> list[Forecast]:
             reason = "nothing it depends on has changed"
         else:
             reason = _difference(step, done, latest.get(step.name))
-        out.append(Forecast(step.name, step.name in done, reason, timing.get("seconds")))
+        out.append(Forecast(step.name, step.name in done, reason, step.took(store)))
     return out
 
 
@@ -175,7 +188,8 @@ def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any
         before, after = _leaves(old), _leaves(new)
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if changed:
-            values = f" from {before.get(changed[0])} to {after.get(changed[0])}" if what == "setting" else ""
+            was, is_now = (_short(each.get(changed[0])) for each in (before, after))
+            values = f" from {was} to {is_now}" if what == "setting" else ""
             return f"{what} {changed[0]} changed{values}"
     return "its result is gone"
 
@@ -186,6 +200,11 @@ def _leaves(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, each in value.items():
         out |= _leaves(each, f"{prefix}{key}.") if isinstance(each, Mapping) else {f"{prefix}{key}": each}
     return out
+
+
+def _short(value: Any) -> str:
+    """Return a setting as a line has room for it: the beginning of a digest."""
+    return re.sub(r"^([0-9a-f]{12})[0-9a-f]{52}$", r"\1", str(value))
 
 
 def slug(name: str) -> str:

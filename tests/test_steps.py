@@ -1,5 +1,6 @@
 """Steps: run once for the same inputs, forecast with the reason, and keyed by the code they import."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,21 @@ def test_a_changed_setting_redoes_what_follows_and_says_why(tmp_path):
     run_all(chain(calls, size=2), store)
     assert len(calls) == 4
     assert [each.reuse for each in forecast(chain(calls, size=1), store)] == [True, True]
+
+
+def test_a_digest_that_changed_is_told_by_its_beginning(tmp_path):
+    store = Store(tmp_path)
+    run_all(chain([], file="a" * 64), store)
+    assert forecast(chain([], file="b" * 64), store)[0].reason == f"setting file changed from {'a' * 12} to {'b' * 12}"
+
+
+def test_a_step_of_other_work_says_nothing_of_how_long(tmp_path):
+    store = Store(tmp_path)
+    run_all([replace(step, of="wordnet astra cpu") for step in chain([], size=1)], store)
+    told = {of: [each.seconds is not None
+                 for each in forecast([replace(step, of=of) for step in chain([], size=2)], store)]
+            for of in ("wordnet astra cpu", "tickets astra cpu")}
+    assert told == {"wordnet astra cpu": [True, True], "tickets astra cpu": [False, False]}
 
 
 def test_a_failed_step_publishes_nothing(tmp_path):
