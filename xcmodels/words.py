@@ -20,6 +20,7 @@ from xcmodels.tokens import Tokens
 PAIRS = 1 << 20    # numbers that pairs of tokens share; two that meet in one count as the same
 KEPT = 128         # words of a label that are kept, those that weigh the most
 CHUNK = 1 << 14    # texts, or labels, at once
+MARKS = 1 << 16    # places in which a text's words are marked, by their last bits
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,15 @@ class Lexicon:
 
     def __call__(self, tokens: Tokens) -> sp.csr_array:
         """Return the words of n texts, (n, words) float32, each row of unit length; of zeros where none is known."""
-        counts = count_words(tokens, len(self.idf) - PAIRS)
-        counts.data = (1 + np.log(counts.data)) * self.idf[counts.indices]
-        return unit_rows(counts)
+        width = len(self.idf)
+        row, word = words_of(tokens, width - PAIRS)
+        keys, counts = np.unique(row * width + word, return_counts=True)
+        row, word = np.divmod(keys, width)
+        weights = (1 + np.log(counts.astype(np.float32))) * self.idf[word]
+        lengths = np.sqrt(np.bincount(row, weights**2, minlength=len(tokens)))
+        weights /= np.where(lengths > 0, lengths, 1)[row].astype(np.float32)
+        bounds = np.searchsorted(row, np.arange(len(tokens) + 1))
+        return sp.csr_array((weights, word, bounds), shape=(len(tokens), width))
 
     def side(self, side: Side) -> sp.csr_array:
         """Return the words of every text of a side of a corpus."""
@@ -70,14 +77,29 @@ class LabelWords:
     def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the cosines of (text row, label) pairs, (p,) float32; `rows` ascend."""
         queries, out = self.lexicon(tokens), np.empty(len(rows), dtype=np.float32)
-        weights = np.zeros(queries.shape[1], dtype=np.float32)
         bounds = np.searchsorted(rows, np.arange(len(tokens) + 1))
         for row, (start, end) in enumerate(pairwise(bounds)):
             own = slice(queries.indptr[row], queries.indptr[row + 1])
-            weights[queries.indices[own]] = queries.data[own]
-            out[start:end] = self.labels[labels[start:end]] @ weights
-            weights[queries.indices[own]] = 0
+            out[start:end] = self._shared(queries.indices[own], queries.data[own], labels[start:end])
         return out
+
+    def _shared(self, ids: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the inner products of one text's words, by rising id, with those of labels."""
+        first = self.labels.indptr[labels]
+        lengths = self.labels.indptr[labels + 1] - first
+        ends = np.cumsum(lengths)
+        place = np.arange(len(labels) and ends[-1]) + np.repeat(first - (ends - lengths), lengths)
+        words = self.labels.indices[place]
+        # Few words of the labels are the text's. A small table of their last bits, which stays in cache, finds most of
+        # those that are not; a row of a million weights would be a page fault a word.
+        marked = np.zeros(MARKS, dtype=bool)
+        marked[ids % MARKS] = True
+        near = np.flatnonzero(marked[words % MARKS])
+        at = np.minimum(np.searchsorted(ids, words[near]), max(len(ids) - 1, 0))
+        same = ids[at] == words[near] if len(ids) else np.zeros(0, dtype=bool)
+        near = near[same]
+        return np.bincount(np.searchsorted(ends, near, side="right"), weights[at[same]] * self.labels.data[place[near]],
+                           minlength=len(labels))
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "LabelWords":
         """Return this with the words of texts as those of the labels `rows`, some of those there are, then the next."""
@@ -102,13 +124,18 @@ class LabelWords:
         return cls(Lexicon(idf), sp.csr_array((weights, ids, offsets), shape=(len(offsets) - 1, len(idf))))
 
 
-def count_words(tokens: Tokens, vocabulary: int) -> sp.csr_array:
-    """Return how often each text has each token and each pair of neighbours in one field, (n, words) float32."""
+def words_of(tokens: Tokens, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return every token of n texts and every pair of neighbours in one field: its text (m,), and its number (m,)."""
     ids, title = tokens.ids.numpy(), tokens.in_title().numpy()
     row = np.repeat(np.arange(len(tokens)), tokens.offsets.diff().numpy())
     together = (row[1:] == row[:-1]) & (title[1:] == title[:-1])
     pairs = vocabulary + (ids[:-1] * 0x9E3779B1 + ids[1:])[together] % PAIRS
-    where = np.concatenate([row, row[1:][together]]), np.concatenate([ids, pairs])
+    return np.concatenate([row, row[1:][together]]), np.concatenate([ids, pairs])
+
+
+def count_words(tokens: Tokens, vocabulary: int) -> sp.csr_array:
+    """Return how often each text has each of its words, (n, words) float32."""
+    where = words_of(tokens, vocabulary)
     return sp.csr_array((np.ones(len(where[0]), np.float32), where), shape=(len(tokens), vocabulary + PAIRS))
 
 
