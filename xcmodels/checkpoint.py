@@ -1,26 +1,34 @@
 """Saving and restoring what a round of training needs to go on: model, optimisers, position.
 
-Every draw is keyed by its purpose (`seeds`), so no generator's state has to be kept.
+Every draw is keyed by its purpose (`seeds`), so no generator's state has to be kept. A file is the same whether one
+process wrote it or several that train together, each its rows of the label tables; any number of them reads it.
 """
 
 import hashlib
 import json
 import logging
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from xcmodels import together
 from xcmodels.method import RowRule, Stage
 from xcmodels.tables import RowAdam, RowSGD, RowTable
 
 log = logging.getLogger(__name__)
 
 MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL"}
+# Of a tensor that is some rows of a larger one: the first of them, and how many there are in all.
+Shares = Mapping[str, tuple[int, int]]
 
 
 class Optimisers:
@@ -37,6 +45,7 @@ class Optimisers:
         if self.dense:
             for group in self.dense.param_groups:
                 group["lr"] = self.stage.lr * factor
+            together.average_gradients(self.dense.param_groups[0]["params"])
             self.dense.step()
             self.dense.zero_grad()
         for name, table in self.rows.items():
@@ -46,6 +55,11 @@ class Optimisers:
         """Bring every row of every table up to date."""
         for table in self.rows.values():
             table.settle()
+
+    def shares(self) -> Shares:
+        """Return which tensors of `state` are some rows of a larger one."""
+        return {f"rows.{name}.{key}": (rows.table.first, rows.table.n) for name, rows in self.rows.items()
+                if not rows.table.whole for key, value in rows.state().items() if value.ndim}
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return every moment as one flat dict."""
@@ -78,14 +92,20 @@ def _by_rows(table: RowTable, rule: RowRule) -> RowAdam | RowSGD:
     return RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
 
 
+def shares_of(model: nn.Module) -> Shares:
+    """Return which tensors of a model's state are some rows of a larger one."""
+    tables = {f"{name}.weight": each for name, each in model.named_modules() if isinstance(each, RowTable)}
+    return {name: (table.first, table.n) for name, table in tables.items() if not table.whole}
+
+
 def save_model(model: nn.Module, folder: Path) -> None:
     """Write a model's tensors to `folder`."""
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / MODEL)
+    write(folder / MODEL, model.state_dict(), shares_of(model))
 
 
 def load_model(model: nn.Module, folder: Path) -> None:
     """Read a model's tensors from `folder`; every tensor must be there, and no other."""
-    model.load_state_dict(load_file(folder / MODEL))
+    model.load_state_dict(read(folder / MODEL, shares_of(model)))
 
 
 def load_part(module: nn.Module, folder: Path, prefix: str) -> None:
@@ -93,6 +113,52 @@ def load_part(module: nn.Module, folder: Path, prefix: str) -> None:
     saved = load_file(folder / MODEL)
     module.load_state_dict({name.removeprefix(prefix): value for name, value in saved.items()
                             if name.startswith(prefix)})
+
+
+def write(path: Path, tensors: Mapping[str, torch.Tensor], shares: Shares,
+          metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file, together with the processes that hold other rows of the tensors in `shares`."""
+    if together.count() == 1:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata=dict(metadata or {}))
+        return
+    shapes = {name: [shares[name][1], *value.shape[1:]] if name in shares else list(value.shape)
+              for name, value in tensors.items()}
+    places, end = {}, 0
+    for name, value in tensors.items():
+        places[name] = [end, end := end + math.prod(shapes[name]) * value.element_size()]
+    header = json.dumps({"__metadata__": dict(metadata or {}), **{
+        name: {"dtype": _DTYPES[value.dtype], "shape": shapes[name], "data_offsets": places[name]}
+        for name, value in tensors.items()}}).encode()
+    header += b" " * (-len(header) % 8)
+    begin = 8 + len(header)
+    if together.rank() == 0:
+        with path.open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.truncate(begin + end)
+    together.wait()
+    with path.open("rb+") as file:
+        for name, value in tensors.items():
+            first = shares[name][0] if name in shares else 0
+            if name in shares or together.rank() == 0:
+                file.seek(begin + places[name][0] + first * math.prod(value.shape[1:]) * value.element_size())
+                file.write(value.detach().cpu().contiguous().numpy().data)
+    together.wait()
+
+
+def read(path: Path, shares: Shares) -> dict[str, torch.Tensor]:
+    """Read a safetensors file, of the tensors in `shares` the rows that are this process's."""
+    if together.count() == 1:
+        return load_file(path)
+    with safe_open(path, "pt") as file:
+        names: list[str] = list(file.keys())
+        return {name: _rows(file, name) if name in shares else file.get_tensor(name) for name in names}
+
+
+def _rows(file: Any, name: str) -> torch.Tensor:
+    """Return this process's share of a tensor's rows."""
+    part = file.get_slice(name)
+    rows: torch.Tensor = part[together.share(part.get_shape()[0])]
+    return rows
 
 
 @dataclass
@@ -113,17 +179,24 @@ class StepCheckpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        for unfinished in folder.glob("part.*"):
-            unfinished.unlink()
+        if together.rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            for unfinished in folder.glob("part.*"):
+                unfinished.unlink()
+        together.wait()
 
     def save(self, position: Position, model: nn.Module, optimisers: Optimisers) -> None:
         """Replace the newest checkpoint by this state."""
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         tensors |= {f"optimiser.{name}": value for name, value in optimisers.state().items()}
-        part = self.folder / f"part.{os.getpid()}"
-        save_file({name: value.contiguous() for name, value in tensors.items()}, part,
-                  metadata={"position": json.dumps(asdict(position))})
+        part = self.folder / f"part.{together.first(os.getpid())}"
+        write(part, tensors, _shares(model, optimisers), {"position": json.dumps(asdict(position))})
+        if together.rank() == 0:
+            self._name(part, position)
+        together.wait()
+
+    def _name(self, part: Path, position: Position) -> None:
+        """Give a checkpoint that is whole its name, and remove the one before it."""
         with part.open("rb+") as handle:
             os.fsync(handle.fileno())
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
@@ -147,7 +220,7 @@ class StepCheckpoints:
         return None
 
     def _load(self, file: Path, model: nn.Module, optimisers: Optimisers) -> Position:
-        flat = load_file(file)
+        flat = read(file, _shares(model, optimisers))
         with safe_open(file, "pt") as handle:
             position = Position(**json.loads(handle.metadata()["position"]))
         parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimiser": {}}
@@ -164,6 +237,12 @@ class StepCheckpoints:
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("*-*-*.safetensors"))
+
+
+def _shares(model: nn.Module, optimisers: Optimisers) -> Shares:
+    """Return which tensors of a step checkpoint are some rows of a larger one."""
+    held = {"model": shares_of(model), "optimiser": optimisers.shares()}
+    return {f"{kind}.{name}": share for kind, shares in held.items() for name, share in shares.items()}
 
 
 def _shape(tensor: torch.Tensor | None) -> torch.Size | None:

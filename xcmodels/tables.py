@@ -8,34 +8,77 @@ costs what the batch touches, whatever the size of the vocabulary or of the labe
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from xcmodels import together
+
+_BLOCK = 1 << 16    # rows drawn at once
+
 
 class RowTable(nn.Module):
-    """An (n, d) matrix trained by rows."""
+    """An (n, d) matrix trained by rows: all of it, or the rows from `first` on that this of several processes holds."""
 
     weight: torch.Tensor
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, *, n: int | None = None, first: int = 0) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
+        self.n, self.first = len(weight) if n is None else n, first
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.settle: Callable[[torch.Tensor], None] = lambda ids: None   # brings rows up to date before they are read
+
+    @classmethod
+    def shared(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
+        """Hold this process's share of n rows; `rows` makes those of a slice."""
+        part = together.share(n)
+        return cls(rows(part), n=n, first=part.start)
+
+    @classmethod
+    def zeros(cls, n: int, dim: int) -> "RowTable":
+        """Hold this process's share of n rows of zeros."""
+        return cls.shared(n, lambda part: torch.zeros(part.stop - part.start, dim))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows are held here."""
+        return len(self.weight) == self.n
+
+    def fill(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Set every row that is held here; `rows` makes those of ids (m,)."""
+        self.weight.copy_(torch.from_numpy(rows(np.arange(self.first, self.first + len(self.weight)))))
+
+    def read(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of `ids` (k,), sorted, each there once; processes that share the rows ask for the same."""
+        if self.whole:
+            self.settle(ids)
+            return self.weight[ids]
+        own, place = self._own(ids)
+        self.settle(own)
+        rows = self.weight.new_zeros(len(ids), self.weight.shape[1])
+        rows[place] = self.weight[own]
+        return together.summed(rows)
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (rows (u, d), place (k,)) with `rows[place]` the rows of `ids` (k,).
 
         In training mode the rows are leaves whose gradient the table's optimiser will use.
         """
-        if not (self.training and torch.is_grad_enabled()):
+        if not (self.training and torch.is_grad_enabled()) and self.whole:
             return self.weight, ids
         unique, place = torch.unique(ids, return_inverse=True)
-        self.settle(unique)
-        leaf = self.weight[unique].requires_grad_()
-        self._gathered.append((unique, leaf))
+        leaf = self.read(unique)
+        if self.training and torch.is_grad_enabled():
+            self._gathered.append((unique, leaf.requires_grad_()))
         return leaf, place
+
+    def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, slice]:
+        """Return which rows of `weight` the sorted `ids` name, and which of the ids those are."""
+        ends = torch.tensor([self.first, self.first + len(self.weight)], device=ids.device)
+        start, stop = torch.searchsorted(ids, ends).tolist()
+        return ids[start:stop] - self.first, slice(start, stop)
 
     def score_pairs(self, queries: torch.Tensor, asked: torch.Tensor, ids: torch.Tensor, *,
                     unit: bool = False) -> torch.Tensor:
@@ -49,14 +92,34 @@ class RowTable(nn.Module):
         return (F.embedding(asked, queries) * (F.normalize(chosen, dim=1) if unit else chosen)).sum(1)
 
     def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the touched rows' ids (u,), sorted, and gradients (u, d), and forget them; None if untouched."""
+        """Return which rows of `weight` were touched (u,), sorted, with their gradients (u, d), and forget them.
+
+        None where nothing was touched.
+        """
         touched = [(ids, leaf.grad) for ids, leaf in self._gathered if leaf.grad is not None]
         self._gathered.clear()
-        if len(touched) <= 1:
-            return touched[0] if touched else None
-        ids, place = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
-        gradients = self.weight.new_zeros(len(ids), self.weight.shape[1])
-        return ids, gradients.index_add_(0, place, torch.cat([g for _, g in touched]))
+        if not touched:
+            return None
+        ids, gradients = touched[0]
+        if len(touched) > 1:
+            ids, place = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
+            gradients = self.weight.new_zeros(len(ids), self.weight.shape[1])
+            gradients.index_add_(0, place, torch.cat([g for _, g in touched]))
+        if self.whole:    # every process trains it, and none may drift
+            return ids, together.averaged(gradients)
+        own, place = self._own(ids)
+        return own, gradients[place]
+
+
+def drawn(n: int, dim: int, part: slice) -> torch.Tensor:
+    """Return the rows `part` of an (n, dim) draw from the normal distribution, the same whichever are asked for."""
+    out = torch.empty(part.stop - part.start, dim)
+    for start in range(0, n, _BLOCK):
+        block = torch.randn(min(_BLOCK, n - start), dim)
+        low, high = max(part.start, start), min(part.stop, start + len(block))
+        if low < high:
+            out[low - part.start:high - part.start] = block[low - start:high - start]
+    return out
 
 
 class RowAdam:

@@ -36,6 +36,14 @@ class Tokens:
         """Return the same tokens on `device`."""
         return Tokens(self.ids.to(device), self.offsets.to(device), self.titles.to(device))
 
+    def part(self, rows: slice) -> "Tokens":
+        """Return the tokens of some texts that stand together."""
+        start, stop, _ = rows.indices(len(self))
+        if (start, stop) == (0, len(self)):
+            return self
+        offsets = self.offsets[start:stop + 1]
+        return Tokens(self.ids[offsets[0]:offsets[-1]], offsets - offsets[0], self.titles[start:stop])
+
     def in_title(self) -> torch.Tensor:
         """Return (T,) bool: whether a token belongs to its text's title."""
         return self.fields()[0]

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 
-from xcmodels import seeds
-from xcmodels.checkpoint import OPTIMISER, Optimisers, Position, StepCheckpoints, load_model, save_model
+from xcmodels import seeds, together
+from xcmodels.checkpoint import OPTIMISER, Optimisers, Position, StepCheckpoints, load_model, read, save_model, write
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Mined, Model, Round, Stage
 
@@ -78,7 +77,7 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
     optimisers = Optimisers(model, model.tables(), stage)
     if start is not None:
         load_model(model, start)
-        optimisers.restore(load_file(start / OPTIMISER))
+        optimisers.restore(read(start / OPTIMISER, optimisers.shares()))
     checkpoints = StepCheckpoints(scratch)
     position = checkpoints.restore(model, optimisers)
     if position is None:
@@ -91,7 +90,7 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
         loop.epoch(position, checkpoints, watch)
     optimisers.settle()
     save_model(model, out)
-    save_file({name: value.contiguous() for name, value in optimisers.state().items()}, out / OPTIMISER)
+    write(out / OPTIMISER, optimisers.state(), optimisers.shares())
     return position.epochs or []
 
 
@@ -115,9 +114,10 @@ class _Loop:
             rows = order[position.step * size:(position.step + 1) * size]
             position.loss += (loss := self.step(rows, position, self.stage.rate(done, len(order))))
             position.step += 1
-            watch.report(Progress(self.stage.name, position.epoch, done + 1, self.stage.epochs * steps, loss))
-            stopping = watch.stop()
-            if stopping or time.monotonic() - saved > watch.save_every:
+            if together.rank() == 0:
+                watch.report(Progress(self.stage.name, position.epoch, done + 1, self.stage.epochs * steps, loss))
+            stopping, due = together.agreed(device(), watch.stop(), time.monotonic() - saved > watch.save_every)
+            if stopping or due:
                 checkpoints.save(position, self.model, self.optimisers)
                 saved = time.monotonic()
             if stopping:

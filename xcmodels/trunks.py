@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from xcmodels import limits
+from xcmodels import limits, together
 from xcmodels.method import Model
 from xcmodels.tables import RowTable
 from xcmodels.tokens import MINILM, Tokens, join, minilm_folder
@@ -126,7 +126,13 @@ class Transformer(Trunk):
         return {}
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, dim) vectors, on both sides alike; padded to the longest text of the batch and no further."""
+        """Return (n, dim) vectors, on both sides alike; in training, processes that train together share the texts."""
+        if self.training:
+            return together.by_shares(len(tokens), lambda part: self._encoded(tokens.part(part)))
+        return self._encoded(tokens)
+
+    def _encoded(self, tokens: Tokens) -> torch.Tensor:
+        """Return (n, dim) vectors, padded to the longest of these texts and no further."""
         if len(tokens) == 0:
             return torch.empty(0, self.dim, device=tokens.offsets.device)
         lengths = tokens.offsets.diff()

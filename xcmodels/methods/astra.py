@@ -24,7 +24,7 @@ from xcmodels.corpus import Corpus
 from xcmodels.encoders import QUERY, HeadConfig, Layout, build_encoder, encode_all
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import Proposer, save_retriever
-from xcmodels.tables import RowTable
+from xcmodels.tables import RowTable, drawn
 from xcmodels.trunks import EncoderConfig
 
 STAGE = "joint"
@@ -96,7 +96,7 @@ class OneVsAll(Model):
         head = HeadConfig("linear", config.dim, config.dropout)
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
         width = self.encoder.width(QUERY)
-        self.labels = RowTable(torch.randn(corpus.n_labels, width) * 0.02)
+        self.labels = RowTable.shared(corpus.n_labels, lambda part: drawn(corpus.n_labels, width, part) * 0.02)
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
 
     def tables(self) -> dict[str, RowTable]:
@@ -168,7 +168,7 @@ class Astra:
         """Start each classifier at its label's embedding, the label's text read as a query's, and the bias by it."""
         assert isinstance(model, OneVsAll)
         if self.config.start == "label":
-            model.labels.weight.copy_(torch.from_numpy(encode_all(model.encoder, corpus.sides["label"], QUERY)))
+            model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], QUERY))
         model.bias.data.fill_(self._prior(model, corpus))
 
     def _prior(self, model: OneVsAll, corpus: Corpus) -> float:
@@ -176,7 +176,8 @@ class Astra:
         rng, rows, n = seeds.generator(self.seed, "bias"), corpus.training_rows(), corpus.n_labels
         rows = np.sort(rng.choice(rows, min(PRIOR_QUERIES, len(rows)), replace=False))
         labels = np.sort(rng.choice(n, min(PRIOR_LABELS, n), replace=False))
-        scores = encode_all(model.encoder, corpus.sides["train"], QUERY, rows) @ model.classifiers()[labels].T
+        drawn_ones = model.labels.read(torch.from_numpy(labels).to(model.labels.weight.device)).cpu().numpy()
+        scores = encode_all(model.encoder, corpus.sides["train"], QUERY, rows) @ drawn_ones.T
         return prior_bias(self.config.scale * scores, n / len(labels), corpus.positives["train"].subset(rows).lengths)
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:

@@ -69,7 +69,8 @@ class Classifiers(Model):
 
     def __init__(self, start: np.ndarray, dropout: float) -> None:
         super().__init__()
-        self.table, self.dropout = RowTable(torch.from_numpy(start.copy())), dropout
+        self.table = RowTable.shared(len(start), lambda part: torch.from_numpy(start[part].copy()))
+        self.dropout = dropout
 
     def tables(self) -> dict[str, RowTable]:
         """The matrix trained by rows."""

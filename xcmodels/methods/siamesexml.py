@@ -107,7 +107,7 @@ class Extreme(Model):
         self.partitions, self.joint = config.partitions, config.joint
         layout = extreme_layout(config.partitions, config.dropout)
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout)
-        self.labels = RowTable(torch.zeros(corpus.n_labels, self.encoder.trunk.dim))
+        self.labels = RowTable.zeros(corpus.n_labels, self.encoder.trunk.dim)
         if not config.joint:
             self.encoder.trunk.requires_grad_(False)
 
@@ -186,7 +186,7 @@ class Siamesexml:
             assert before is not None
             load_part(model.encoder.trunk, before, "trunk.")
             inner = encode_all(model.encoder, corpus.sides["label"], LABEL_INNER)
-            model.labels.weight.copy_(torch.from_numpy(self._smoothed(corpus, inner)))
+            model.labels.fill(self._smoothed(corpus, inner).__getitem__)
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Labels drawn by frequency^power, as many as there are (I); training rows, shuffled (IV)."""

@@ -92,7 +92,7 @@ class Joint(Model):
         super().__init__()
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config))
         width = config.dim or self.encoder.trunk.dim
-        self.labels = RowTable(torch.zeros(corpus.n_labels, width)) if config.classifies else None
+        self.labels = RowTable.zeros(corpus.n_labels, width) if config.classifies else None
 
     def tables(self) -> dict[str, RowTable]:
         """The token embeddings of a bag, and the classifiers."""
@@ -142,8 +142,7 @@ class Unidec:
         """Start each classifier at its label's embedding; most labels are too rare to learn one from nothing."""
         assert isinstance(model, Joint)
         if model.labels is not None:
-            start = encode_all(model.encoder, corpus.sides["label"], LABEL)
-            model.labels.weight.copy_(torch.from_numpy(start))
+            model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], LABEL))
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows of an epoch: shuffled one by one, or by clusters."""

@@ -1,0 +1,128 @@
+"""Processes that train one model together, by a real `torchrun`, against one process."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests import test_astra, test_siamesexml, test_unidec, toy
+from tests.conftest import ROOT
+from xcmodels.methods.astra import Astra
+from xcmodels.methods.ngame import Ngame
+from xcmodels.methods.siamesexml import Siamesexml
+from xcmodels.methods.unidec import Unidec
+from xcmodels.trial import Trial, train_all
+from xcmodels.trunks import EncoderConfig
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+METHODS = {"astra": lambda: Astra(test_astra.TOY), "unidec": lambda: Unidec(test_unidec.TOY),
+           "ngame": lambda: Ngame(toy.toy_config()), "siamesexml": lambda: Siamesexml(test_siamesexml.TOY),
+           "siamesexml++": lambda: Siamesexml(replace(test_siamesexml.TOY, joint=True, token_lr=1e-3))}
+
+
+def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
+    """Train the rounds by so many processes; -> the losses, and the bytes of label tables that each process held."""
+    out.mkdir(exist_ok=True)
+    (out / "jobs").write_bytes(pickle.dumps(jobs))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
+         str(ROOT / "tests" / "apart.py"), str(out / "jobs"), str(out)], capture_output=True, text=True, timeout=500,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    return [json.loads((out / f"{number}.json").read_text()) for number in range(len(jobs))]
+
+
+def job(made: Trial, name: str, **more: Any) -> dict[str, Any]:
+    """Return what a round of a trial is made from."""
+    return {"corpus": made.corpus.folder, "method": made.method, "round": made.rounds[name], "mined": made.mined[name],
+            "start": made.starts[name], "before": made.befores[name], **more}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory) -> EncoderConfig:
+    """A transformer of one layer that drops nothing: what is dropped differs with the number of processes."""
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=400, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, pad_token_id=0,
+                         intermediate_size=24, max_position_embeddings=32, hidden_dropout_prob=0.0,
+                         attention_probs_dropout_prob=0.0)).save_pretrained(folder)
+    return EncoderConfig(kind="transformer", source=str(folder), batch=64)
+
+
+@pytest.fixture(scope="module")
+def trials(corpus, bert, tmp_path_factory) -> dict[str, Trial]:
+    torch.set_num_threads(1)
+    made = {name: method() for name, method in METHODS.items()}
+    made["transformer"] = Unidec(replace(test_unidec.TOY, encoder=bert, epochs=5, dropout=0.0))
+    return {name: train_all(corpus, method, tmp_path_factory.mktemp("trial") / "out") for name, method in made.items()}
+
+
+@pytest.fixture(scope="module")
+def both(trials, tmp_path_factory) -> dict[str, list[Any]]:
+    """The same rounds by one process and by two: the first and the last of each method, and what each left."""
+    jobs = {f"{of} {name}": job(made, name) for of, made in trials.items()
+            for first, *_, last in [list(made.rounds)] for name in (first, last)}
+    found: dict[str, list[Any]] = {name: [] for name in jobs}
+    for processes in (1, 2):
+        out = tmp_path_factory.mktemp("together") / str(processes)
+        for number, (name, told) in enumerate(zip(jobs, run(processes, list(jobs.values()), out), strict=True)):
+            found[name].append({**told, "folder": out / str(number)})
+    return found
+
+
+def test_the_losses_are_those_of_one_process(both):
+    for name, (alone, together) in both.items():
+        assert len(alone["losses"]) == len(together["losses"]) > 5, name
+        assert together["losses"] == pytest.approx(alone["losses"], rel=1e-5), name
+
+
+def test_what_is_trained_is_what_one_process_trains(both):
+    for name, (alone, together) in both.items():
+        for file in ("model.safetensors", "optimiser.safetensors"):
+            one, two = (load_file(each["folder"] / file) for each in (alone, together))
+            assert one.keys() == two.keys()
+            for key, value in one.items():
+                assert value.shape == two[key].shape and value.dtype == two[key].dtype
+                torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-4, msg=f"{name}: {key}")
+
+
+def test_each_holds_half_of_the_labels(both):
+    tabled = {name: each for name, each in both.items() if each[0]["held"][0]}
+    assert {name.split()[0] for name in tabled} == {"astra", "unidec", "ngame", "siamesexml", "siamesexml++",
+                                                   "transformer"}
+    for alone, together in tabled.values():
+        (whole,) = alone["held"]
+        assert max(together["held"]) <= 0.51 * whole and sum(together["held"]) == pytest.approx(whole, rel=0.01)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_other_processes_go_on_from_a_step_checkpoint(trials, tmp_path, before, after):
+    made = trials["astra"]
+    name = list(made.rounds)[-1]
+    (whole,) = run(1, [job(made, name)], tmp_path / "whole")
+    (begun,) = run(before, [job(made, name, stop_after=7)], tmp_path / "cut")
+    (ended,) = run(after, [job(made, name)], tmp_path / "cut")
+    assert len(begun["losses"]) == 7
+    assert [*begun["losses"], *ended["losses"]] == pytest.approx(whole["losses"], rel=1e-5)
+
+
+def test_a_draw_is_the_same_by_shares():
+    from xcmodels.tables import drawn
+
+    torch.manual_seed(3)
+    whole = drawn(150_000, 3, slice(0, 150_000))
+    for part in (slice(0, 75_000), slice(75_000, 150_000), slice(70_000, 70_001)):
+        torch.manual_seed(3)
+        assert torch.equal(drawn(150_000, 3, part), whole[part])
+    assert np.abs(whole.numpy().std() - 1) < 0.01
