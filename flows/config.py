@@ -27,6 +27,7 @@ class RunConfig(BaseModel):
     dask: str = Field("", description="Address of a Dask scheduler; embedded workers where empty")
     workers: int = Field(2, ge=1, le=256, description="Embedded Dask workers")
     overlap: Overlap = Field("auto", description="Refresh while training goes on: auto is where a GPU trains")
+    processes: int = Field(0, ge=0, le=64, description="Processes that train together; one a GPU where 0")
     command: str = Field("", description="The command that reproduces the run")
 
 

@@ -17,7 +17,7 @@ from data_contracts.errors import ProjectError
 from flows.commands.options import home_flag
 from flows.stack import Stack
 from tasks.artifacts import Store
-from tasks.devices import has_gpu
+from tasks.devices import gpus
 from tasks.mlflow_client import probe, without_passwords
 
 PINS = {    # newer versions of these install without a word, and then
@@ -84,7 +84,7 @@ def machine() -> Iterator[Check]:
                 f"{memory.available / 1e9:,.1f} GB available of {memory.total / 1e9:,.1f} GB",
                 "end other programs, or take a preset with a smaller model: xc presets")
     try:
-        yield Check("gpu", True, "torch sees one" if has_gpu() else "none; a CPU is fine")
+        yield Check("gpu", True, f"torch sees {found}" if (found := gpus()) else "none; a CPU is fine")
     except (ImportError, OSError) as error:
         yield Check("gpu", False, f"torch cannot be asked: {error}"[:300], "make clean; make run sets .venv up anew")
 

@@ -21,7 +21,7 @@ from flows.console import Terminal
 from flows.prefect_runs import Progress, seen_to_its_end, tag_this_run
 from tasks.artifacts import Artifact, Store
 from tasks.cluster import Workers
-from tasks.devices import has_gpu
+from tasks.devices import gpus
 from tasks.finish import Finished, Session, finish
 from tasks.plan import Pipeline, pipeline
 from tasks.report_text import span
@@ -165,13 +165,14 @@ def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
     terminal = Terminal()
     store = Store(config.home)
     with (tags(f"method:{config.method}", f"data:{config.data.name}", f"preset:{config.preset}") as given,
-          turn(store, patience, terminal), Workers(config.dask or None, config.workers) as workers):
+          turn(store, patience, terminal),
+          Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers):
         tag_this_run(given)
         store.sweep()
         laid_out = pipeline(config.data, config.method, config.preset, config.settings)
         terminal.plan(laid_out, store, UNTIL.index(until))
         steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
-        beside = config.overlap == "always" or (config.overlap == "auto" and has_gpu())
+        beside = config.overlap == "always" or (config.overlap == "auto" and gpus() > 0)
         yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), beside=beside)
 
 

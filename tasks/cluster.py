@@ -15,10 +15,11 @@ class Workers:
     """Dask workers, started at the first use: a run that reuses every step starts none.
 
     address: of a scheduler that runs already, "tcp://host:8786"; None for an embedded cluster of `count` processes.
+    processes: how many train together, on this machine and beside the workers (`tasks.spread`).
     """
 
-    def __init__(self, address: str | None = None, count: int = 2) -> None:
-        self.address, self.count = address, count
+    def __init__(self, address: str | None = None, count: int = 2, *, processes: int = 1) -> None:
+        self.address, self.count, self.processes = address, count, processes
         self._client: Any = None
         self._cluster: Any = None
 

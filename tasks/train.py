@@ -8,7 +8,9 @@ from itertools import pairwise
 
 from data_contracts.errors import ProjectError, Stopped
 from tasks.refresh import embed_step, mine_step, modules, read_mined, read_vectors
+from tasks.spread import spread
 from tasks.steps import Job, Step
+from xcmodels import together
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Round
 from xcmodels.training import Interrupted, Watch, train_round
@@ -54,7 +56,10 @@ def steps(method: Method) -> list[Step]:
 
 
 def train(method: Method, round_: Round, job: Job) -> None:
-    """Train one round; `metrics.json` holds one entry an epoch."""
+    """Train one round, by one process or several; `metrics.json` holds one entry an epoch."""
+    if job.workers.processes > 1:
+        spread(partial(train, method, round_), job, round_.name)
+        return
     corpus = Corpus(job.inputs["corpus"])
     mined = read_mined(job.inputs.get("mined"), job.inputs.get("vectors"))
     model = method.build(corpus, round_.stage, mined.vectors)
@@ -62,8 +67,9 @@ def train(method: Method, round_: Round, job: Job) -> None:
         metrics = train_round(method, model, corpus, round_, mined, start=job.inputs.get("start"),
                               before=job.inputs.get("before"), scratch=job.scratch / "steps", out=job.out,
                               watch=Watch(report, stop))
-    (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
-    job.say(f"loss {metrics[-1]['loss']:.4f}")
+    if together.rank() == 0:
+        (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
+        job.say(f"loss {metrics[-1]['loss']:.4f}")
 
 
 def build_retriever(method: Method, stages: list[str], job: Job) -> None:

@@ -44,6 +44,8 @@ class Job(Subject):
     overlap: Annotated[Literal["auto", "always", "never"], Parameter(
         help="Refresh by a Dask worker while training goes on; auto is where a GPU trains. A method gains that mines "
              "with an older model: astra.")] = "auto"
+    processes: Annotated[int, Parameter(
+        help="Processes that train together, each with a share of the label vectors; one a GPU by default.")] = 0
 
 
 @Parameter(name="*")

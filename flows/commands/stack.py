@@ -23,7 +23,7 @@ def up(*, home: Home = HOME,
     from flows.services import Ports, require_prefect, services
     from flows.stack import Stack
     from tasks.artifacts import Store
-    from tasks.devices import has_gpu
+    from tasks.devices import gpus
     from tasks.mlflow_client import probe
 
     Store(home)
@@ -34,7 +34,7 @@ def up(*, home: Home = HOME,
     if mlflow:
         probe(mlflow)
     wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
-                      gpu=has_gpu())
+                      gpu=gpus() > 0)
     started = stack.up(wanted, say)
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:

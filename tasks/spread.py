@@ -1,0 +1,114 @@
+"""A training step by several processes of this machine, started by `torchrun`: one a GPU, or as many as are asked for.
+
+Each runs the same action (`xcmodels.together`). The first one speaks for all: a line of JSON a step of training on its
+stdout, which the run reads. The run asks them to stop by a file; they stop by themselves where the run is gone.
+"""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from data_contracts.errors import ProjectError
+
+ROOT = Path(__file__).parent.parent
+SPEC, STOP, FAILED, LOG = "spread.pickle", "spread.stop", "spread.failed", "spread.log"
+
+
+def spread(action: Callable[[Any], None], job: Any, name: str) -> None:
+    """Have the job's processes take `action` on it, and pass on what they report; `name` is the round's.
+
+    Raises what the first process raised, and ProjectError with the end of their log where one was killed.
+    """
+    scratch, processes = job.scratch, job.workers.processes
+    for left in (STOP, FAILED):
+        (scratch / left).unlink(missing_ok=True)
+    (scratch / SPEC).write_bytes(pickle.dumps(
+        (action, job.out, dict(job.inputs), scratch, job.home, os.getpid(), psutil.Process().create_time())))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
+               "--module", "tasks.spread", str(scratch / SPEC)]
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with job.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}) as run:
+        assert run.stdout is not None
+        try:
+            for line in run.stdout:
+                _pass_on(line, job.say, report)
+                if stop():
+                    (scratch / STOP).touch()
+        except BaseException:
+            (scratch / STOP).touch()
+            run.terminate()
+            raise
+    if (scratch / FAILED).exists():
+        raise pickle.loads((scratch / FAILED).read_bytes())
+    if run.returncode:
+        said = (scratch / LOG).read_text(errors="replace").splitlines()
+        killed = next((line.strip() for line in said if "exitcode" in line), "no reason was given")
+        raise ProjectError(f"one of {processes} training processes ended: {killed}; {scratch / LOG}",
+                           hint="the same command resumes")
+
+
+def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None]) -> None:
+    """Tell the run what the first process reported."""
+    from xcmodels.training import Progress
+
+    try:
+        told = json.loads(line)
+    except json.JSONDecodeError:    # a library that prints
+        return
+    if "say" in told:
+        say(told["say"])
+    elif "progress" in told:
+        report(Progress(**told["progress"]))
+
+
+def main(spec: Path) -> None:
+    """Take a process's part in a step; what the first one raises is left beside `spec`."""
+    from tasks.cluster import Workers
+    from tasks.steps import Job
+    from xcmodels import together
+
+    action, out, inputs, scratch, home, parent, born = pickle.loads(spec.read_bytes())
+    together.join()
+    first = together.rank() == 0
+
+    def tell(told: dict[str, Any]) -> None:
+        with suppress(OSError):    # the run is gone; what was trained is saved all the same
+            os.write(sys.stdout.fileno(), f"{json.dumps(told)}\n".encode())
+
+    def stopped() -> bool:
+        return (scratch / STOP).exists() or not _lives(parent, born)
+
+    @contextmanager
+    def watch(name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
+        yield (lambda progress: tell({"progress": asdict(progress)})), stopped
+
+    try:
+        action(Job(out, inputs, scratch, home, Workers(), lambda line: tell({"say": line}), watch))
+    except ProjectError as error:
+        if first:
+            (scratch / FAILED).write_bytes(pickle.dumps(error))
+        sys.exit(1)
+
+
+def _lives(pid: int, born: float) -> bool:
+    """Return whether the process that began at `born` is still there."""
+    try:
+        return psutil.Process(pid).create_time() == born
+    except psutil.Error:
+        return False
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
