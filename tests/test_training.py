@@ -236,12 +236,9 @@ def test_a_checkpoint_that_does_not_fit_leaves_no_trace(toy, tmp_path, left_out,
 class Poisoned(Ngame):
     """Its loss is not a number at one step."""
 
-    def batch(self, corpus, round_, mined, rows, rng):
-        self.rows = rows
-        return super().batch(corpus, round_, mined, rows, rng)
-
     def loss(self, model, batch, stage):
         terms = super().loss(model, batch, stage)
+        self.rows = batch.sides["queries"].ids
         self.calls = getattr(self, "calls", 0) + 1
         return {name: term * (torch.nan if self.calls == 8 else 1.0) for name, term in terms.items()}
 

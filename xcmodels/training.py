@@ -3,7 +3,9 @@
 import ctypes
 import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 
 from xcmodels import seeds, together
+from xcmodels.batching import Batch
 from xcmodels.checkpoint import OPTIMISER, Optimisers, Position, StepCheckpoints, load_model, read, save_model, write
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Mined, Model, Round, Stage
@@ -107,12 +110,11 @@ class _Loop:
     def epoch(self, position: Position, checkpoints: StepCheckpoints, watch: Watch) -> None:
         """Train from `position` to the end of its epoch, moving `position` along."""
         order = self.method.order(self.corpus, self.round_, self.mined, position.epoch)
-        steps, size = self.stage.steps_an_epoch(len(order)), self.stage.rows(len(order))
+        steps = self.stage.steps_an_epoch(len(order))
         saved = time.monotonic()
-        while position.step < steps:
+        for rows, batch in self.batches(order, position.epoch, range(position.step, steps)):
             done = position.epoch * steps + position.step
-            rows = order[position.step * size:(position.step + 1) * size]
-            position.loss += (loss := self.step(rows, position, self.stage.rate(done, len(order))))
+            position.loss += (loss := self.step(rows, batch, position, self.stage.rate(done, len(order))))
             position.step += 1
             if together.rank() == 0:
                 watch.report(Progress(self.stage.name, position.epoch, done + 1, self.stage.epochs * steps, loss))
@@ -126,12 +128,29 @@ class _Loop:
         position.epochs = [*(position.epochs or []), metrics]
         position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
 
-    def step(self, rows: np.ndarray, position: Position, factor: float) -> float:
-        """Take one optimiser step on `rows` and return its loss."""
-        purpose = ("batch", self.stage.name, position.epoch, position.step)
-        seeds.seed_torch(self.method.seed, *purpose)
-        batch = self.method.batch(self.corpus, self.round_, self.mined, rows,
-                                  seeds.generator(self.method.seed, *purpose))
+    def batches(self, order: np.ndarray, epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
+        """Yield the rows and the batch of each step; the next one is made while this one is computed."""
+        size, ahead = self.stage.rows(len(order)), deque[Future[tuple[np.ndarray, Batch]]]()
+
+        def made(step: int) -> tuple[np.ndarray, Batch]:
+            rows, rng = order[step * size:(step + 1) * size], seeds.generator(self.method.seed, *self._of(epoch, step))
+            return rows, self.method.batch(self.corpus, self.round_, self.mined, rows, rng)
+
+        with ThreadPoolExecutor(1) as maker:
+            for step in steps:
+                ahead.append(maker.submit(made, step))
+                if len(ahead) > 1:
+                    yield ahead.popleft().result()
+            for last in ahead:
+                yield last.result()
+
+    def _of(self, epoch: int, step: int) -> tuple[str | int, ...]:
+        """Return what the draws of a step are keyed by."""
+        return "batch", self.stage.name, epoch, step
+
+    def step(self, rows: np.ndarray, batch: Batch, position: Position, factor: float) -> float:
+        """Take one optimiser step on the batch of `rows` and return its loss."""
+        seeds.seed_torch(self.method.seed, *self._of(position.epoch, position.step))
         terms = self.method.loss(self.model, batch.to(device()), self.stage.name)
         loss = torch.stack(list(terms.values())).sum()
         value = float(loss.detach())
