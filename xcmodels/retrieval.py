@@ -112,7 +112,7 @@ class Retriever:
 
     def embed(self, tokens: Tokens) -> np.ndarray:
         """Return the query vectors (n, d) float32 of n texts."""
-        with torch.no_grad():
+        with torch.inference_mode():
             return self.encoder(tokens, QUERY).numpy()
 
     def search(self, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:

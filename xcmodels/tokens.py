@@ -50,9 +50,10 @@ class Tokens:
 
     def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its place in its field."""
-        lengths = self.offsets.diff()
-        place = torch.arange(len(self.ids), device=self.ids.device) - self.offsets[:-1].repeat_interleave(lengths)
-        titles = self.titles.repeat_interleave(lengths)
+        lengths, n = self.offsets.diff(), len(self.ids)
+        # The size is told, so that a GPU need not be waited for.
+        starts, titles = (each.repeat_interleave(lengths, output_size=n) for each in (self.offsets[:-1], self.titles))
+        place = torch.arange(n, device=self.ids.device) - starts
         return place < titles, torch.where(place < titles, place, place - titles)
 
 

@@ -90,12 +90,17 @@ class BagOfTokens(Trunk):
 
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
         """Return the vectors of several groups of texts, summed in one go so that a shared row is gathered once."""
-        counts = [len(tokens) for tokens, _ in texts]
+        if len(texts) == 1:
+            ((tokens, side),) = texts
+            return [self._sums(tokens, self.sides[side])]
         whole = join(*(tokens for tokens, _ in texts))
-        sides = torch.tensor([self.sides[side] for _, side in texts]).repeat_interleave(torch.tensor(counts))
-        return list(self._sums(whole, sides.to(whole.ids.device)).split(counts))
+        sides = torch.tensor([self.sides[side] for _, side in texts], device=whole.ids.device)
+        of_tokens = sides.repeat_interleave(torch.tensor([len(tokens.ids) for tokens, _ in texts], device=sides.device),
+                                            output_size=len(whole.ids))
+        return list(self._sums(whole, of_tokens).split([len(tokens) for tokens, _ in texts]))
 
-    def _sums(self, tokens: Tokens, sides: torch.Tensor) -> torch.Tensor:
+    def _sums(self, tokens: Tokens, sides: torch.Tensor | int) -> torch.Tensor:
+        """Return the sums of each text; `sides` of all its tokens, or of each."""
         titled, place = tokens.fields()
         ids = tokens.ids + self.vocabulary * (~titled)
         weights = self.idf[ids]
@@ -104,8 +109,7 @@ class BagOfTokens(Trunk):
         each = weights[:, None]
         if self.places is not None:
             most = self.places.shape[3]
-            field = 2 * sides.repeat_interleave(tokens.offsets.diff()) + (~titled).long()
-            at = field * most + place.clamp(max=most - 1)
+            at = (2 * sides + (~titled).long()) * most + place.clamp(max=most - 1)
             # Not self.places[...]: the gradient of an index is summed by racing threads, and no two runs agree.
             each = each * F.embedding(at, self.places.view(self.sums, -1).T)
         rows, found = self.table.gather(ids)
