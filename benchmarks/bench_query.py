@@ -1,0 +1,66 @@
+"""How long does one query take in process, where does the time go, and how much less does each of a thousand take?
+
+    python -m benchmarks.bench_query HOME [MODEL]
+
+Queries are the labels' own texts, cut in the middle. Recall is of the shortlist's index against exact search.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tasks.resolve import resolve
+from tasks.tracking import Tracker
+from xcmodels import ann
+from xcmodels.retrieval import Retriever, best_of, candidates
+
+QUERIES, K = 1000, 10
+
+
+def spent(action: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what an action makes, and its milliseconds."""
+    began = time.perf_counter()
+    made = action()
+    return made, 1000 * (time.perf_counter() - began)
+
+
+def parts(retriever: Retriever, texts: list[str]) -> dict[str, float]:
+    """Return the milliseconds of each part of answering texts together."""
+    took = {}
+    tokens, took["tokenise"] = spent(lambda: retriever.tokenizer(texts))
+    queries, took["embed"] = spent(lambda: retriever.embed(tokens))
+    depth = max(retriever.facts["shortlist"], K)
+    found, took["shortlist"] = spent(lambda: candidates(retriever.proposers.values(), queries, depth))
+    scores, took["combine"] = spent(lambda: retriever.combine(queries, found, tokens))
+    _, took["order"] = spent(lambda: best_of(found, scores, K))
+    _, took["whole"] = spent(lambda: retriever.predict(texts, K))
+    return took
+
+
+def main(home: str, model: str = "") -> None:
+    """Print the time of one query by parts, and of each query of a thousand."""
+    resolved = resolve(Tracker(Path(home)), model or None)
+    retriever = Retriever.load(resolved.folder)
+    rng = np.random.default_rng(0)
+    titles = [retriever.titles[int(row)] for row in rng.permutation(len(retriever.titles))[:QUERIES]]
+    texts = [" ".join(title.split()[:max(1, len(title.split()) // 2 + 1)]) for title in titles]
+    print(f"{resolved.name}/{resolved.version}: {retriever}, {torch.get_num_threads()} threads")
+    singly = [parts(retriever, [text]) for text in texts]
+    together = [parts(retriever, texts) for _ in range(5)]
+    print(f"{'':<12}{'p50 ms':>10}{'p99 ms':>10}{'ms of 1,000':>14}")
+    for name in singly[0]:
+        each = np.array([took[name] for took in singly])
+        many = min(took[name] for took in together) / len(texts)
+        print(f"{name:<12}{np.quantile(each, .5):>10.3f}{np.quantile(each, .99):>10.3f}{many:>14.3f}")
+    queries = retriever.embed(retriever.tokenizer(texts))
+    for name, index in retriever.indexes.items():
+        print(f"recall@100 of {name}: {100 * ann.recall(index, index.vectors, queries[:, :index.dim]):.1f}%")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

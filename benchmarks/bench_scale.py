@@ -1,0 +1,83 @@
+"""Do an epoch and a refresh at the size of LF-AmazonTitles-1.3M fit, and how long do they take?
+
+    python -m benchmarks.bench_scale [share in percent] [method ...]
+
+The corpus is made up: 1.3 million labels, 2.2 million queries with 22 labels each, vectors of 64; a share of it is as
+much smaller in every count. Memory is the most that the process held; what is mapped from files is in it as far as it
+is in memory. Each method runs in a process of its own.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.made import AMAZON_TITLES_1_3M, Shape, made
+from xcmodels.checkpoint import load_model
+from xcmodels.corpus import Corpus
+from xcmodels.method import Mined, Round
+from xcmodels.methods import METHODS
+from xcmodels.presets import resolve
+from xcmodels.training import train_round
+
+METHODS_ASKED = ("astra", "unidec")
+DIM = 64
+
+
+def shape(percent: int) -> Shape:
+    """Return a share of LF-AmazonTitles-1.3M's shape."""
+    whole = AMAZON_TITLES_1_3M
+    return replace(whole, queries=whole.queries * percent // 100, labels=whole.labels * percent // 100)
+
+
+def epoch(name: str, corpus: Corpus, scratch: Path) -> dict[str, float]:
+    """Train one epoch of a method and mine for the next; return seconds of either, and GB."""
+    settings: Any = resolve(name, "cpu", {}).method
+    encoder = replace(settings.encoder, source="random", dim=DIM)
+    method = METHODS[name](replace(settings, encoder=encoder))
+    first = method.rounds()[0]
+    out = scratch / name
+    out.mkdir()
+    began = time.perf_counter()
+    train_round(method, method.build(corpus, first.stage, {}), corpus, Round(first.stage, 0, 0, 1), Mined(),
+                start=None, scratch=out / "steps", out=out)
+    trained = time.perf_counter()
+    held = _gb()
+    model = method.build(corpus, first.stage, {})
+    load_model(model, out)
+    mining = next(each for each in method.rounds() if each.mines)
+    mined = method.mine(method.vectors(model, corpus), corpus, mining)
+    return {"epoch s": trained - began, "GB": held, "refresh s": time.perf_counter() - trained,
+            "with refresh GB": _gb(), "recall %": mined.measured.get("recall", float("nan"))}
+
+
+def _gb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def main(percent: str = "100", *methods: str) -> None:
+    """Print one row a method."""
+    of = shape(int(percent))
+    print(f"{of.labels:,} labels, {of.queries:,} queries, d = {DIM}, {torch.get_num_threads()} threads")
+    with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
+        began = time.perf_counter()
+        made(Path(scratch) / "corpus", of)
+        print(f"made up in {time.perf_counter() - began:.0f} s", flush=True)
+        for name in methods or METHODS_ASKED:
+            child = [sys.executable, "-m", "benchmarks.bench_scale", "--of", name, scratch]
+            found = json.loads(subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout)
+            print(f"{name:<10}" + "".join(f"{about:>18} {value:>8.1f}" for about, value in found.items()), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--of"]:
+        print(json.dumps(epoch(sys.argv[2], Corpus(Path(sys.argv[3]) / "corpus"), Path(sys.argv[3]))))
+    else:
+        main(*sys.argv[1:])
