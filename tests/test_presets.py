@@ -148,12 +148,12 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
     ("m1.lr", "nan", "m1.lr: lr must be 0 or more, got nan"),
     ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),
     ("m1.refresh_from", "0", "m1.refresh_from must be at least 1"),
-    ("encoder.kind", "gru", "encoder.kind must be one of bag, transformer, got 'gru'"),
-    ("index", "flat", "index must be one of auto, exact, quantised, hnsw, got 'flat'"),
-    ("prepare.max_title", "0", "prepare.max_title must be at least 1, got 0"),
-    ("prepare.validation", "1", "prepare.validation must be at least 0 and below 1, got 1.0"),
-    ("prepare.leak_share", "2", "prepare.leak_share must be between 0 and 1, got 2.0"),
-    ("prepare.drift_fail", "nan", "prepare.drift_fail must be 0 or more, got nan"),
+    ("encoder.kind", "gru", "encoder.kind: kind must be one of bag, transformer, got 'gru'"),
+    ("index", "flat", "index: index must be one of auto, exact, quantised, hnsw, got 'flat'"),
+    ("prepare.max_title", "0", "prepare.max_title: max_title must be at least 1, got 0"),
+    ("prepare.validation", "1", "prepare.validation: validation must be at least 0 and below 1, got 1.0"),
+    ("prepare.leak_share", "2", "prepare.leak_share: leak_share must be between 0 and 1, got 2.0"),
+    ("prepare.drift_fail", "nan", "prepare.drift_fail: drift_fail must be 0 or more, got nan"),
 ])
 def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
     with pytest.raises(ValueError, match=said):

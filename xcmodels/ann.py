@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 KINDS = ("exact", "quantised", "hnsw")
+CHOICES = ("auto", *KINDS)        # what a setting may say
 MINED, ASKED = 200_000, 20_000    # labels searched exactly for crowds of queries in a refresh, for one query at a time
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _SCORED, _FEWEST = 4, 200         # labels of the best codes that are scored, for each that is wanted; in all, at least
@@ -34,7 +35,7 @@ def choose(kind: str, n_labels: int, limit: int = MINED) -> str:
     if kind == "auto":
         return "exact" if n_labels <= limit else "quantised"
     if kind not in KINDS:
-        raise ValueError(f"index kind must be auto, {', '.join(KINDS[:-1])} or {KINDS[-1]}, got {kind!r}")
+        raise ValueError(f"index must be one of {', '.join(CHOICES)}, got {kind!r}")
     return kind
 
 

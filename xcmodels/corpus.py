@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from xcmodels import limits
 from xcmodels.mapped import mapped
 from xcmodels.tokens import MINILM, Tokenizer, Tokens
 
@@ -32,6 +33,12 @@ class PrepareConfig:
     walks: bool = True            # walk the anchor graphs, where the data set has any
     leak_share: float = 0.01      # share of test queries whose text may stand in train too
     drift_fail: float = 0.25      # stability index of label frequencies, against the last run, that stops a run
+
+    def __post_init__(self) -> None:
+        limits.at_least(self, 1, "vocabulary", "max_title")
+        limits.at_least(self, 0, "max_content", "validation_max", "drift_fail")
+        limits.share(self, "leak_share")
+        limits.share(self, "validation", whole=False)
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,11 @@ def open_backend(source: str) -> Backend:
         return Backend.from_file(str(folder / "tokenizer.json"))
     if folder.exists():
         raise ValueError(f"{folder} holds no tokenizer.json; name a folder that does, or use prepare.tokenizer=learned")
-    return Backend.from_pretrained(source)
+    try:
+        return Backend.from_pretrained(source)
+    except Exception as error:    # of its own kinds, by where the fetching fails
+        raise ValueError(f"prepare.tokenizer {source!r} is neither a folder that holds tokenizer.json nor one that can "
+                         f"be fetched: {str(error).splitlines()[0]}") from error
 
 
 def learn_backend(texts: Iterable[str], size: int) -> Backend:

@@ -33,9 +33,12 @@ class EncoderConfig:
     batch: int = 4096           # texts encoded at once outside training
 
     def __post_init__(self) -> None:
+        limits.one_of(self, kind=("bag", "transformer"))
         limits.at_least(self, 1, "dim", "sums", "batch")
         limits.at_least(self, 0, "idf_power", "places")
         limits.share(self, "token_dropout", whole=False)
+        if self.kind == "transformer" and self.source == "random":
+            raise ValueError("source must name a folder or a hub id where kind is transformer, got 'random'")
         if self.kind == "bag" and self.sums > 1 and not self.places:
             raise ValueError(f"sums must be 1 where places is 0, got {self.sums}: nothing else tells them apart")
 
@@ -159,10 +162,8 @@ class Transformer(Trunk):
 def build_trunk(config: EncoderConfig, idf: np.ndarray) -> Trunk:
     """Build the trunk that `config` names; `idf` (2 * vocabulary,) weighs title then content tokens.
 
-    Raises ValueError for an unknown kind or a source whose vocabulary is not the tokenizer's.
+    Raises ValueError for a source that cannot be opened, or whose vocabulary is not the tokenizer's.
     """
-    if config.kind not in _BUILDERS:
-        raise ValueError(f"encoder.kind must be one of {', '.join(_BUILDERS)}, got {config.kind!r}")
     return _BUILDERS[config.kind](config, idf)
 
 
@@ -208,8 +209,6 @@ def _token_embeddings(source: str) -> torch.Tensor:
 
 
 def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
-    if config.source == "random":
-        raise ValueError("encoder.source=random is for encoder.kind=bag; name a folder or a hub id")
     model = _load(config.source)
     kept = model.config
     if len(idf) // 2 > kept.vocab_size:
@@ -230,7 +229,11 @@ def _load(source: str) -> Any:
 
     logging.disable_progress_bar()
     place = minilm_folder() if source == MINILM else source
-    return AutoModel.from_pretrained(str(place), local_files_only=Path(place).exists(), trust_remote_code=False)
+    try:
+        return AutoModel.from_pretrained(str(place), local_files_only=Path(place).exists(), trust_remote_code=False)
+    except OSError as error:
+        raise ValueError(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
+                         f"{str(error).splitlines()[0]}") from error
 
 
 _BUILDERS: dict[str, Callable[[EncoderConfig, np.ndarray], Trunk]] = {

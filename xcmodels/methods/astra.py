@@ -65,7 +65,7 @@ class AstraConfig(mining.Schedule):
         limits.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "hard", "uniform", "ahead", "dim")
         limits.share(self, "dropout", "momentum", "weight_decay", whole=False)
         limits.one_of(self, decay=("linear", "cosine"), negatives=("both", "random", "hard", "curriculum"),
-                      source=("classifier", "encoder"), start=("label", "random"))
+                      source=("classifier", "encoder"), start=("label", "random"), index=ann.CHOICES)
         if self.hard + self.uniform < 1:
             raise ValueError("hard + uniform must be at least 1, got 0: there is nothing to push a query from")
         if self.label_lr * self.weight_decay >= 1:

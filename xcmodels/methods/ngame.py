@@ -60,6 +60,7 @@ class NgameConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        limits.one_of(self, index=ann.CHOICES)
         if self.m1.refresh_from < 1:
             raise ValueError("m1.refresh_from must be at least 1, got 0: clusters come from a trained encoder")
 

@@ -77,6 +77,7 @@ class SiamesexmlConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        limits.one_of(self, index=ann.CHOICES)
         limits.at_least(self, 1, "shortlist", "mined", "positives", "partitions")
         limits.at_least(self, 0, "power", "token_lr")
         limits.share(self, "centroid")

@@ -69,7 +69,7 @@ class UnidecConfig(mining.ClusterSchedule):
         limits.share(self, "balance", "symmetric")
         limits.share(self, "dropout", whole=False)
         limits.one_of(self, decay=("linear", "cosine"), loss=tuple(LOSSES), head=("residual", "tanh", "unit"),
-                      serve=("both", "encoder", "classifier"))
+                      serve=("both", "encoder", "classifier"), index=ann.CHOICES)
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
         if self.dim and self.head != "tanh":

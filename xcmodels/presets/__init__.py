@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
-from xcmodels import limits
 from xcmodels.corpus import PrepareConfig
 from xcmodels.presets.astra import ASTRA, RENEE
 from xcmodels.presets.ngame import NGAME
@@ -33,25 +32,7 @@ def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
     paths = {tuple((key if key.startswith("prepare.") else f"method.{key}").split(".")): (key, value)
              for key, value in overrides.items()}
     settings: Settings = _changed(PRESETS[method][preset].settings(), paths)
-    _check(settings)
     return settings
-
-
-def _check(settings: Settings) -> None:
-    """Raise ValueError for what would be refused, or do harm, once it is used: minutes or hours later."""
-    from xcmodels.ann import KINDS
-
-    for key, value in flat(settings).items():
-        known = {"kind": ("bag", "transformer"), "index": ("auto", *KINDS)}.get(key.rpartition(".")[2])
-        if known and value not in known:
-            raise ValueError(f"{key} must be one of {', '.join(known)}, got {value!r}")
-    try:
-        limits.at_least(settings.prepare, 1, "vocabulary", "max_title")
-        limits.at_least(settings.prepare, 0, "max_content", "validation_max", "drift_fail")
-        limits.share(settings.prepare, "leak_share")
-        limits.share(settings.prepare, "validation", whole=False)
-    except ValueError as error:
-        raise ValueError(f"prepare.{error}") from None
 
 
 def flat(settings: Settings) -> dict[str, Any]:
