@@ -98,6 +98,15 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
 
 
 @dataclass(frozen=True)
+class _Taken:
+    """A step that was taken, its loss still on the device."""
+
+    step: int
+    rows: np.ndarray
+    loss: torch.Tensor
+
+
+@dataclass(frozen=True)
 class _Loop:
     method: Method
     model: Model
@@ -111,19 +120,27 @@ class _Loop:
         """Train from `position` to the end of its epoch, moving `position` along."""
         order = self.method.order(self.corpus, self.round_, self.mined, position.epoch)
         steps = self.stage.steps_an_epoch(len(order))
-        saved = time.monotonic()
+        saved, unread = time.monotonic(), deque[_Taken]()
+
+        def read(most: int = 0) -> None:
+            while len(unread) > most:
+                self.read(unread.popleft(), position, steps, watch)
+
         for rows, batch in self.batches(order, position.epoch, range(position.step, steps)):
             done = position.epoch * steps + position.step
-            position.loss += (loss := self.step(rows, batch, position, self.stage.rate(done, len(order))))
+            loss = self.step(rows, batch, position, self.stage.rate(done, len(order)))
+            unread.append(_Taken(position.step, rows, loss))
             position.step += 1
-            if together.rank() == 0:
-                watch.report(Progress(self.stage.name, position.epoch, done + 1, self.stage.epochs * steps, loss))
+            # An accelerator is given its next step before this process waits for the loss of the last.
+            read(0 if device().type == "cpu" else 1)
             stopping, due = together.agreed(device(), watch.stop(), time.monotonic() - saved > watch.save_every)
             if stopping or due:
+                read()
                 checkpoints.save(position, self.model, self.optimisers)
                 saved = time.monotonic()
             if stopping:
                 raise Interrupted(f"saved at step {done + 1} of {self.stage.epochs * steps} of {self.stage.name}")
+        read()
         metrics = {"epoch": float(position.epoch), "loss": position.loss / steps}
         position.epochs = [*(position.epochs or []), metrics]
         position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
@@ -148,16 +165,27 @@ class _Loop:
         """Return what the draws of a step are keyed by."""
         return "batch", self.stage.name, epoch, step
 
-    def step(self, rows: np.ndarray, batch: Batch, position: Position, factor: float) -> float:
-        """Take one optimiser step on the batch of `rows` and return its loss."""
+    def step(self, rows: np.ndarray, batch: Batch, position: Position, factor: float) -> torch.Tensor:
+        """Take one optimiser step on the batch of `rows` and return its loss, on the device."""
         seeds.seed_torch(self.method.seed, *self._of(position.epoch, position.step))
         terms = self.method.loss(self.model, batch.to(device()), self.stage.name)
         loss = torch.stack(list(terms.values())).sum()
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"loss is {value} at {self.stage.name} epoch {position.epoch} step {position.step} "
-                f"(training rows {rows[:5].tolist()}...); lower {self.stage.name}'s learning rate or check the batch")
         loss.backward()
         self.optimisers.step(factor)
-        return value
+        return loss.detach()
+
+    def read(self, taken: _Taken, position: Position, steps: int, watch: Watch) -> None:
+        """Add the loss of one of an epoch's `steps` to the epoch's, and tell of it; refuse one that is not finite.
+
+        Nothing is saved before the last step's loss was read, so that the newest checkpoint is a good one.
+        """
+        value = float(taken.loss)
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"loss is {value} at {self.stage.name} epoch {position.epoch} step {taken.step} "
+                f"(training rows {taken.rows[:5].tolist()}...); lower {self.stage.name}'s learning rate or check the "
+                "batch")
+        position.loss += value
+        if together.rank() == 0:
+            done = position.epoch * steps + taken.step + 1
+            watch.report(Progress(self.stage.name, position.epoch, done, self.stage.epochs * steps, value))
