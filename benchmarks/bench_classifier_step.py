@@ -1,6 +1,6 @@
 """What does ASTRA's classifier step cost as labels multiply, against a step over all of them? (ASTRA, Tables 3 and 4)
 
-    python benchmarks/bench_classifier_step.py [dim] [labels ...]
+    python -m benchmarks.bench_classifier_step [dim] [labels ...]
 
 A step here is what the encoder is no part of: gather the rows of the batch's labels, score, binary cross-entropy,
 backward, SGD on the rows. Over all labels it is a dense matrix product and dense SGD. Memory is what a step adds.

@@ -1,6 +1,6 @@
 """How fast is each kind of index, and what does it miss? Clusters with as much noise as signal are the hard case.
 
-    python benchmarks/bench_search.py [labels] [queries]
+    python -m benchmarks.bench_search [labels] [queries]
 """
 
 import sys

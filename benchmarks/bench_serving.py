@@ -1,6 +1,6 @@
 """How long does `/predict` take for one text, with 20 clients that ask at once, or 50 times a second together?
 
-    python benchmarks/bench_serving.py HOME [MODEL] [seconds]
+    python -m benchmarks.bench_serving HOME [MODEL] [seconds]
 """
 
 import asyncio
