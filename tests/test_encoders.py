@@ -202,11 +202,13 @@ def test_a_bag_through_a_folder(idf, texts, tmp_path):
     again.train()(texts, QUERY).sum().backward()
 
 
-def test_kinds_and_sources_that_do_not_exist(idf):
-    with pytest.raises(ValueError, match="bag, transformer, got 'bags'"):
-        build_encoder(replace(BAG, kind="bags"), idf, 0)
-    with pytest.raises(ValueError, match=r"source=random is for encoder\.kind=bag"):
-        build_encoder(EncoderConfig(kind="transformer", source="random"), idf, 0)
+def test_kinds_and_sources_that_do_not_exist(idf, tmp_path):
+    with pytest.raises(ValueError, match="kind must be one of bag, transformer, got 'bags'"):
+        replace(BAG, kind="bags")
+    with pytest.raises(ValueError, match="a folder or a hub id where kind is transformer, got 'random'"):
+        EncoderConfig(kind="transformer", source="random")
+    with pytest.raises(ValueError, match=r"encoder\.source '.*' is neither a folder of a model nor one that can be"):
+        build_encoder(replace(BAG, source=str(tmp_path)), idf, 0)
 
 
 def test_encoding_a_side_in_parts(tmp_path):

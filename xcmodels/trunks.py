@@ -231,7 +231,7 @@ def _load(source: str) -> Any:
     place = minilm_folder() if source == MINILM else source
     try:
         return AutoModel.from_pretrained(str(place), local_files_only=Path(place).exists(), trust_remote_code=False)
-    except OSError as error:
+    except (OSError, ValueError) as error:    # the latter of a folder that holds no model
         raise ValueError(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
                          f"{str(error).splitlines()[0]}") from error
 
