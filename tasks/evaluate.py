@@ -45,10 +45,12 @@ def evaluate(seed: int, job: Job) -> None:
 
 
 def _recalls(retriever: Retriever, corpus: Corpus, seed: int) -> dict[str, float]:
-    """Return each index's recall@100 against exact search over the vectors it holds, in percent."""
+    """Return the share of the 100 exact nearest among what each index comes up with for as many, in percent."""
     test = corpus.sides["test"]
     rows = np.sort(seeds.generator(seed, "index recall").permutation(len(test))[:SAMPLE])
     queries = encode_all(retriever.encoder, test, QUERY, rows=rows)
-    return {f"index/{name}/recall/{DEPTH}": 100 * ann.recall(index, index.vectors, queries[:, :index.dim], DEPTH)
-            for name, index in retriever.indexes.items()}
+    return {f"index/{name}/recall/{DEPTH}":
+            100 * ann.recall(each.nearest(queries, retriever.facts["shortlist"], DEPTH), each.index.vectors,
+                             queries[:, :each.index.dim], DEPTH)
+            for name, each in retriever.proposers.items()}
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests import oracles
 from xcmodels import ann
-from xcmodels.ann import build, choose, load, recall
+from xcmodels.ann import build, choose, load, pair_scores, recall
 
 
 def whole_numbers(seed, labels, queries, dim=6):
@@ -52,7 +52,7 @@ def test_quantised_finds_nearly_all_with_their_exact_scores_whoever_is_asked_bes
     vectors = centres[rng.integers(300, size=5000)] + 0.5 * rng.standard_normal((5000, dim), np.float32)
     queries = rng.standard_normal((70, dim), np.float32)
     index = build(vectors, "quantised")
-    assert recall(index, vectors, queries, k=20) > 0.97
+    assert recall(index.search(queries, 20)[1], vectors, queries, k=20) > 0.97
     scores, ids = index.search(queries, 20)
     assert np.allclose(scores, np.einsum("qd,qkd->qk", queries, vectors[ids]), atol=1e-4)
     assert (np.diff(scores, axis=1) <= 0).all()
@@ -97,22 +97,53 @@ def test_hnsw_finds_most_and_recall_sees_what_it_misses():
     vectors = rng.standard_normal((3000, 16), np.float32) * rng.uniform(0.5, 2, (3000, 1)).astype(np.float32)
     queries = rng.standard_normal((50, 16), np.float32)
     good, poor = build(vectors, "hnsw"), build(vectors, "hnsw", m=2, ef_construction=2, ef_search=1)
-    assert recall(build(vectors, "exact"), vectors, queries) == 1
-    assert recall(good, vectors, queries) > 0.95
-    assert recall(poor, vectors, queries, k=1) < 0.8
     hasty = replace(good, ef_search=1)
-    assert recall(hasty, vectors, queries, k=1) < recall(good, vectors, queries, k=1)
+
+    def found(index, k):
+        return recall(index.search(queries, k)[1], vectors, queries, k)
+
+    assert found(build(vectors, "exact"), 100) == 1
+    assert found(good, 100) > 0.95
+    assert found(poor, 1) < 0.8
+    assert found(hasty, 1) < found(good, 1)
     assert (hasty.search(queries, 50)[1] >= 0).all()  # ef_search below k would find no more than itself
     scores, ids = good.search(queries, 10)
     assert np.allclose(scores, np.einsum("qd,qkd->qk", queries, vectors[ids]), atol=1e-4)
 
 
-def test_recall_counts_shared_ids(monkeypatch):
-    # the -1 of the second row must not count as label 3 of the first
-    answers = {"exact": [[0, 1, 3], [2, 1, 0]], "hnsw": [[2, 1, 0], [0, 1, -1]]}
-    index = build(np.eye(4, dtype=np.float32), "hnsw")
-    monkeypatch.setattr(ann.Index, "search", lambda self, queries, k: (None, np.array(answers[self.kind])))
-    assert recall(index, np.eye(4), np.ones((2, 4)), k=3) == pytest.approx((2 / 3 + 2 / 3) / 2)
+def test_recall_counts_the_exact_nearest_that_were_found():
+    # of [3, 2, 1, 0] and [0, 1, 2, 3] by rising score; the -1 of the second row must not count as label 3 of the first
+    vectors, queries = np.array([[3, 0], [2, 1], [1, 2], [0, 3]], np.float32), np.eye(2, dtype=np.float32)
+    assert recall(np.array([[0, 1, 3], [3, 0, -1]]), vectors, queries, k=3) == pytest.approx((2 / 3 + 1 / 3) / 2)
+    assert recall(np.array([[0, 1, 3, 2], [1, 2, 0, 3]]), vectors, queries, k=2) == 1    # more were proposed
+
+
+@pytest.mark.parametrize("kind", ann.KINDS)
+def test_what_is_proposed_holds_the_nearest_and_nothing_left_out(kind):
+    rng = np.random.default_rng(3)
+    vectors, queries = rng.standard_normal((3000, 16), np.float32), rng.standard_normal((40, 16), np.float32)
+    index, gone = build(vectors, kind), np.arange(0, 3000, 7)
+    assert recall(index.propose(queries, index.reach(50)), vectors, queries, k=50) > 0.97
+    found = index.propose(queries, 60, gone)
+    assert found.shape == (40, 60) and (found >= 0).all() and not np.isin(found, gone).any()
+    assert all(len(set(row)) == 60 for row in found.tolist())
+    everything = index.propose(queries, 3001)
+    assert (np.sort(everything, axis=1)[:, 1:] == np.arange(3000)).all() or kind == "hnsw"
+    with pytest.raises(ValueError, match="query 0 is not finite"):
+        index.propose(queries * np.nan, 5)
+
+
+def test_pair_scores_of_vectors_that_are_part_of_longer_ones():
+    rng = np.random.default_rng(4)
+    whole, queries = rng.standard_normal((50, 12), np.float32), rng.standard_normal((5, 4), np.float32)
+    rows, labels = rng.integers(5, size=30), rng.integers(50, size=30)
+    for part in (slice(4), slice(8, 12), slice(5, 9)):
+        wanted = (queries[rows].astype(float) * whole[labels, part]).sum(1)
+        assert pair_scores(queries, whole[:, part], rows, labels) == pytest.approx(wanted, abs=1e-5)
+    odd = whole[:, :5]    # no whole number of them from one row to the next
+    assert pair_scores(whole[:5, :5], odd, rows, labels) == pytest.approx((odd[rows] * odd[labels]).sum(1), abs=1e-5)
+    with pytest.raises(IndexError, match="name one beyond"):
+        pair_scores(queries, whole[:, :4], rows, labels + 40)
 
 
 @pytest.mark.parametrize("kind", ann.KINDS)
@@ -155,7 +186,7 @@ def test_choice_of_kind():
     assert [choose("auto", n) for n in (200_000, 200_001)] == ["exact", "quantised"]
     assert choose("hnsw", 3) == "hnsw" and choose("exact", 10**7) == "exact"
     assert [build(np.eye(12, dtype=np.float32), limit=limit).kind for limit in (12, 11)] == ["exact", "quantised"]
-    with pytest.raises(ValueError, match="must be auto, exact, quantised or hnsw, got 'ivf'"):
+    with pytest.raises(ValueError, match="must be one of auto, exact, quantised, hnsw, got 'ivf'"):
         choose("ivf", 3)
 
 
@@ -173,8 +204,8 @@ def test_what_cannot_be_meant_is_refused():
         build(vectors)
     with pytest.raises(ValueError, match="label vectors must be"):
         build(vectors[0])
-    with pytest.raises(ValueError, match="9 vectors, an index of 10"):
-        recall(index, vectors[:9], whole_numbers(3, 10, 2)[1])
+    with pytest.raises(ValueError, match="what was found for 1"):
+        recall(np.zeros((1, 1), np.int64), vectors, whole_numbers(3, 10, 2)[1])
 
 
 @pytest.mark.parametrize("kind", ann.KINDS)

@@ -12,7 +12,7 @@ import torch
 
 from tests.toy import toy_config, trained
 from xcmodels import ann
-from xcmodels.combine import FusionConfig, fit_fusion, pair_scores
+from xcmodels.combine import FusionConfig, fit_fusion
 from xcmodels.corpus import Corpus, Texts
 from xcmodels.fusion import fit_trees
 from xcmodels.methods.ngame import Ngame
@@ -125,7 +125,8 @@ def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_the
     assert np.array_equal(fusion.frequencies, counts[1])
     assert fusion.centroids == pytest.approx(mean[1], abs=1e-6)
     before, after = (CorpusWords(corpus).labels(held_out) for held_out in (False, True))
-    assert (fusion.words.labels != after.labels).nnz == 0 < (before.labels != after.labels).nnz
+    assert np.array_equal(fusion.words.weights, after.weights) and np.array_equal(fusion.words.ids, after.ids)
+    assert not np.array_equal(before.ids, after.ids)
     tokens = corpus.sides["train"].tokens(held)
     asked = [(row, label) for row in held for label in range(60)
              if counts[0, label] and label not in corpus.filters["train"][int(row)]]
@@ -255,14 +256,7 @@ def test_candidates_of_two_indexes_are_a_union():
     assert [sorted(row[row >= 0].tolist()) for row in few] == [[0, 1]] * 6
 
 
-@pytest.mark.parametrize("rows", [[4, 2, 2, 0, 1, 0, 3, 4, 4, 4, 1, 0] * 2, [0] * 11 + [3] * 6 + [1] * 7, []])
-def test_pair_scores_in_chunks_and_by_query(rows):
-    rng = np.random.default_rng(0)
-    queries, matrix = rng.normal(size=(5, 3)).astype(np.float32), rng.normal(size=(8, 3)).astype(np.float32)
-    rows, labels = np.array(rows, np.int64), rng.integers(0, 8, len(rows))
-    wanted = [float(queries[r] @ matrix[c]) for r, c in zip(rows, labels, strict=True)]
-    for chunk in (1, 7, 100):
-        assert pair_scores(queries, matrix, rows, labels, chunk) == pytest.approx(wanted, abs=1e-5)
+
 
 
 def test_equal_scores_come_by_label_and_padding_last(retriever):

@@ -1,12 +1,14 @@
 """Nearest labels by inner product: exact search, and two faster kinds for many labels.
 
 - exact: every label is scored, a block of labels and a batch of queries at a time.
-- quantised: codes of 4 bits a dimension, or for two, are scanned in the processor's registers (faiss' fast scan), and
-  the labels of the best codes, four for each that is wanted, are scored exactly.
+- quantised: codes of 4 bits a dimension, or for two, are scanned in the processor's registers (faiss' fast scan); the
+  labels of the best codes are proposed to whoever scores them, or scored exactly, four for each that is wanted.
 - hnsw: a graph of neighbours is walked, which alone costs less than in proportion to the labels; slow to build.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,9 @@ KINDS = ("exact", "quantised", "hnsw")
 CHOICES = ("auto", *KINDS)        # what a setting may say
 MINED, ASKED = 200_000, 20_000    # labels searched exactly for crowds of queries in a refresh, for one query at a time
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
-_SCORED, _FEWEST = 4, 200         # labels of the best codes that are scored, for each that is wanted; in all, at least
+_PROPOSED, _SCORED = 2, 4         # labels of the best codes that are proposed, or scored, for each that is wanted
+_FEWEST = 100                     # in all, at least
+_TOGETHER = 64                    # labels whose codes are scanned at once: of many queries, 0.7 of what 32 take
 _SINGLY = 128                     # dimensions up to which each has a code of its own
 _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 _GATHERED = 1 << 20               # numbers of label vectors gathered at once to be scored: 4 MB
@@ -64,10 +68,7 @@ class Index:
         fewer), the rest is -1 and -inf. Equal scores come by rising id, but for HNSW's.
         Raises ValueError for a wrong shape, k below 1 and for queries that are not finite.
         """
-        queries = np.ascontiguousarray(queries, dtype=np.float32)
-        if queries.ndim != 2 or queries.shape[1] != self.dim or k < 1:
-            raise ValueError(f"need queries (n, {self.dim}) and k >= 1, got {queries.shape} and k = {k}")
-        _need_finite(queries, "query")
+        queries = self._asked(queries, k)
         scores, ids = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int64)
         depth = min(k, len(self) - len(without))
         if depth > 0 and len(queries):
@@ -75,6 +76,36 @@ class Index:
             scores[:, :depth], ids[:, :depth] = search(queries, depth, without)
             scores[ids < 0] = -np.inf
         return scores, ids
+
+    def reach(self, k: int) -> int:
+        """Return how many labels to propose so that nearly all of a query's k nearest are among them."""
+        return max(_PROPOSED * k, _FEWEST) if k and self.kind == "quantised" else k
+
+    def propose(self, queries: np.ndarray, k: int, without: np.ndarray = NOTHING) -> np.ndarray:
+        """Return labels that seem the nearest, int64 (n, k), as `search` would, but neither scored nor in order.
+
+        For who scores them anyway: what `search` does beyond finding the best codes takes as long as that. Raises
+        ValueError as `search` does.
+        """
+        if self.kind != "quantised" or self._few(depth := k + len(without)):
+            return self.search(queries, k, without)[1]
+        found = self.held.search(self._asked(queries, k), depth)[1]
+        if not len(without):
+            return found
+        found[np.isin(found, without)] = -1
+        return np.take_along_axis(found, np.argsort(found < 0, axis=1, kind="stable")[:, :k], 1)
+
+    def _asked(self, queries: np.ndarray, k: int) -> np.ndarray:
+        """Return queries as they are searched with; raise as `search` does."""
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if queries.ndim != 2 or queries.shape[1] != self.dim or k < 1:
+            raise ValueError(f"need queries (n, {self.dim}) and k >= 1, got {queries.shape} and k = {k}")
+        _need_finite(queries, "query")
+        return queries
+
+    def _few(self, depth: int) -> bool:
+        """Whether the labels are too few for codes: faiss leaves out some of the worst."""
+        return 2 * depth > len(self)
 
     def _search_exact(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Search block by block, label blocks outside, so that a mapped file is read once; k labels are there."""
@@ -96,7 +127,7 @@ class Index:
     def _search_quantised(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Score exactly what has the best codes; each query by itself, so that its neighbours change no digit."""
         depth = max(_SCORED * k, _FEWEST) + len(without)
-        if 2 * depth > len(self):    # faiss leaves out some of the worst
+        if self._few(depth):
             return self._search_exact(queries, k, without)
         scores, ids = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         none = np.append(without, -1)
@@ -171,7 +202,7 @@ def _codes(vectors: np.ndarray) -> Any:
     import faiss
 
     d = vectors.shape[1]
-    codes = faiss.IndexPQFastScan(d, d if d <= _SINGLY or d % 2 else d // 2, 4, faiss.METRIC_INNER_PRODUCT)
+    codes = faiss.IndexPQFastScan(d, d if d <= _SINGLY or d % 2 else d // 2, 4, faiss.METRIC_INNER_PRODUCT, _TOGETHER)
     codes.pq.cp.min_points_per_centroid = 1    # few vectors are repeated below; a warning would say what is known
     if len(vectors):
         codes.train(np.resize(vectors, (max(len(vectors), 2 ** codes.nbits), d)))
@@ -196,12 +227,8 @@ def with_rows(index: Index, rows: np.ndarray, vectors: np.ndarray) -> Index:
     _need_finite(vectors, "label vector")
     # One that is mapped cannot grow; a copy can.
     graph = faiss.deserialize_index(faiss.serialize_index(index.held))
-    threads = faiss.omp_get_max_threads()
-    try:
-        faiss.omp_set_num_threads(1)
+    with alone():
         graph.add(np.ascontiguousarray(vectors, dtype=np.float32))
-    finally:
-        faiss.omp_set_num_threads(threads)
     return _of_graph(graph, index.ef_search)
 
 
@@ -240,19 +267,58 @@ def load(folder: Path) -> Index:
     return index
 
 
-def recall(index: Index, exact_vectors: np.ndarray, queries: np.ndarray, k: int = 100) -> float:
-    """Return the share, 0 to 1, of each query's k exact neighbours that the index finds, averaged over queries.
+def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return queries[rows] . matrix[labels], (p,) float32; queries (n, d), matrix (L, d) float32.
 
-    `exact_vectors` are the very vectors that the index holds: classifier weights are not unit length, and recall on
-    normalised ones says little. Raises ValueError where their number differs, and where there is nothing to find.
+    Nothing is gathered first, and a pair's score is the same whatever stands beside it. Raises IndexError for a row or
+    label that there is none of.
     """
-    if len(exact_vectors) != len(index) or not len(index) or not len(queries):
-        sizes = f"{len(exact_vectors)} vectors, an index of {len(index)} and {len(queries)} queries"
-        raise ValueError(f"recall needs the vectors that the index holds and some queries, got {sizes}")
-    k = min(k, len(index))
-    wanted, found = Index("exact", exact_vectors).search(queries, k)[1], index.search(queries, k)[1]
-    row = np.arange(len(queries))[:, None] * len(index)
+    import faiss
+
+    if len(rows) and not (rows.max() < len(queries) and labels.min() >= 0 and labels.max() < len(matrix)):
+        raise IndexError(f"pairs of {len(queries)} queries and {len(matrix)} vectors name one beyond those")
+    out, dim = np.empty(len(rows), dtype=np.float32), matrix.shape[1]
+    apart, rest = divmod(matrix.strides[0], matrix.itemsize * dim)
+    if rest or matrix.strides[1] != matrix.itemsize:    # not whole vectors from one row to the next
+        matrix, apart = np.ascontiguousarray(matrix), 1
+    queries, rows = np.ascontiguousarray(queries, np.float32), np.ascontiguousarray(rows, np.int64)
+    labels = np.ascontiguousarray(labels if apart == 1 else labels * apart, np.int64)
+    faiss.pairwise_indexed_inner_product(    # type: ignore[attr-defined]
+        dim, len(rows), faiss.swig_ptr(queries), faiss.swig_ptr(rows),
+        faiss.cast_integer_to_float_ptr(matrix.__array_interface__["data"][0]),
+        faiss.swig_ptr(labels), faiss.swig_ptr(out))
+    return out
+
+
+def recall(found: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int = 100) -> float:
+    """Return the share, 0 to 1, of each query's k exact neighbours among labels `found` (n, S), averaged over queries.
+
+    `vectors` are the very vectors that the index holds: classifier weights are not unit length, and recall on
+    normalised ones says little. Raises ValueError where there is nothing to find.
+    """
+    if not len(vectors) or not len(queries) or len(found) != len(queries):
+        sizes = f"{len(vectors)} vectors, {len(queries)} queries and what was found for {len(found)}"
+        raise ValueError(f"recall needs vectors, and for each of some queries what was found, got {sizes}")
+    wanted = Index("exact", vectors).search(queries, min(k, len(vectors)))[1]
+    row = np.arange(len(queries))[:, None] * len(vectors)
     return float(np.isin(wanted + row, (found + row)[found >= 0]).mean())
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let faiss work in this thread alone, where others search beside it or there is too little to do to share it.
+
+    Its threads spin while they wait for work, and torch's, which are others, wait for the cores that they spin on: on
+    two cores one of three queries took 3 ms.
+    """
+    import faiss
+
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(threads)
 
 
 def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

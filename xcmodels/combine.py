@@ -8,14 +8,13 @@ who asks why a label was predicted.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from xcmodels import limits
-from xcmodels.ann import Index, put
+from xcmodels.ann import Index, pair_scores, put
 from xcmodels.centroids import label_centroids
 from xcmodels.corpus import Corpus
 from xcmodels.fusion import RegressionTrees, fit_trees
@@ -23,7 +22,6 @@ from xcmodels.mapped import mapped
 from xcmodels.tokens import Tokens
 from xcmodels.words import CorpusWords, LabelWords
 
-TOGETHER = 8    # labels of a query, on average, from which each query is scored by itself
 ENCODER, CLASSIFIER, SIMILAR, WORDS, TREES = "encoder", "classifier", "similar texts", "words", "trees"
 
 
@@ -312,25 +310,6 @@ class CentroidMix:
 
 KINDS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {
     each.kind: each for each in (InnerProduct, TreeFusion, CentroidMix)}
-
-
-def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, labels: np.ndarray,
-                chunk: int = 1 << 16) -> np.ndarray:
-    """Return queries[rows] . matrix[labels], (p,) float32.
-
-    A query is scored by itself where its labels stand together, which reads it once; else `chunk` pairs are gathered at
-    a time.
-    """
-    out = np.empty(len(rows), dtype=np.float32)
-    firsts = np.flatnonzero(np.diff(rows, prepend=-1))
-    if TOGETHER * len(firsts) <= len(rows):
-        for start, end in pairwise([*firsts.tolist(), len(rows)]):
-            out[start:end] = matrix[labels[start:end]] @ queries[rows[start]]
-        return out
-    for start in range(0, len(rows), chunk):
-        part = slice(start, start + chunk)
-        out[part] = np.einsum("pd,pd->p", queries[rows[part]], matrix[labels[part]])
-    return out
 
 
 def _total(parts: Mapping[str, np.ndarray]) -> np.ndarray:

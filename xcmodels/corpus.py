@@ -102,7 +102,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Texts:
-    """n strings kept as UTF-8 bytes on disk, read one by one."""
+    """n strings kept as UTF-8 bytes on disk, of which some are read at a time."""
 
     bytes: Ragged
 
@@ -111,6 +111,12 @@ class Texts:
 
     def __getitem__(self, row: int) -> str:
         return self.bytes[row].tobytes().decode()
+
+    def take(self, rows: np.ndarray) -> list[str]:
+        """Return the strings of `rows` (m,), in a fraction of the time that one by one takes."""
+        values, lengths = self.bytes.take(rows)
+        whole, ends = values.tobytes(), np.cumsum(lengths).tolist()
+        return [whole[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
 
     @staticmethod
     def save(folder: Path, name: str, texts: list[str]) -> None:

@@ -95,7 +95,7 @@ def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: s
         negatives[rows] = hard_negatives(labels, queries, corpus, rows, round_.negatives)
         drawn = seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:ASKED]
         measured["recall"] = 100.0 if labels.kind == "exact" else 100 * ann.recall(
-            labels, labels.vectors, queries[drawn], round_.negatives)
+            labels.search(queries[drawn], round_.negatives)[1], labels.vectors, queries[drawn], round_.negatives)
     return Mined(clusters, negatives, measured=measured)
 
 

@@ -8,7 +8,9 @@ are predicted no more) and `retriever.json`. What is large is mapped on load.
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,8 @@ from xcmodels.encoders import QUERY, Encoder, load_encoder, save_encoder
 from xcmodels.explain import Examples, Explained, Near, save_examples
 from xcmodels.tokens import Tokenizer, Tokens
 
-FORMAT = 6
+FORMAT = 7
+BLOCK = 64         # texts ranked by one thread at a time: what it gathers for them stays in cache
 NEIGHBOURS = 5     # labels that a shortlist has room for, a training query that proposes its own
 
 
@@ -46,15 +49,27 @@ class Proposer:
     labels: Ragged | None = None     # of each vector of the index; None = its rows are the labels
     removed: np.ndarray = field(default_factory=lambda: ann.NOTHING)    # ids of labels that are not proposed
 
-    def __call__(self, queries: np.ndarray, shortlist: int) -> np.ndarray:
-        """Return up to `shortlist` labels of each query (n, width), best first, as (n, S) int64, -1 for none."""
+    def nearest(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
+        """Return what the index comes up with for queries (n, width): rows of its vectors, (n, S) int64, -1 for none.
+
+        Labels are `shortlist`, or as many as it takes for the k nearest to be among them; queries are k.
+        """
         queries = queries[:, :self.index.dim]
         if self.labels is None:
-            return self.index.search(queries, shortlist, self.removed)[1]
-        near = self.index.search(queries, max(1, shortlist // NEIGHBOURS))[1]
+            return self.index.propose(queries, max(shortlist, self.index.reach(k)), self.removed)
+        return self.index.search(queries, max(k, 1))[1]
+
+    def __call__(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
+        """Return labels proposed for each query (n, width), (n, S) int64, -1 for none.
+
+        They are `shortlist`, or as many as it takes for the k nearest labels of the index to be among them.
+        """
+        if self.labels is None:
+            return self.nearest(queries, shortlist, k)
+        near = self.nearest(queries, shortlist, max(shortlist, k) // NEIGHBOURS)
         found, lengths = self.labels.take(near[near >= 0])
         a_query = np.bincount(np.nonzero(near >= 0)[0], weights=lengths, minlength=len(near)).astype(np.int64)
-        proposed = padded(found, a_query)[:, :shortlist]
+        proposed = padded(found, a_query)[:, :max(shortlist, k)]
         return np.where(np.isin(proposed, self.removed), -1, proposed) if len(self.removed) else proposed
 
     def save(self, folder: Path) -> None:
@@ -70,9 +85,9 @@ class Proposer:
         return cls(ann.load(folder), Ragged.load(folder, "labels") if there else None, removed)
 
 
-def candidates(proposers: Iterable[Proposer], queries: np.ndarray, shortlist: int) -> np.ndarray:
-    """Return the union of every index's best `shortlist` labels a query, (n, S) int64, -1 for a repetition."""
-    ids = np.sort(np.concatenate([propose(queries, shortlist) for propose in proposers], axis=1), axis=1)
+def candidates(proposers: Iterable[Proposer], queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
+    """Return the union of what every index proposes for a query, (n, S) int64, rising; -1 for a repetition."""
+    ids = np.sort(np.concatenate([propose(queries, shortlist, k) for propose in proposers], axis=1), axis=1)
     ids[:, 1:][ids[:, 1:] == ids[:, :-1]] = -1
     return ids
 
@@ -118,10 +133,23 @@ class Retriever:
     def search(self, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids (n, k) int64, scores (n, k) float32) of n query texts, best first, -1 / -inf padded."""
         queries = self.embed(tokens)
-        found = candidates(self.proposers.values(), queries, max(self.facts["shortlist"], k))
-        ids, scores = best_of(found, self.combine(queries, found, tokens), k)
-        room = (0, 0), (0, k - ids.shape[1])
-        return np.pad(ids, room, constant_values=-1), np.pad(scores, room, constant_values=-np.inf)
+        blocks = [slice(start, start + BLOCK) for start in range(0, len(tokens), BLOCK)]
+        if len(blocks) <= 1:
+            return self._rank(queries, tokens, k)
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            ranked = list(pool.map(lambda block: self._rank(queries[block], tokens.part(block), k), blocks))
+        ids, scores = zip(*ranked, strict=True)
+        return np.concatenate(ids), np.concatenate(scores)
+
+    def _rank(self, queries: np.ndarray, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `search` does for a block of texts, whose vectors are `queries`."""
+        with ann.alone():
+            found = candidates(self.proposers.values(), queries, self.facts["shortlist"], k)
+            ids, scores = best_of(found, self.combine(queries, found, tokens), k)
+        if (missing := k - ids.shape[1]) > 0:
+            room = (0, 0), (0, missing)
+            ids, scores = np.pad(ids, room, constant_values=-1), np.pad(scores, room, constant_values=-np.inf)
+        return ids, scores
 
     def search_side(self, side: Side, k: int, rows: np.ndarray | None = None,
                     chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
@@ -144,8 +172,10 @@ class Retriever:
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         ids, scores = self.search(self.tokenizer(texts, contents), min(k, len(self)))
-        return [[Label(int(i), self.uids[i], self.titles[i], round(float(s), 6)) for i, s in zip(row, of, strict=True)
-                 if i >= 0] for row, of in zip(ids, scores, strict=True)]
+        there = ids >= 0
+        labels = map(Label, ids[there].tolist(), self.uids.take(ids[there]), self.titles.take(ids[there]),
+                     (round(score, 6) for score in scores[there].tolist()))
+        return [list(islice(labels, count)) for count in there.sum(1).tolist()]
 
     def explain(self, text: str, labels: Sequence[Label], nearest: int = 3, content: str = "") -> list[Explained]:
         """Return why each of the labels that `predict` gave a text fits it.

@@ -94,7 +94,7 @@ class Tokenizer:
 
     def __call__(self, titles: Sequence[str], contents: Sequence[str] | None = None) -> Tokens:
         """Tokenise cleaned or raw texts: a title's first `max_title` tokens, a content's first `max_content`."""
-        parts = self.fields(titles, contents or [""] * len(titles))
+        parts = self.fields(titles, contents) if contents else (self._ids(titles, self.max_title), [[]] * len(titles))
         rows = [title + content for title, content in zip(*parts, strict=True)]
         lengths = np.array([0] + [len(row) for row in rows], dtype=np.int64)
         flat = np.fromiter((token for row in rows for token in row), dtype=np.int64, count=int(lengths.sum()))

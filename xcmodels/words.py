@@ -4,6 +4,7 @@ A vector of a few hundred numbers tells alike words from unlike ones and blurs t
 rest. The words that a query shares with a label's training queries are a score of their own in the fusion.
 """
 
+import threading
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,9 +19,9 @@ from xcmodels.mapped import mapped
 from xcmodels.tokens import Tokens
 
 PAIRS = 1 << 20    # numbers that pairs of tokens share; two that meet in one count as the same
+_HELD = threading.local()
 KEPT = 128         # words of a label that are kept, those that weigh the most
 CHUNK = 1 << 14    # texts, or labels, at once
-MARKS = 1 << 16    # places in which a text's words are marked, by their last bits
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Lexicon:
 
     def __call__(self, tokens: Tokens) -> sp.csr_array:
         """Return the words of n texts, (n, words) float32, each row of unit length; of zeros where none is known."""
+        weights, word, bounds = self.weigh(tokens)
+        return sp.csr_array((weights, word, bounds), shape=(len(tokens), len(self.idf)))
+
+    def weigh(self, tokens: Tokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the weights and the numbers of the words of n texts, and where each text's begin, (n + 1,)."""
         width = len(self.idf)
         row, word = words_of(tokens, width - PAIRS)
         keys, counts = np.unique(row * width + word, return_counts=True)
@@ -38,8 +44,7 @@ class Lexicon:
         weights = (1 + np.log(counts.astype(np.float32))) * self.idf[word]
         lengths = np.sqrt(np.bincount(row, weights**2, minlength=len(tokens)))
         weights /= np.where(lengths > 0, lengths, 1)[row].astype(np.float32)
-        bounds = np.searchsorted(row, np.arange(len(tokens) + 1))
-        return sp.csr_array((weights, word, bounds), shape=(len(tokens), width))
+        return weights, word, np.searchsorted(row, np.arange(len(tokens) + 1))
 
     def side(self, side: Side) -> sp.csr_array:
         """Return the words of every text of a side of a corpus."""
@@ -64,54 +69,59 @@ class CorpusWords:
         has = label_matrix(self.corpus, held_out)
         parts = [heaviest(has[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], KEPT)
                  for start in range(0, has.shape[0], CHUNK)]
-        return LabelWords(self.lexicon, unit_rows(sp.vstack(parts, format="csr")))
+        return LabelWords.of(self.lexicon, sp.vstack(parts, format="csr"))
 
 
 @dataclass(frozen=True)
 class LabelWords:
-    """The words of each label, and how many of them a query shares, weighed."""
+    """The words of each label, and how many of them a query shares, weighed.
+
+    ids (L, W) int32, weights (L, W) float32: W as many as a label has at most, at unit length together; a label of
+    fewer words is filled up with the one beyond the lexicon, of weight 0.
+    """
 
     lexicon: Lexicon
-    labels: sp.csr_array    # (L, words) float32, rows of unit length
+    ids: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, lexicon: Lexicon, rows: sp.csr_array) -> "LabelWords":
+        """Return the words of labels, rows (L, words), cut to the KEPT heaviest of each."""
+        kept = unit_rows(heaviest(rows, KEPT))
+        lengths = np.diff(kept.indptr)
+        place = np.nonzero(np.arange(lengths.max(initial=0)) < lengths[:, None])
+        ids = np.full((len(lengths), lengths.max(initial=0)), len(lexicon.idf), dtype=np.int32)
+        weights = np.zeros(ids.shape, dtype=np.float32)
+        ids[place], weights[place] = kept.indices, kept.data
+        return cls(lexicon, ids, weights)
 
     def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the cosines of (text row, label) pairs, (p,) float32; `rows` ascend."""
-        queries, out = self.lexicon(tokens), np.empty(len(rows), dtype=np.float32)
+        weights, words, begin = self.lexicon.weigh(tokens)
+        out, said = np.empty(len(rows), dtype=np.float32), _zeros(len(self.lexicon.idf) + 1)
         bounds = np.searchsorted(rows, np.arange(len(tokens) + 1))
-        for row, (start, end) in enumerate(pairwise(bounds)):
-            own = slice(queries.indptr[row], queries.indptr[row + 1])
-            out[start:end] = self._shared(queries.indices[own], queries.data[own], labels[start:end])
+        for row, (start, end) in enumerate(pairwise(bounds.tolist())):
+            own, of = slice(begin[row], begin[row + 1]), labels[start:end]
+            said[words[own]] = weights[own]
+            out[start:end] = np.einsum("lw,lw->l", said.take(self.ids[of]), self.weights[of])
+            said[words[own]] = 0
         return out
-
-    def _shared(self, ids: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the inner products of one text's words, by rising id, with those of labels."""
-        first = self.labels.indptr[labels]
-        lengths = self.labels.indptr[labels + 1] - first
-        ends = np.cumsum(lengths)
-        place = np.arange(len(labels) and ends[-1]) + np.repeat(first - (ends - lengths), lengths)
-        words = self.labels.indices[place]
-        # Few words of the labels are the text's. A small table of their last bits, which stays in cache, finds most of
-        # those that are not; a row of a million weights would be a page fault a word.
-        marked = np.zeros(MARKS, dtype=bool)
-        marked[ids % MARKS] = True
-        near = np.flatnonzero(marked[words % MARKS])
-        at = np.minimum(np.searchsorted(ids, words[near]), max(len(ids) - 1, 0))
-        same = ids[at] == words[near] if len(ids) else np.zeros(0, dtype=bool)
-        near = near[same]
-        return np.bincount(np.searchsorted(ends, near, side="right"), weights[at[same]] * self.labels.data[place[near]],
-                           minlength=len(labels))
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "LabelWords":
         """Return this with the words of texts as those of the labels `rows`, some of those there are, then the next."""
-        n = self.labels.shape[0]
-        order = put(np.arange(n), rows, n + np.arange(len(rows)))
-        both = sp.vstack([self.labels, unit_rows(heaviest(self.lexicon(tokens), KEPT))], format="csr")
-        return LabelWords(self.lexicon, both[order])
+        new, width = LabelWords.of(self.lexicon, self.lexicon(tokens)), self.ids.shape[1]
+        more = max(width, new.ids.shape[1])
+
+        def widened(of: np.ndarray, fill: int) -> np.ndarray:
+            return np.pad(of, ((0, 0), (0, more - of.shape[1])), constant_values=fill)
+
+        nothing = len(self.lexicon.idf)
+        return LabelWords(self.lexicon, put(widened(self.ids, nothing), rows, widened(new.ids, nothing)),
+                          put(widened(self.weights, 0), rows, widened(new.weights, 0)))
 
     def save(self, folder: Path) -> None:
         """Write `words.*.npy`."""
-        for name, array in (("idf", self.lexicon.idf), ("offsets", self.labels.indptr), ("ids", self.labels.indices),
-                            ("weights", self.labels.data)):
+        for name, array in (("idf", self.lexicon.idf), ("ids", self.ids), ("weights", self.weights)):
             np.save(folder / f"words.{name}.npy", array)
 
     @classmethod
@@ -119,15 +129,26 @@ class LabelWords:
         """Map what `save` wrote; None where nothing was."""
         if not (folder / "words.idf.npy").exists():
             return None
-        idf, offsets, ids, weights = (mapped(folder / f"words.{name}.npy")
-                                      for name in ("idf", "offsets", "ids", "weights"))
-        return cls(Lexicon(idf), sp.csr_array((weights, ids, offsets), shape=(len(offsets) - 1, len(idf))))
+        idf, ids, weights = (mapped(folder / f"words.{name}.npy") for name in ("idf", "ids", "weights"))
+        return cls(Lexicon(idf), ids, weights)
+
+
+def _zeros(width: int) -> np.ndarray:
+    """Return a vector of zeros that is this thread's: whoever sets some of them sets them back.
+
+    A new one for each text would be a page fault a word of the labels.
+    """
+    if len(getattr(_HELD, "zeros", ())) != width:
+        _HELD.zeros = np.zeros(width, dtype=np.float32)
+    zeros: np.ndarray = _HELD.zeros
+    return zeros
 
 
 def words_of(tokens: Tokens, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     """Return every token of n texts and every pair of neighbours in one field: its text (m,), and its number (m,)."""
-    ids, title = tokens.ids.numpy(), tokens.in_title().numpy()
-    row = np.repeat(np.arange(len(tokens)), tokens.offsets.diff().numpy())
+    ids, offsets = tokens.ids.numpy(), tokens.offsets.numpy()
+    row = np.repeat(np.arange(len(tokens)), np.diff(offsets))
+    title = np.arange(len(ids)) - offsets[row] < tokens.titles.numpy()[row]
     together = (row[1:] == row[:-1]) & (title[1:] == title[:-1])
     pairs = vocabulary + (ids[:-1] * 0x9E3779B1 + ids[1:])[together] % PAIRS
     return np.concatenate([row, row[1:][together]]), np.concatenate([ids, pairs])

@@ -158,7 +158,8 @@ def _of_astra(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
     classifiers = retriever.indexes["labels"].vectors
     queries = encode_all(retriever.encoder, trial.corpus.sides["test"], QUERY, rows=rows[:2000])
     index = ann.build(np.ascontiguousarray(classifiers), trial.method.config.index)
-    return {"recall of the index": 100 * ann.recall(index, classifiers, queries, k=max(trial.method.config.hard, 1))}
+    k = max(trial.method.config.hard, 1)
+    return {"recall of the index": 100 * ann.recall(index.search(queries, k)[1], classifiers, queries, k)}
 
 
 def _of_siamesexml(trial: Trial, retriever: Retriever, rows: np.ndarray, depth: int = 50) -> Figures:
