@@ -8,6 +8,7 @@ Prints one JSON object: milliseconds of one query (p50), and of each of all of t
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,7 +19,7 @@ from pecos.xmc.xlinear.model import XLinearModel
 K, TURNS = 10, 5
 
 folder = sys.argv[1]
-texts, queries = (open(f"{folder}/{name}.txt", encoding="utf-8").read().split("\n") for name in ("train", "queries"))
+texts, queries = (Path(folder, f"{name}.txt").read_text(encoding="utf-8").split("\n") for name in ("train", "queries"))
 labels = sp.csr_matrix(sp.load_npz(f"{folder}/labels.npz"), dtype=np.float32)
 vectorizer = Vectorizer.train(texts, {"type": "tfidf", "kwargs": {"ngram_range": [1, 2]}})
 features = vectorizer.predict(texts)
