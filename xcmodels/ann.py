@@ -25,7 +25,6 @@ _FEWEST = 100                     # in all, at least
 _TOGETHER = 64                    # labels whose codes are scanned at once: of many queries, 0.7 of what 32 take
 _SINGLY = 128                     # dimensions up to which each has a code of its own
 _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
-_GATHERED = 1 << 20               # numbers of label vectors gathered at once to be scored: 4 MB
 NOTHING = np.zeros(0, dtype=np.int64)
 
 
@@ -131,14 +130,14 @@ class Index:
             return self._search_exact(queries, k, without)
         scores, ids = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         none = np.append(without, -1)
-        at_once = max(1, _GATHERED // (depth * self.dim))
-        for start in range(0, len(queries), at_once):
-            part = slice(start, start + at_once)
-            found = np.sort(self.held.search(queries[part], depth)[1], axis=1)
-            told = np.matmul(self.vectors[found], queries[part, :, None])[:, :, 0]
-            told[np.isin(found, none)] = -np.inf
+        for start in range(0, len(queries), _QUERIES):
+            part = queries[start : start + _QUERIES]
+            found = np.sort(self.held.search(part, depth)[1], axis=1)
+            told = pair_scores(part, self.vectors, np.repeat(np.arange(len(part)), depth), np.maximum(found, 0).ravel())
+            told = np.where(np.isin(found, none), -np.inf, told.reshape(found.shape))
             order = np.argsort(-told, axis=1, kind="stable")[:, :k]
-            scores[part], ids[part] = np.take_along_axis(told, order, 1), np.take_along_axis(found, order, 1)
+            here = slice(start, start + len(part))
+            scores[here], ids[here] = np.take_along_axis(told, order, 1), np.take_along_axis(found, order, 1)
         return scores, ids
 
     def _search_hnsw(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
