@@ -20,10 +20,9 @@ KINDS = ("exact", "quantised", "hnsw")
 CHOICES = ("auto", *KINDS)        # what a setting may say
 MINED, ASKED = 200_000, 20_000    # labels searched exactly for crowds of queries in a refresh, for one query at a time
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
-_PROPOSED, _SCORED = 2, 4         # labels of the best codes that are proposed, or scored, for each that is wanted
-_FEWEST = 100                     # in all, at least
+_PROPOSED, _SCORED = (2, 100), (4, 200)    # labels of the best codes that are proposed, or scored: for each, at least
 _TOGETHER = 64                    # labels whose codes are scanned at once: of many queries, 0.7 of what 32 take
-_SINGLY = 128                     # dimensions up to which each has a code of its own
+SINGLY = 128                     # dimensions up to which each has a code of its own
 _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -78,7 +77,7 @@ class Index:
 
     def reach(self, k: int) -> int:
         """Return how many labels to propose so that nearly all of a query's k nearest are among them."""
-        return max(_PROPOSED * k, _FEWEST) if k and self.kind == "quantised" else k
+        return _deep(_PROPOSED, k) if k and self.kind == "quantised" else k
 
     def propose(self, queries: np.ndarray, k: int, without: np.ndarray = NOTHING) -> np.ndarray:
         """Return labels that seem the nearest, int64 (n, k), as `search` would, but neither scored nor in order.
@@ -125,7 +124,7 @@ class Index:
 
     def _search_quantised(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Score exactly what has the best codes; each query by itself, so that its neighbours change no digit."""
-        depth = max(_SCORED * k, _FEWEST) + len(without)
+        depth = _deep(_SCORED, k) + len(without)
         if self._few(depth):
             return self._search_exact(queries, k, without)
         scores, ids = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
@@ -201,7 +200,7 @@ def _codes(vectors: np.ndarray) -> Any:
     import faiss
 
     d = vectors.shape[1]
-    codes = faiss.IndexPQFastScan(d, d if d <= _SINGLY or d % 2 else d // 2, 4, faiss.METRIC_INNER_PRODUCT, _TOGETHER)
+    codes = faiss.IndexPQFastScan(d, d if d <= SINGLY or d % 2 else d // 2, 4, faiss.METRIC_INNER_PRODUCT, _TOGETHER)
     codes.pq.cp.min_points_per_centroid = 1    # few vectors are repeated below; a warning would say what is known
     if len(vectors):
         codes.train(np.resize(vectors, (max(len(vectors), 2 ** codes.nbits), d)))
@@ -318,6 +317,11 @@ def alone() -> Iterator[None]:
         yield
     finally:
         faiss.omp_set_num_threads(threads)
+
+
+def _deep(rule: tuple[int, int], k: int) -> int:
+    """Return how many of the best codes to take where k labels are wanted."""
+    return max(rule[0] * k, rule[1])
 
 
 def _top(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:

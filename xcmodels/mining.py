@@ -84,36 +84,35 @@ def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: s
     negatives are the labels of highest inner product that are neither positives nor filter pairs of the query
     (UniDEC, section 3.2; ANCE), best first.
     """
-    rows = corpus.training_rows()
-    queries = vectors["queries"]()[rows]
+    rows, queries = corpus.training_rows(), vectors["queries"]()
     clusters, negatives, measured = None, None, dict[str, float]()
     if round_.cluster_size:
-        clusters = balanced_kmeans(queries, round_.cluster_size, seed=seeds.key_of(seed, round_.name))
+        clusters = balanced_kmeans(queries[rows], round_.cluster_size, seed=seeds.key_of(seed, round_.name))
     if round_.negatives:
-        negatives = np.full((len(corpus.sides["train"]), round_.negatives), -1, dtype=np.int32)
         labels = ann.build(vectors["labels"](), index)
-        negatives[rows] = hard_negatives(labels, queries, corpus, rows, round_.negatives)
-        drawn = seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:ASKED]
+        negatives = hard_negatives(labels, queries, corpus, rows, round_.negatives)
+        drawn = rows[seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:ASKED]]
         measured["recall"] = 100.0 if labels.kind == "exact" else 100 * ann.recall(
             labels.search(queries[drawn], round_.negatives)[1], labels.vectors, queries[drawn], round_.negatives)
     return Mined(clusters, negatives, measured=measured)
 
 
 def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: np.ndarray, k: int) -> np.ndarray:
-    """Return (len(rows), k) int32: the k nearest labels of each query that it may be pushed from, -1 padded.
+    """Return (N, k) int32: the k nearest labels that each of `rows` may be pushed from, -1 padded; -1 for other rows.
 
-    queries (len(rows), d) are the vectors of training `rows`.
+    queries (N, d) are the vectors of the training side. Rows are gathered as they are searched: a copy of them all
+    would be as large as what there is.
     """
-    out = np.full((len(rows), k), -1, dtype=np.int32)
+    out = np.full((len(queries), k), -1, dtype=np.int32)
     for start in range(0, len(rows), CHUNK):
         part = rows[start:start + CHUNK]
         spared = spared_pairs(corpus, part)
         deepest = k + int(np.bincount(spared // corpus.n_labels).max(initial=0))
-        ids = index.search(queries[start:start + CHUNK], deepest)[1]
+        ids = index.search(queries[part], deepest)[1]
         allowed = may_be_pushed(ids, spared, corpus.n_labels)
         place = np.cumsum(allowed, axis=1) - 1
         row, slot = np.nonzero(allowed & (place < k))
-        out[start + row, place[row, slot]] = ids[row, slot]
+        out[part[row], place[row, slot]] = ids[row, slot]
     return out
 
 

@@ -28,7 +28,7 @@ class RowTable(nn.Module):
         self.register_buffer("weight", weight)
         self.n, self.first = len(weight) if n is None else n, first
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.settle: Callable[[torch.Tensor], None] = lambda ids: None   # brings rows up to date before they are read
+        self.due: Callable[[torch.Tensor], torch.Tensor | None] = lambda ids: None   # factors that rows still wait for
 
     @classmethod
     def shared(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
@@ -53,13 +53,16 @@ class RowTable(nn.Module):
     def read(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `ids` (k,), sorted, each there once; processes that share the rows ask for the same."""
         if self.whole:
-            self.settle(ids)
-            return self.weight[ids]
+            return self.current(ids)
         own, place = self._own(ids)
-        self.settle(own)
         rows = self.weight.new_zeros(len(ids), self.weight.shape[1])
-        rows[place] = self.weight[own]
+        rows[place] = self.current(own)
         return together.summed(rows)
+
+    def current(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of `weight` (k,) as they would be if nothing were put off; none is changed."""
+        rows, due = self.weight[ids], self.due(ids)
+        return rows if due is None else rows.mul_(due)
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (rows (u, d), place (k,)) with `rows[place]` the rows of `ids` (k,).
@@ -177,33 +180,37 @@ class RowSGD:
         # The log of what decay leaves of a weight of 1: after all steps, and after those a row has caught up with.
         self.left = torch.zeros((), dtype=torch.float64)
         self.settled = torch.zeros(len(table.weight), dtype=torch.float64, device=table.weight.device)
-        table.settle = self._settle
+        if weight_decay:
+            table.due = self._missed
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Update the touched rows with learning rate `lr`."""
+        """Update the touched rows with learning rate `lr`; each of their numbers is read and written once."""
         touched = self.table.take_gradients()
         self.left = self.left + math.log1p(-lr * self.weight_decay)
         if touched is None:
             return
         ids, gradients = touched
-        self._settle(ids)
         velocity = self.velocity[ids].mul_(self.momentum).add_(gradients)
         self.velocity[ids] = velocity
-        self.table.weight[ids] -= lr * velocity
+        self._write(ids, self.table.current(ids).sub_(velocity, alpha=lr))
 
-    @torch.no_grad()
-    def _settle(self, ids: torch.Tensor) -> None:
-        """Let rows have the decay that they missed."""
-        if not self.weight_decay:
-            return
+    def _missed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return what the decay that rows missed leaves of them, (k, 1)."""
         missed = self.left.to(self.settled.device) - self.settled[ids]
-        self.table.weight[ids] *= missed.exp().to(self.table.weight.dtype)[:, None]
+        return missed.exp().to(self.table.weight.dtype)[:, None]
+
+    def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Set rows that have no decay to catch up with."""
+        self.table.weight[ids] = rows
         self.settled[ids] = self.left.to(self.settled.device)
 
+    @torch.no_grad()
     def settle(self) -> None:
         """Bring every row up to date, for whoever reads the whole table."""
-        self._settle(torch.arange(len(self.settled), device=self.settled.device))
+        for start in range(0, len(self.settled), _BLOCK):
+            ids = torch.arange(start, min(start + _BLOCK, len(self.settled)), device=self.settled.device)
+            self._write(ids, self.table.current(ids))
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return what a checkpoint must hold.

@@ -1,18 +1,49 @@
-"""`xc plan`: what `xc run` would do."""
+"""`xc plan`: what `xc run` would do, or what data of some size would take."""
 
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from flows.commands.options import TRACKED, Job, Json, Tracked, environment, settled
+from cyclopts import Parameter
+
+from data_contracts.errors import UsageError
+from flows.commands.options import TRACKED, Job, Json, Tracked, environment, pairs, settled
 from flows.given import GIVEN
 
 
-def plan(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
-    """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is done."""
+@Parameter(name="*")
+@dataclass
+class Asked(Job):
+    """What to do on which data, or at which size."""
+
+    data: Annotated[Path, Parameter(env_var="XC_DATA", help="Folder of the raw data set; or none, and --labels.")] = \
+        Path()
+    labels: Annotated[int, Parameter(help="Labels of data that is not here: what would it take?")] = 0
+    points: Annotated[int, Parameter(help="Its training points.")] = 0
+    dim: Annotated[int, Parameter(help="How long its vectors would be.")] = 64
+    gpus: Annotated[int, Parameter(help="GPUs that would train on it; 0 = the CPU.")] = 0
+    gpu_memory: Annotated[float, Parameter(help="Memory of a GPU, GB.")] = 80.0
+    positives: Annotated[float, Parameter(help="Labels of a point.")] = 5.0
+    tokens: Annotated[float, Parameter(help="Tokens of a text.")] = 14.0
+
+
+ASKED = Asked()
+
+
+def plan(*, job: Asked = ASKED, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+    """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is done.
+
+    With --labels and --points in place of --data: what data of that size would take, and what gives way first.
+    """
+    if job.labels or job.points:
+        _size(job, as_json)
+        return
+    if job.data == Path():
+        raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
     changed = settled(job)
     environment(job.home)
     from flows.outlook import look, places
@@ -41,6 +72,18 @@ def plan(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None
     print("\n".join(["", *_columns(steps)]))
     for told in (options, settings):
         print("\n".join(["", *_columns([(name, each["value"], each["source"]) for name, each in told.items()])]))
+
+
+def _size(job: Asked, as_json: bool) -> None:
+    """Say what data of a size would take."""
+    environment(job.home)
+    from flows.sizing import sizing
+    from xcmodels.budget import Size
+
+    found = sizing(job.method, job.preset, pairs("--set", job.settings, "epochs=5"),
+                   Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus),
+                   width=job.dim, home=job.home, gpu_memory=job.gpu_memory)
+    print(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
 
 
 def _columns(rows: Sequence[Sequence[object]]) -> list[str]:

@@ -1,0 +1,93 @@
+"""How long does each thing that training does take, for each of what it is done to? `xc plan --labels` counts with it.
+
+    python -m benchmarks.bench_rates [FILE]    (HOME/rates.json is preferred to the project's xcmodels/rates.json)
+
+Seconds: to train on a point, to encode a text, to cluster a point once (over the logarithm of the clusters), to search
+a point over a label, to build the index of a label; at two widths, over a corpus that is made up. And the bytes that a
+process that trains holds beside those that are counted. Each method and width has a process of its own.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bench_loop import looped
+from benchmarks.made import Shape, made
+from xcmodels import ann
+from xcmodels.budget import HOST, RATES, ROUND, Size, budget, with_width
+from xcmodels.clustering import balanced_kmeans
+from xcmodels.corpus import Corpus
+from xcmodels.methods import METHODS
+from xcmodels.mining import hard_negatives
+from xcmodels.presets import resolve
+from xcmodels.training import device
+
+SHAPE = Shape(queries=60_000, labels=260_000, positives=22.2, tokens=14.0)    # LF-AmazonTitles-1.3M's positives
+NAMES = ("astra", "unidec", "ngame")
+WIDTHS, CLUSTER, DEPTH, ASKED, FEW = (64, 384), 8, 10, 2048, 130_000
+
+
+def spent(action: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what an action makes, and its seconds."""
+    began = time.perf_counter()
+    return action(), time.perf_counter() - began
+
+
+def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, float]:
+    """Return the rates of one method at one width."""
+    method = METHODS[name](with_width(resolve(name, "cpu", {}).method, width))
+    first, stage = method.rounds()[0], method.stages()[0]
+    size = Size(SHAPE.labels, SHAPE.queries, SHAPE.positives, SHAPE.tokens)
+    counted = budget(method, size, {}, stage.name).held(HOST, ROUND)
+    out = {"train": float(np.median(looped(method, corpus, first, scratch))) / stage.batch_size}
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    out["process"] = most - sum(part.size for part in counted)
+    vectors = method.vectors(method.build(corpus, stage.name, {}).to(device()), corpus)
+    queries, took = spent(vectors["queries"])
+    out["encode"] = took / len(queries)
+    _, took = spent(lambda: balanced_kmeans(queries, CLUSTER, seed=0))
+    out["cluster"] = took / len(queries) / np.log2(len(queries) / CLUSTER)
+    labels, rows = vectors["labels"](), corpus.training_rows()[:ASKED]
+    for kind, few in (("exact", labels[:FEW]), ("quantised", labels)):
+        index, built = spent(lambda kind=kind, few=few: ann.build(few, kind))
+        _, took = spent(lambda index=index: hard_negatives(index, queries, corpus, rows, DEPTH))
+        out[f"search {kind}"] = took / len(rows) / len(few)
+    return {**out, "build": built / len(labels)}
+
+
+def main(file: str = str(RATES)) -> None:
+    """Measure, and write the rates of this machine's device over those in the file."""
+    path = Path(file)
+    held = json.loads(path.read_text()) if path.exists() else {}
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
+        made(Path(scratch) / "corpus", SHAPE)
+        for name in NAMES:
+            for width in WIDTHS:
+                child = [sys.executable, "-m", "benchmarks.bench_rates", "--of", name, str(width), scratch]
+                of = json.loads(subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout)
+                found.setdefault(name, {})[str(width)] = {about: float(f"{value:.3g}") for about, value in of.items()}
+                print(f"{name:<8}{width:>4}" + "".join(f"  {about} {value:.3g}" for about, value in of.items()),
+                      flush=True)
+    path.write_text(json.dumps({**held, device().type: found}, indent=1, sort_keys=True) + "\n")
+
+
+def _child(name: str, width: str, scratch: str) -> None:
+    folder = Path(scratch) / f"{name}-{width}"
+    folder.mkdir()
+    print(json.dumps(rates(name, int(width), Corpus(Path(scratch) / "corpus"), folder)))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--of"]:
+        _child(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])

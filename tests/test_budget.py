@@ -1,0 +1,156 @@
+"""What a size would take, told beforehand, against what models, files and processes of three sizes do take."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.made import Shape, made
+from xcmodels import ann
+from xcmodels.budget import DEVICE, DISK, HOST, REFRESH, ROUND, Size, budget, read_rates, with_width
+from xcmodels.checkpoint import MODEL, OPTIMISER, Optimisers, save_model, shares_of, write
+from xcmodels.corpus import Corpus
+from xcmodels.methods import METHODS
+from xcmodels.presets import resolve
+
+NAMES = ["astra", "unidec", "ngame", "siamesexml++"]
+SIZES = [(60_000, 8_000), (200_000, 16_000), (600_000, 24_000)]    # labels, points
+WIDTH = 64
+
+
+def method_of(name, width=WIDTH):
+    return METHODS[name](with_width(resolve(name, "cpu", {}).method, width))
+
+
+def held(found, where, *phases):
+    return {part.what: part.size for part in found.held(where, *phases)}
+
+
+@pytest.fixture(scope="module", params=[1500, 7000])
+def corpus(request, tmp_path_factory) -> Corpus:
+    return made(tmp_path_factory.mktemp("made") / "corpus", Shape(3000, request.param, 3.0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_and_checkpoints_are_as_large_as_told(name, corpus, tmp_path):
+    method = method_of(name)
+    told = budget(method, Size(corpus.n_labels, 3000), {})
+    written = []
+    for stage in method.stages():
+        vectors = {side: np.zeros((corpus.n_labels, WIDTH), np.float32) for side in ("labels", "queries")}
+        model = method.build(corpus, stage.name, vectors)
+        optimisers = Optimisers(model, model.tables(), stage)
+        for parameter in model.parameters():
+            parameter.grad = parameter.detach() * 0
+        optimisers.step(1.0)
+        save_model(model, tmp_path)
+        write(tmp_path / OPTIMISER, optimisers.state(), optimisers.shares())
+        gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+        files = sum((tmp_path / file).stat().st_size for file in (MODEL, OPTIMISER))
+        rounds = [each for each in method.rounds() if each.stage == stage.name]
+        written.append((files + gradients, files, len(rounds)))
+        assert shares_of(model) == {}
+    in_memory, on_disk, rounds = max(written)
+    parts = held(told, HOST, ROUND)
+    own = ("label vectors", "their moments", "the encoder, its gradients and moments")
+    assert sum(parts[name] for name in own) == pytest.approx(in_memory, rel=0.01)
+    assert held(told, DISK)["checkpoints of rounds"] == pytest.approx(rounds * on_disk, rel=0.15)
+
+
+def test_two_gpus_hold_half_the_labels_each():
+    one, two = (budget(method_of("unidec"), Size(10**6, 10**6, gpus=gpus), {}) for gpus in (1, 2))
+    for what in ("label vectors", "their moments"):
+        assert held(one, DEVICE)[what] == 2 * held(two, DEVICE)[what] > 0
+    assert not {"label vectors", "their moments"} & held(one, HOST, ROUND).keys()
+
+
+def test_codes_and_corpus_are_as_large_as_told(tmp_path):
+    for number, (labels, points) in enumerate(SIZES):
+        size = Size(labels, points, positives=6.0, tokens=14.0)
+        made(tmp_path / str(number), Shape(points, labels, 6.0))
+        files = sum(file.stat().st_size for file in (tmp_path / str(number)).iterdir())
+        texts = 6 * size.tokens * labels    # of the labels, which a corpus that is made up has none of
+        assert held(budget(method_of("astra"), size, {}), DISK)["the packed data"] - texts == pytest.approx(files, rel=.2)
+    for width in (64, 192):
+        ann.build(np.random.default_rng(0).standard_normal((20_000, width), np.float32), "quantised").save(tmp_path)
+        vectors = held(budget(method_of("astra", width), Size(20_000, 10), {}), HOST, REFRESH)
+        assert vectors["vectors and codes of the labels"] == pytest.approx(
+            sum((tmp_path / file).stat().st_size for file in ("vectors.npy", "codes.faiss")), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["astra", "unidec"])
+def test_the_memory_of_an_epoch_is_within_a_fifth_of_what_was_told_at_three_sizes(name, tmp_path):
+    for number, (labels, points) in enumerate(SIZES):
+        folder = tmp_path / str(number)
+        made(folder / "corpus", Shape(points, labels, 22.2, 14.0))
+        run = subprocess.run([sys.executable, "-m", "benchmarks.bench_scale", "--of", name, str(folder)],
+                             check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+        found = json.loads(run.stdout)
+        assert found["GB of all"] == pytest.approx(found["told GB"], rel=0.2), (labels, found)
+
+
+def test_seconds_follow_from_rates_at_two_widths():
+    rate = {"train": 1e-4, "process": 5e8, "encode": 1e-6, "cluster": 1e-7, "search exact": 1e-9,
+            "search quantised": 2e-10, "build": 1e-6}
+    rates = {"cpu": {"astra": {"64": rate, "128": {name: 3 * value for name, value in rate.items()}}}}
+    size = Size(10**6, 10**5)
+    narrow, middle, wide = (budget(method_of("astra", width), size, rates) for width in (64, 96, 128))
+    assert narrow.epoch == pytest.approx(10.0) and middle.epoch == pytest.approx(20.0)
+    assert wide.epoch == pytest.approx(30.0)
+    assert narrow.refresh == pytest.approx(1.1 + 20 + 1)
+    few = budget(method_of("astra"), Size(1000, 10**5), rates)
+    assert few.refresh == pytest.approx(0.101 + 1e-9 * 10**8 + 0.001)
+    assert narrow.every == 3 and held(narrow, HOST)["processes"] == pytest.approx(5e8)
+    for other in (budget(method_of("ngame"), size, rates), budget(method_of("astra"), Size(9, 9, gpus=1), rates)):
+        assert other.epoch is None and other.refresh is None
+
+
+def test_rates_of_a_home_are_preferred(tmp_path):
+    assert {"astra", "unidec", "ngame"} <= read_rates(tmp_path)["cpu"].keys()
+    (tmp_path / "rates.json").write_text('{"cuda": {}}')
+    assert read_rates(tmp_path) == {"cuda": {}}
+
+
+def test_a_transformer_without_a_head_has_the_width_it_has():
+    with pytest.raises(ValueError, match="as wide as its encoder 'minilm', not 64"):
+        with_width(resolve("ngame", "minilm", {}).method, 64)
+    assert with_width(resolve("astra", "minilm", {}).method, 64).dim == 64
+
+
+HUNDRED_MILLION = ("plan", "--labels", "120000000", "--points", "370000000", "--dim", "64", "--gpus", "8")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "ramen"])
+def test_xc_plan_of_a_size_says_what_gives_way_first(cli, tmp_path, name):
+    code, out, err = cli(*HUNDRED_MILLION, "--method", name, "--home", str(tmp_path / "none"))
+    assert code == 0, err
+    assert "120,000,000 labels, 370,000,000 points" in out and "8 GPUs" in out
+    assert "a GPU" in out and "the host" in out and "the disk" in out
+    assert "first to give way: " in out and "what helps: " in out
+    assert not (tmp_path / "none").exists()
+
+
+def test_xc_plan_of_a_small_size_fits_and_is_told_as_data(cli, tmp_path):
+    words = ("plan", "--labels", "5000", "--points", "20000", "--method", "astra", "--home", str(tmp_path))
+    code, out, _ = cli(*words, "--set", "refresh_every=300", "--set", "epochs=900")
+    assert code == 0 and "it fits; tightest is " in out and "an epoch " in out
+    told = json.loads(cli(*words, "--json")[1])
+    assert told["size"]["labels"] == 5000 and told["epoch"] > 0 and told["shares"].keys() == {"host", "disk", "time"}
+    assert all(part["size"] >= 0 for part in told["parts"])
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--labels", "5"), "--points must be at least 1, got 0"),
+    (("--points", "5"), "--labels must be at least 1, got 0"),
+    (("--labels", "5", "--points", "5", "--dim", "0"), "--dim must be at least 1"),
+    (("--labels", "5", "--points", "5", "--method", "astre"), "no method 'astre'"),
+    (("--labels", "5", "--points", "5", "--set", "epoch=3"), "epoch"),
+    (("--labels", "5", "--points", "5", "--preset", "minilm"), "as wide as its encoder 'minilm', not 64"),
+    ((), "xc plan needs a data set, or a size"),
+])
+def test_sizes_that_cannot_be_meant_are_refused(cli, tmp_path, words, said):
+    code, _, err = cli("plan", *words, "--home", str(tmp_path))
+    assert code == 2 and said in err and "Traceback" not in err
