@@ -49,9 +49,9 @@ class Clock:
         return np.diff(self.times)[WARM:]
 
 
-def looped(method: Method, corpus: Corpus, round_: Round, folder: Path) -> np.ndarray:
+def looped(method: Method, corpus: Corpus, round_: Round, folder: Path, steps: int = STEPS) -> np.ndarray:
     """Return the seconds of each step of the training loop."""
-    clock = Clock(STEPS)
+    clock = Clock(steps)
     model = method.build(corpus, round_.stage, {})
     with suppress(Interrupted):
         train_round(method, model, corpus, round_, Mined(), start=None, scratch=folder / "steps", out=folder,

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.made import AMAZON_TITLES_1_3M, Shape, made
 from xcmodels import ann, seeds
-from xcmodels.budget import HOST, Size, budget, read_rates, with_width
+from xcmodels.budget import HOST, ROUND, Size, budget, read_rates, with_width
 from xcmodels.checkpoint import load_model
 from xcmodels.clustering import balanced_kmeans
 from xcmodels.corpus import Corpus
@@ -29,7 +29,7 @@ from xcmodels.method import Mined, Round
 from xcmodels.methods import METHODS
 from xcmodels.mining import hard_negatives
 from xcmodels.presets import resolve
-from xcmodels.training import train_round
+from xcmodels.training import Watch, train_round
 
 METHODS_ASKED = ("astra", "unidec")
 DIM, DRAWN = 64, 20_000
@@ -50,10 +50,11 @@ def epoch(name: str, corpus: Corpus, scratch: Path) -> dict[str, float]:
     first, mining = method.rounds()[0], next(each for each in method.rounds() if each.mines)
     out = scratch / name
     out.mkdir()
-    began = time.perf_counter()
-    train_round(method, method.build(corpus, first.stage, {}), corpus, Round(first.stage, 0, 0, 1), Mined(),
-                start=None, scratch=out / "steps", out=out)
-    trained, held = time.perf_counter() - began, _gb()
+    done = list[float]()
+    train_round(method, method.build(corpus, first.stage, {}), corpus, Round(first.stage, 0, 0, 1), Mined(), start=None,
+                scratch=out / "steps", out=out, watch=Watch(lambda progress: done.append(time.perf_counter())))
+    # From the first step to the last: what comes before is once a stage.
+    trained, held = (done[-1] - done[0]) * len(done) / max(len(done) - 1, 1), _gb()
     model = method.build(corpus, first.stage, {})
     load_model(model, out)
     began = time.perf_counter()
@@ -72,9 +73,10 @@ def epoch(name: str, corpus: Corpus, scratch: Path) -> dict[str, float]:
     of = AMAZON_TITLES_1_3M
     size = Size(corpus.n_labels, len(rows), of.positives, of.tokens)
     told = budget(method, size, read_rates())
-    most = sum(part.size for part in told.held(HOST))
+    most = sum(part.size for part in told.held(HOST, ROUND))
     return {"epoch s": trained, "told epoch": told.epoch or 0.0, "refresh s": made + searched + clustered,
-            "told refresh": told.refresh or 0.0, "GB of the epoch": held, "GB of all": _gb(), "told GB": most / 1e9}
+            "told refresh": told.refresh or 0.0, "GB": held, "told GB": most / 1e9,
+            "GB with refresh": _gb()}
 
 
 def _gb() -> float:

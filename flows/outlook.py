@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.artifacts import Store
-from tasks.plan import Pipeline
+from tasks.plan import Pipeline, job_of
 from tasks.report_text import span
 from tasks.steps import Forecast, forecast, slug
 
@@ -67,7 +67,7 @@ class Outlook:
 def look(pipeline: Pipeline, store: Store, until: int = 2) -> Outlook:
     """Return what a run would do in `store`: 0, prepare; 1, train, too; 2, evaluate, too."""
     groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
-    held = store.get_ref("memory", _job(pipeline.method_name, pipeline.preset, pipeline.data.name)) or {}
+    held = store.get_ref("memory", slug(job_of(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
     return Outlook(pipeline, forecast([step for group in groups[:until + 1] for step in group], store),
                    held.get("bytes"))
 
@@ -75,7 +75,7 @@ def look(pipeline: Pipeline, store: Store, until: int = 2) -> Outlook:
 def note_memory(store: Store, method: str, preset: str, data: str, workers: int) -> None:
     """Keep the most that this process and its workers held, for the estimate of the next run of this kind."""
     own, child = (resource.getrusage(who).ru_maxrss * UNIT for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    name = _job(method, preset, data)
+    name = slug(job_of(data, method, preset))
     before = (store.get_ref("memory", name) or {}).get("bytes", 0)
     store.set_ref("memory", name, {"bytes": max(before, own + workers * child)})
 
@@ -90,6 +90,3 @@ def places(home: Path, mlflow: str) -> Mapping[str, str]:
     return {"Prefect": prefect or "a server of its own, which ends with the run",
             "MLflow": Tracker(home, mlflow or None).address}
 
-
-def _job(method: str, preset: str, data: str) -> str:
-    return slug(f"{method} {preset} {data}")[:128]

@@ -50,6 +50,11 @@ class Pipeline:
         return {key: value for key, value in flat(self.settings).items() if value != preset[key]}
 
 
+def job_of(data: str, method: str, preset: str) -> str:
+    """Return what runs are called alike by that take about as long and as much memory."""
+    return f"{data} {method} {preset}"
+
+
 def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> tuple[RawDataSet, Settings]:
     """Return what a run is to work on and how, from the names of its files alone.
 
@@ -59,9 +64,6 @@ def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> t
         settings = resolve(method, preset, overrides)
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
-    if data.is_file():
-        raise UsageError(f"{data} is a file, a data set is a folder",
-                         hint=f"make one of a table: xc data import {data} DIR --text COLUMN --labels COLUMN")
     raw = describe(data)
     if isinstance(settings.method, RamenConfig) and not (raw.anchors and settings.prepare.walks):
         raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
@@ -83,7 +85,7 @@ def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) ->
     """Lay out a run; this digests the raw files. Raises UsageError as `settle` does."""
     raw, settings = settle(data, method, preset, overrides)
     made: Method = METHODS[method](settings.method)
-    job = f"{raw.name} {method} {preset}"
+    job = job_of(raw.name, method, preset)
     return Pipeline(raw, method, preset, settings,
                     [replace(step, of=raw.name) for step in prepare.steps(raw, settings.prepare, settings.seed)],
                     [replace(step, of=job) for step in train.steps(made)],

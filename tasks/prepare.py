@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from data_contracts.check import Thresholds, validate
 from tasks import graphs, sources
 from tasks.files import file_digest
+from tasks.report_text import many
 from tasks.sources import RawDataSet
 from tasks.steps import Job, Step, slug
 from xcmodels import seeds
@@ -54,7 +55,7 @@ def read(data: RawDataSet, job: Job) -> None:
         for table, shards in written.items():
             rows = sum(pq.read_metadata(shard).num_rows for shard in shards)
             if rows:
-                job.say(f"{table}: {rows:,} rows")
+                job.say(f"{table}: {many(rows, 'row')}")
 
 
 def check(data: str, thresholds: Thresholds, job: Job) -> None:

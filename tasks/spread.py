@@ -99,7 +99,9 @@ def main(spec: Path) -> None:
     except ProjectError as error:
         if first:
             (scratch / FAILED).write_bytes(pickle.dumps(error))
+        together.leave(1)
         sys.exit(1)
+    together.leave()
 
 
 def _lives(pid: int, born: float) -> bool:

@@ -91,7 +91,7 @@ class Step:
 
     @property
     def _timing(self) -> str:
-        return slug(f"{self.name} {self.of}")[:128]
+        return slug(f"{self.name} {self.of}")
 
 
 @dataclass(frozen=True)
@@ -208,5 +208,5 @@ def _short(value: Any) -> str:
 
 
 def slug(name: str) -> str:
-    """Return `name` as a file may be called."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "unnamed"
+    """Return `name` as a file may be called, in at most 128 characters."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:128] or "unnamed"

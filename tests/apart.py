@@ -44,6 +44,7 @@ def main(jobs: Path, out: Path) -> None:
             told = [_held(method, model, round_)]
         if together.rank() == 0:
             (out / f"{number}.json").write_text(json.dumps({"losses": losses, "held": told}))
+    together.leave()
 
 
 def _held(method: object, model: object, round_: Round) -> int:

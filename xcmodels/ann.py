@@ -203,7 +203,8 @@ def _codes(vectors: np.ndarray) -> Any:
     codes = faiss.IndexPQFastScan(d, d if d <= SINGLY or d % 2 else d // 2, 4, faiss.METRIC_INNER_PRODUCT, _TOGETHER)
     codes.pq.cp.min_points_per_centroid = 1    # few vectors are repeated below; a warning would say what is known
     if len(vectors):
-        codes.train(np.resize(vectors, (max(len(vectors), 2 ** codes.nbits), d)))
+        few = len(vectors) < 2 ** codes.nbits
+        codes.train(np.ascontiguousarray(np.resize(vectors, (2 ** codes.nbits, d)) if few else vectors, np.float32))
         for start in range(0, len(vectors), _LABELS):
             codes.add(np.ascontiguousarray(vectors[start : start + _LABELS], dtype=np.float32))
     return codes

@@ -122,18 +122,24 @@ def sample_columns(matrix: np.ndarray, count: int, rng: np.random.Generator) -> 
 
 def membership(ragged: Ragged, rows: np.ndarray, pool: np.ndarray) -> np.ndarray:
     """Return (R, C) bool: whether label pool[c] stands in row rows[r]; `pool` sorted and unique."""
-    values, lengths = ragged.take(rows)
-    return _found(np.repeat(np.arange(len(rows)), lengths), values, len(rows), pool)
-
-
-def _found(rows: np.ndarray, labels: np.ndarray, n: int, pool: np.ndarray) -> np.ndarray:
-    """Return (n, C) bool, true at the place of every pair whose label is in the pool."""
-    found = np.zeros((n, len(pool)), dtype=bool)
-    if len(pool):
-        place = np.minimum(np.searchsorted(pool, labels), len(pool) - 1)
-        hit = pool[place] == labels
-        found[rows[hit], place[hit]] = True
+    found = np.zeros((len(rows), len(pool)), dtype=bool)
+    found[_places(*_pairs(ragged, rows), pool)] = True
     return found
+
+
+def _pairs(ragged: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels of `rows`, each with the place of its row among them."""
+    values, lengths = ragged.take(rows)
+    return np.repeat(np.arange(len(rows)), lengths), values
+
+
+def _places(rows: np.ndarray, labels: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row and the column of every pair whose label is in the pool."""
+    if not len(pool):
+        return rows[:0], rows[:0]
+    place = np.minimum(np.searchsorted(pool, labels), len(pool) - 1)
+    hit = pool[place] == labels
+    return rows[hit], place[hit]
 
 
 def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.ndarray | None = None) -> Block:
@@ -144,7 +150,7 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
     """
     positives = membership(corpus.positives["train"], rows, pool)
     weights = np.ones(positives.shape, dtype=np.float32) if chosen is None else _counting(positives, pool, chosen)
-    weights[_filtered(corpus, rows, pool)] = 0.0
+    weights[_filters(corpus, rows, pool)] = 0.0
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
 
 
@@ -155,9 +161,10 @@ def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Bloc
     neither pulled nor pushed. Either may come up twice.
     """
     pool, place = np.unique(labels, return_inverse=True)
-    positives = membership(corpus.positives["train"], queries, pool).T[place]
+    positives = membership(corpus.positives["train"], queries, pool)
     weights = (~positives).astype(np.float32)
-    weights[_filtered(corpus, queries, pool).T[place]] = 0.0
+    weights[_filters(corpus, queries, pool)] = 0.0
+    positives, weights = positives.T[place], weights.T[place]
     np.fill_diagonal(weights, 1.0)
     return Block("labels", "queries", torch.from_numpy(positives), torch.from_numpy(weights))
 
@@ -189,11 +196,13 @@ def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.
     holds. A pair weighs `weight`, or 0 where the label is a positive, a filter pair or mined for the row (ASTRA, eq.
     2).
     """
+    weights = np.full((len(rows), len(pool)), weight, dtype=np.float32)
     row, slot = np.nonzero(mined >= 0)
-    spared = (membership(corpus.positives["train"], rows, pool) | _filtered(corpus, rows, pool)
-              | _found(row, mined[row, slot], len(rows), pool))
-    return Block("queries", "labels", torch.zeros(spared.shape, dtype=torch.bool),
-                 torch.from_numpy(np.where(spared, 0.0, weight).astype(np.float32)))
+    # Few pairs are spared: they are set one by one, and no matrix but the one of weights is made.
+    weights[_places(*_pairs(corpus.positives["train"], rows), pool)] = 0.0
+    weights[_places(row, mined[row, slot], pool)] = 0.0
+    weights[_filters(corpus, rows, pool)] = 0.0
+    return Block("queries", "labels", torch.zeros(weights.shape, dtype=torch.bool), torch.from_numpy(weights))
 
 
 def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:
@@ -221,10 +230,9 @@ def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return out
 
 
-def _filtered(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return (R, C) bool: the filter pairs."""
+def _filters(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row and the column of every filter pair."""
     # Label texts added as queries come after the queries that filters speak of.
-    out = np.zeros((len(rows), len(pool)), dtype=bool)
-    known = rows < len(corpus.filters["train"])
-    out[known] = membership(corpus.filters["train"], rows[known], pool)
-    return out
+    known = np.flatnonzero(rows < len(corpus.filters["train"]))
+    row, labels = _pairs(corpus.filters["train"], rows[known])
+    return _places(known[row], labels, pool)

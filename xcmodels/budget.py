@@ -112,6 +112,7 @@ def budget(method: Any, size: Size, rates: Mapping[str, Any], stage: str = "") -
     ]
     if refreshes:
         parts += _refresh(refreshes[-1], size, width, len(refreshes))
+        parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
     return Budget(parts, *_seconds(method, refreshes[-1] if refreshes else None, size, width, rates),
                   refreshes[-1].last - refreshes[-1].first if refreshes else 0)
 
@@ -155,7 +156,8 @@ def _width(method: Any) -> int:
 
 def _corpus(size: Size) -> float:
     """Return the bytes of a packed corpus: tokens, labels of points, texts of labels."""
-    return (4 * size.tokens + 12) * size.texts + (8 * size.positives + 16) * size.points + 6 * size.tokens * size.labels
+    rows = (4 * size.tokens + 12) * size.texts + (8 * size.positives + 16) * size.points
+    return rows + 6 * size.tokens * size.labels + 16 * size.vocabulary
 
 
 def _code(width: int) -> float:

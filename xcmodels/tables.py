@@ -177,17 +177,15 @@ class RowSGD:
     def __init__(self, table: RowTable, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
         self.table, self.momentum, self.weight_decay = table, momentum, weight_decay
         self.velocity = torch.zeros_like(table.weight)
-        # The log of what decay leaves of a weight of 1: after all steps, and after those a row has caught up with.
-        self.left = torch.zeros((), dtype=torch.float64)
-        self.settled = torch.zeros(len(table.weight), dtype=torch.float64, device=table.weight.device)
+        self.decay = _Decay(table.weight)
         if weight_decay:
-            table.due = self._missed
+            table.due = self.decay.missed
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
         """Update the touched rows with learning rate `lr`; each of their numbers is read and written once."""
         touched = self.table.take_gradients()
-        self.left = self.left + math.log1p(-lr * self.weight_decay)
+        self.decay.left = self.decay.left + math.log1p(-lr * self.weight_decay)
         if touched is None:
             return
         ids, gradients = touched
@@ -195,21 +193,16 @@ class RowSGD:
         self.velocity[ids] = velocity
         self._write(ids, self.table.current(ids).sub_(velocity, alpha=lr))
 
-    def _missed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return what the decay that rows missed leaves of them, (k, 1)."""
-        missed = self.left.to(self.settled.device) - self.settled[ids]
-        return missed.exp().to(self.table.weight.dtype)[:, None]
-
     def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Set rows that have no decay to catch up with."""
         self.table.weight[ids] = rows
-        self.settled[ids] = self.left.to(self.settled.device)
+        self.decay.settled[ids] = self.decay.left.to(self.decay.settled.device)
 
     @torch.no_grad()
     def settle(self) -> None:
         """Bring every row up to date, for whoever reads the whole table."""
-        for start in range(0, len(self.settled), _BLOCK):
-            ids = torch.arange(start, min(start + _BLOCK, len(self.settled)), device=self.settled.device)
+        for start in range(0, len(self.velocity), _BLOCK):
+            ids = torch.arange(start, min(start + _BLOCK, len(self.velocity)), device=self.velocity.device)
             self._write(ids, self.table.current(ids))
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -217,10 +210,27 @@ class RowSGD:
 
         Rows are not settled for it: what a run ends with may not depend on when it was saved.
         """
-        return {"velocity": self.velocity, "settled": self.settled, "left": self.left}
+        return {"velocity": self.velocity, "settled": self.decay.settled, "left": self.decay.left}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:
         """Take up the state of a checkpoint."""
         self.velocity.copy_(state["velocity"])
-        self.settled.copy_(state["settled"])
-        self.left = state["left"].double().cpu()
+        self.decay.settled.copy_(state["settled"])
+        self.decay.left = state["left"].double().cpu()
+
+
+class _Decay:
+    """How much of a weight of 1 decay has left, as logarithms: after all steps, and after those that a row had.
+
+    The table reads it and the optimiser writes it; were it the optimiser itself, each would keep the other alive, and
+    a model of gigabytes with them, until Python looks for such circles.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.left = torch.zeros((), dtype=torch.float64)
+        self.settled = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
+        self.dtype = weight.dtype
+
+    def missed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return what is left of rows after the decay that they missed, (k, 1)."""
+        return (self.left.to(self.settled.device) - self.settled[ids]).exp().to(self.dtype)[:, None]

@@ -47,6 +47,9 @@ def describe(folder: Path) -> RawDataSet:
     Its paths are absolute: workers, which read the files, may have been started in another folder.
     Raises UsageError for a folder or a file that is missing, naming every name that was looked for.
     """
+    if folder.is_file():
+        raise UsageError(f"{folder} is a file, a data set is a folder",
+                         hint=f"make one of a table: xc data import {folder} DIR --text COLUMN --labels COLUMN")
     folder = folder.absolute()
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="give the folder that holds trn.json.gz, tst.json.gz, ...")
