@@ -8,7 +8,6 @@ process that trains holds beside those that are counted. Each method and width h
 """
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bench_loop import looped
-from benchmarks.made import Shape, made
+from benchmarks.made import Shape, made, most_held
 from xcmodels import ann
 from xcmodels.budget import HOST, RATES, ROUND, Size, budget, with_width
 from xcmodels.clustering import balanced_kmeans
@@ -49,8 +48,7 @@ def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, flo
     counted = budget(method, size, {}, stage.name).held(HOST, ROUND)
     # Their mean: an epoch has the slow steps, too.
     out = {"train": float(looped(method, corpus, first, scratch, STEPS).mean()) / stage.batch_size}
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    out["process"] = most - sum(part.size for part in counted)
+    out["process"] = most_held() - sum(part.size for part in counted)
     vectors = method.vectors(method.build(corpus, stage.name, {}).to(device()), corpus)
     queries, took = spent(vectors["queries"])
     out["encode"] = took / len(queries)

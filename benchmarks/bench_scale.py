@@ -8,7 +8,6 @@ is in memory. Each method runs in a process of its own. Beside what was measured
 """
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.made import AMAZON_TITLES_1_3M, Shape, made
+from benchmarks.made import AMAZON_TITLES_1_3M, Shape, made, most_held
 from xcmodels import ann, seeds
 from xcmodels.budget import HOST, ROUND, Size, budget, read_rates, with_width
 from xcmodels.checkpoint import load_model
@@ -80,7 +79,7 @@ def epoch(name: str, corpus: Corpus, scratch: Path) -> dict[str, float]:
 
 
 def _gb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return most_held() / 1e9
 
 
 def main(percent: str = "100", *methods: str) -> None:

@@ -77,3 +77,9 @@ def _positives(n: int, shape: Shape, rng: np.random.Generator) -> Ragged:
 def _skewed(rng: np.random.Generator, most: int, count: int) -> np.ndarray:
     """Return ids below `most`, of which the first tenth comes up half of the time."""
     return (most * rng.random(count) ** (np.log(0.1) / np.log(0.5))).astype(np.int64)
+
+
+def most_held() -> int:
+    """Return the most bytes that this process held (Linux); `getrusage` begins with what its parent held."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
