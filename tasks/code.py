@@ -10,7 +10,8 @@ from pathlib import Path
 
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
 # How a step is run, not what it makes.
-MACHINERY = frozenset(f"tasks.{name}" for name in ("artifacts", "cluster", "code", "files", "manifest", "steps"))
+MACHINERY = frozenset(f"tasks.{name}" for name in (
+    "artifacts", "cluster", "code", "files", "manifest", "recipe", "spread", "steps"))
 
 
 @cache

@@ -8,10 +8,9 @@ from data_contracts.errors import UsageError
 from tasks import prepare, train
 from tasks.artifacts import digest_of
 from tasks.evaluate import evaluate_step
+from tasks.recipe import Recipe
 from tasks.sources import RawDataSet, describe
 from tasks.steps import Step
-from xcmodels.method import Method
-from xcmodels.methods import METHODS
 from xcmodels.methods.astra import AstraConfig
 from xcmodels.methods.ramen import RamenConfig
 from xcmodels.presets import Settings, flat, resolve
@@ -84,9 +83,8 @@ def _reads_label_texts(settings: Settings) -> bool:
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
     """Lay out a run; this digests the raw files. Raises UsageError as `settle` does."""
     raw, settings = settle(data, method, preset, overrides)
-    made: Method = METHODS[method](settings.method)
     job = job_of(raw.name, method, preset)
     return Pipeline(raw, method, preset, settings,
                     [replace(step, of=raw.name) for step in prepare.steps(raw, settings.prepare, settings.seed)],
-                    [replace(step, of=job) for step in train.steps(made)],
+                    [replace(step, of=job) for step in train.steps(Recipe(method, preset, overrides))],
                     replace(evaluate_step(settings.seed), of=job))

@@ -114,13 +114,11 @@ _STATES: Mapping[str, State] = {"FINISHED": "finished", "SCHEDULED": "trained", 
 
 def _next(method: str, preset: str, changed: Mapping[str, str], tags: Mapping[str, str]) -> str:
     """Return the first step of a run that MLflow was told nothing of; "" where its settings are not known."""
+    from tasks.recipe import Recipe
     from tasks.train import steps
-    from xcmodels.methods import METHODS
-    from xcmodels.presets import resolve
 
     try:
-        settings = resolve(method, preset, changed)    # refuses a method that is none, before it is looked up
-        names = [step.name for step in steps(METHODS[method](settings.method))]
+        names = [step.name for step in steps(Recipe(method, preset, changed))]
     except ValueError:
         return ""
     return next((name for name in (*names, "evaluate") if f"xc.logged.{safe_name(name)}" not in tags), "register")

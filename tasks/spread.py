@@ -1,12 +1,11 @@
 """A training step by several processes of this machine, started by `torchrun`: one a GPU, or as many as are asked for.
 
-Each runs the same action (`xcmodels.together`). The first one speaks for all: a line of JSON a step of training on its
+Each trains the same round (`xcmodels.together`). The first one speaks for all: a line of JSON a step of training on its
 stdout, which the run reads. The run asks them to stop by a file; they stop by themselves where the run is gone.
 """
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,22 +16,26 @@ from typing import Any
 
 import psutil
 
+from data_contracts import errors
 from data_contracts.errors import ProjectError
+from tasks.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
-SPEC, STOP, FAILED, LOG = "spread.pickle", "spread.stop", "spread.failed", "spread.log"
+SPEC, STOP, FAILED, LOG = "spread.json", "spread.stop", "spread.failed", "spread.log"
 
 
-def spread(action: Callable[[Any], None], job: Any, name: str) -> None:
-    """Have the job's processes take `action` on it, and pass on what they report; `name` is the round's.
+def spread(recipe: Recipe, name: str, job: Any) -> None:
+    """Have the job's processes train the round of a name, and pass on what they report.
 
     Raises what the first process raised, and ProjectError with the end of their log where one was killed.
     """
     scratch, processes = job.scratch, job.workers.processes
     for left in (STOP, FAILED):
         (scratch / left).unlink(missing_ok=True)
-    (scratch / SPEC).write_bytes(pickle.dumps(
-        (action, job.out, dict(job.inputs), scratch, job.home, os.getpid(), psutil.Process().create_time())))
+    (scratch / SPEC).write_text(json.dumps({
+        "recipe": asdict(recipe), "round": name, "out": str(job.out), "home": str(job.home),
+        "inputs": {role: str(path) for role, path in job.inputs.items()},
+        "parent": os.getpid(), "born": psutil.Process().create_time()}))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
                "--module", "tasks.spread", str(scratch / SPEC)]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
@@ -51,7 +54,8 @@ def spread(action: Callable[[Any], None], job: Any, name: str) -> None:
             run.terminate()
             raise
     if (scratch / FAILED).exists():
-        raise pickle.loads((scratch / FAILED).read_bytes())
+        failed = json.loads((scratch / FAILED).read_text())
+        raise getattr(errors, failed["kind"])(failed["what"], where=failed["where"], hint=failed["hint"])
     if run.returncode:
         said = (scratch / LOG).read_text(errors="replace").splitlines()
         killed = next((line.strip() for line in said if "exitcode" in line), "no reason was given")
@@ -77,9 +81,10 @@ def main(spec: Path) -> None:
     """Take a process's part in a step; what the first one raises is left beside `spec`."""
     from tasks.cluster import Workers
     from tasks.steps import Job
+    from tasks.train import train
     from xcmodels import together
 
-    action, out, inputs, scratch, home, parent, born = pickle.loads(spec.read_bytes())
+    asked, scratch = json.loads(spec.read_text()), spec.parent
     together.join()
     first = together.rank() == 0
 
@@ -88,17 +93,20 @@ def main(spec: Path) -> None:
             os.write(sys.stdout.fileno(), f"{json.dumps(told)}\n".encode())
 
     def stopped() -> bool:
-        return (scratch / STOP).exists() or not _lives(parent, born)
+        return (scratch / STOP).exists() or not _lives(asked["parent"], asked["born"])
 
     @contextmanager
     def watch(name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
         yield (lambda progress: tell({"progress": asdict(progress)})), stopped
 
     try:
-        action(Job(out, inputs, scratch, home, Workers(), lambda line: tell({"say": line}), watch))
+        train(Recipe(**asked["recipe"]), asked["round"], Job(
+            Path(asked["out"]), {role: Path(path) for role, path in asked["inputs"].items()}, scratch,
+            Path(asked["home"]), Workers(), lambda line: tell({"say": line}), watch))
     except ProjectError as error:
         if first:
-            (scratch / FAILED).write_bytes(pickle.dumps(error))
+            (scratch / FAILED).write_text(json.dumps({
+                "kind": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}))
         together.leave(1)
         sys.exit(1)
     together.leave()

@@ -7,17 +7,19 @@ from functools import partial
 from itertools import pairwise
 
 from data_contracts.errors import ProjectError, Stopped
+from tasks.recipe import Recipe
 from tasks.refresh import embed_step, mine_step, modules, read_mined, read_vectors
 from tasks.spread import spread
 from tasks.steps import Job, Step
 from xcmodels import together
 from xcmodels.corpus import Corpus
-from xcmodels.method import Method, Round
+from xcmodels.method import Method
 from xcmodels.training import Interrupted, Watch, train_round
 
 
-def steps(method: Method) -> list[Step]:
+def steps(recipe: Recipe) -> list[Step]:
     """Return the steps from a corpus to a retriever, in order; `pack` makes the corpus."""
+    method = recipe.make()
     out: list[Step] = []
     code = ("tasks.train", *modules(method))
     models: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
@@ -42,7 +44,7 @@ def steps(method: Method) -> list[Step]:
                     out.append(mine_step(method, round_, taken))
                     mined[round_.source] = out[-1].name
                 needs["mined"] = mined[round_.source]
-            out.append(Step(round_.name, "checkpoint", partial(train, method, round_), code,
+            out.append(Step(round_.name, "checkpoint", partial(train, recipe, round_.name), code,
                             {**method.settings(stage.name), "round": round_}, needs))
             models[stage.name] = round_.name
         if stage.name in followed:
@@ -55,15 +57,17 @@ def steps(method: Method) -> list[Step]:
     return out
 
 
-def train(method: Method, round_: Round, job: Job) -> None:
-    """Train one round, by one process or several; `metrics.json` holds one entry an epoch."""
+def train(recipe: Recipe, name: str, job: Job) -> None:
+    """Train the round of a name, by one process or several; `metrics.json` holds one entry an epoch."""
     if job.workers.processes > 1:
-        spread(partial(train, method, round_), job, round_.name)
+        spread(recipe, name, job)
         return
+    method = recipe.make()
+    (round_,) = [each for each in method.rounds() if each.name == name]
     corpus = Corpus(job.inputs["corpus"])
     mined = read_mined(job.inputs.get("mined"), job.inputs.get("vectors"))
     model = method.build(corpus, round_.stage, mined.vectors)
-    with job.watch(round_.name) as (report, stop), _stoppable():
+    with job.watch(name) as (report, stop), _stoppable():
         metrics = train_round(method, model, corpus, round_, mined, start=job.inputs.get("start"),
                               before=job.inputs.get("before"), scratch=job.scratch / "steps", out=job.out,
                               watch=Watch(report, stop))

@@ -9,9 +9,8 @@ from tasks import train
 from tasks.artifacts import Store
 from tasks.cluster import Workers
 from tasks.code import code_digests, modules
+from tasks.recipe import Recipe
 from tasks.steps import Job, Step, forecast, plain, run, slug
-from xcmodels.methods import Ngame
-from xcmodels.presets import resolve
 
 
 def counting(calls: list[str]):
@@ -87,7 +86,7 @@ def test_a_failed_step_publishes_nothing(tmp_path):
 
 
 def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch):
-    step = train.steps(Ngame(resolve("ngame", "cpu", {}).method))[0]
+    step = train.steps(Recipe("ngame", "cpu", {}))[0]
     assert {"xcmodels.losses", "xcmodels.methods.ngame", "tasks.refresh"} <= step.about()["code"].keys()
     assert "tasks.artifacts" not in modules("tasks.train"), "how a step is run is not what it makes"
     package = tmp_path / "xcmodels"
