@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,7 @@ from data_contracts.errors import ProjectError
 from flows.commands.options import home_flag
 from flows.stack import Stack
 from tasks.artifacts import Store
-from tasks.devices import gpus
+from tasks.devices import free_space, gpus, standing
 from tasks.mlflow_client import probe, without_passwords
 
 PINS = {    # newer versions of these install without a word, and then
@@ -91,8 +90,7 @@ def machine() -> Iterator[Check]:
 
 def state(home: Path) -> Iterator[Check]:
     """Look at the home: its disk, whether it can be written, its format."""
-    there = next(folder for folder in (home.absolute(), *home.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(there).free
+    there, free = standing(home), free_space(home)
     yield Check("disk", free >= DISK, f"{free / 1e9:,.1f} GB free for {home}", "free space on that disk")
     try:
         with tempfile.TemporaryFile(dir=there):

@@ -89,4 +89,3 @@ def places(home: Path, mlflow: str) -> Mapping[str, str]:
     prefect = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     return {"Prefect": prefect or "a server of its own, which ends with the run",
             "MLflow": Tracker(home, mlflow or None).address}
-

@@ -1,13 +1,14 @@
 """What a method would take at a size, against what there is: for `xc plan --labels`."""
 
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from data_contracts.errors import UsageError
+from tasks.devices import free_space
 from tasks.report_text import span
 from xcmodels.budget import DEVICE, DISK, HOST, RATES, Budget, Size, budget, read_rates, with_width
 from xcmodels.method import Method
@@ -97,16 +98,10 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
         found = budget(made, size, read_rates(home))
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
-    there = {HOST: float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-             DISK: float(shutil.disk_usage(_standing(home)).free)}
+    there = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}
     if size.gpus:
         there = {DEVICE: gpu_memory * 1e9, **there}
     return Sizing(f"{method}, preset {preset}, vectors of {width}", size, found, there)
-
-
-def _standing(folder: Path) -> Path:
-    """Return the nearest folder above that is there."""
-    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
 
 
 def _bytes(count: float) -> str:

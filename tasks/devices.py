@@ -1,5 +1,6 @@
 """Which devices this machine has to train on."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,3 +14,13 @@ def gpus() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def standing(folder: Path) -> Path:
+    """Return the folder, or the nearest above it that is there."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+
+
+def free_space(folder: Path) -> int:
+    """Return the bytes that are free where a folder is, or would be."""
+    return shutil.disk_usage(standing(folder)).free

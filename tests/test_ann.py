@@ -142,6 +142,8 @@ def test_pair_scores_of_vectors_that_are_part_of_longer_ones():
         assert pair_scores(queries, whole[:, part], rows, labels) == pytest.approx(wanted, abs=1e-5)
     odd = whole[:, :5]    # no whole number of them from one row to the next
     assert pair_scores(whole[:5, :5], odd, rows, labels) == pytest.approx((odd[rows] * odd[labels]).sum(1), abs=1e-5)
+    wide = whole[:, :4].astype(np.float64)    # faiss reads nothing but float32
+    assert pair_scores(queries, wide, rows, labels) == pytest.approx((queries[rows] * wide[labels]).sum(1), abs=1e-5)
     with pytest.raises(IndexError, match="name one beyond"):
         pair_scores(queries, whole[:, :4], rows, labels + 40)
 

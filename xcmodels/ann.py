@@ -22,7 +22,7 @@ MINED, ASKED = 200_000, 20_000    # labels searched exactly for crowds of querie
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _SCORED = (2, 100), (4, 200)    # labels of the best codes that are proposed, or scored: for each, at least
 _TOGETHER = 64                    # labels whose codes are scanned at once: of many queries, 0.7 of what 32 take
-SINGLY = 128                     # dimensions up to which each has a code of its own
+_SINGLY = 128                     # dimensions up to which each has a code of its own
 _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -195,12 +195,17 @@ def _of_graph(graph: Any, ef_search: int) -> Index:
     return Index("hnsw", vectors, graph, ef_search)
 
 
+def codes_of(dim: int) -> int:
+    """Return how many codes, of 4 bits each, a quantised index keeps of a vector."""
+    return dim if dim <= _SINGLY or dim % 2 else dim // 2
+
+
 def _codes(vectors: np.ndarray) -> Any:
     """Return a faiss index of codes of 4 bits for each dimension of the vectors, or for two where there are many."""
     import faiss
 
     d = vectors.shape[1]
-    codes = faiss.IndexPQFastScan(d, d if d <= SINGLY or d % 2 else d // 2, 4, faiss.METRIC_INNER_PRODUCT, _TOGETHER)
+    codes = faiss.IndexPQFastScan(d, codes_of(d), 4, faiss.METRIC_INNER_PRODUCT, _TOGETHER)
     codes.pq.cp.min_points_per_centroid = 1    # few vectors are repeated below; a warning would say what is known
     if len(vectors):
         few = len(vectors) < 2 ** codes.nbits
@@ -278,8 +283,9 @@ def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, label
         raise IndexError(f"pairs of {len(queries)} queries and {len(matrix)} vectors name one beyond those")
     out, dim = np.empty(len(rows), dtype=np.float32), matrix.shape[1]
     apart, rest = divmod(matrix.strides[0], matrix.itemsize * dim)
-    if rest or matrix.strides[1] != matrix.itemsize:    # not whole vectors from one row to the next
-        matrix, apart = np.ascontiguousarray(matrix), 1
+    # Not whole vectors from one row to the next, or none that faiss may read where they lie.
+    if rest or matrix.strides[1] != matrix.itemsize or matrix.dtype != np.float32:
+        matrix, apart = np.ascontiguousarray(matrix, np.float32), 1
     queries, rows = np.ascontiguousarray(queries, np.float32), np.ascontiguousarray(rows, np.int64)
     labels = np.ascontiguousarray(labels if apart == 1 else labels * apart, np.int64)
     faiss.pairwise_indexed_inner_product(    # type: ignore[attr-defined]

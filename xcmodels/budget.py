@@ -108,7 +108,7 @@ def budget(method: Any, size: Size, rates: Mapping[str, Any], stage: str = "") -
         Part(HOST, "", "files mapped, as far as there is room", _corpus(size), mapped=True),
         Part(DISK, "", "the packed data", _corpus(size)),
         Part(DISK, "", "checkpoints of rounds", len(rounds) * ((table + kept) * size.labels + fixed)),
-        Part(DISK, "", "the retriever", (2 * 4.0 * width + _code(width)) * size.labels),
+        Part(DISK, "", "the retriever", (2 * 4.0 * width + ann.codes_of(width) / 2) * size.labels),
     ]
     if refreshes:
         parts += _refresh(refreshes[-1], size, width, len(refreshes))
@@ -119,12 +119,12 @@ def budget(method: Any, size: Size, rates: Mapping[str, Any], stage: str = "") -
 
 def _refresh(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:
     """Return what a refresh holds: it runs on the host, whatever trains."""
-    vectors = 4.0 * width
+    vectors, codes = 4.0 * width, ann.codes_of(width) / 2
     parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points)]
     if mining.cluster_size:
         parts.append(Part(HOST, REFRESH, "the same in the order of clusters", (vectors + 16) * size.points))
     if mining.negatives:
-        parts += [Part(HOST, REFRESH, "vectors and codes of the labels", (vectors + _code(width)) * size.labels),
+        parts += [Part(HOST, REFRESH, "vectors and codes of the labels", (vectors + codes) * size.labels),
                   Part(HOST, REFRESH, "hard negatives", 4.0 * mining.negatives * size.points)]
     kept = 4.0 * (mining.negatives + bool(mining.cluster_size)) * size.points
     return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept)]
@@ -158,10 +158,6 @@ def _corpus(size: Size) -> float:
     """Return the bytes of a packed corpus: tokens, labels of points, texts of labels."""
     rows = (4 * size.tokens + 12) * size.texts + (8 * size.positives + 16) * size.points
     return rows + 6 * size.tokens * size.labels + 16 * size.vocabulary
-
-
-def _code(width: int) -> float:
-    return width / 2 if width <= ann.SINGLY else width / 4
 
 
 def _seconds(method: Any, mining: Round | None, size: Size, width: int,

@@ -86,8 +86,8 @@ class LabelWords:
 
     @classmethod
     def of(cls, lexicon: Lexicon, rows: sp.csr_array) -> "LabelWords":
-        """Return the words of labels, rows (L, words), cut to the KEPT heaviest of each."""
-        kept = unit_rows(heaviest(rows, KEPT))
+        """Return the words of labels, rows (L, words) float32, of which each has a few."""
+        kept = unit_rows(rows)
         lengths = np.diff(kept.indptr)
         place = np.nonzero(np.arange(lengths.max(initial=0)) < lengths[:, None])
         ids = np.full((len(lengths), lengths.max(initial=0)), len(lexicon.idf), dtype=np.int32)
@@ -109,7 +109,7 @@ class LabelWords:
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "LabelWords":
         """Return this with the words of texts as those of the labels `rows`, some of those there are, then the next."""
-        new, width = LabelWords.of(self.lexicon, self.lexicon(tokens)), self.ids.shape[1]
+        new, width = LabelWords.of(self.lexicon, heaviest(self.lexicon(tokens), KEPT)), self.ids.shape[1]
         more = max(width, new.ids.shape[1])
 
         def widened(of: np.ndarray, fill: int) -> np.ndarray:
