@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 from data_contracts.errors import ServerError
@@ -145,9 +146,10 @@ def mlflow_of(home: Path, given: str = "") -> str:
     return record.address if record is not None else given
 
 
-def have_prefect(home: Path) -> None:
+def have_prefect(home: Path, *, tracked: bool) -> None:
     """Have a Prefect server: the one that is named or runs, else one that is started now and ends with this process.
 
+    What the run will need is got ready while that one starts, with MLflow's database where the run is `tracked` there.
     It is in a session of its own: a signal to the run's process group, by a shutdown or `timeout`, must not end it
     before the run could tell it how it ended. Raises ServerError where it does not start.
     """
@@ -164,12 +166,18 @@ def have_prefect(home: Path) -> None:
     service = replace(service, command=[*service.command, "--no-ui", "--no-scheduler", "--no-late-runs"])
     log = home / "logs" / "prefect-run.log"
     log.parent.mkdir(0o700, exist_ok=True)
+    new = not (home / "prefect" / "prefect.db").exists()
     started = launch(service, home, log, follow=True)
     # Registered before Prefect is imported, so it happens after Prefect has sent its last words.
     atexit.register(lambda: end(processes(started.record)))
-    wait_well(started, RUN_SECONDS)
     _use(home, service.address)
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nobody starts it again
+    import_module("flows.run")
+    if new:    # its server makes tables for 10 s by one processor
+        import_module("great_expectations")
+        if tracked:
+            _whole_database(home)
+    wait_well(started, RUN_SECONDS)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from xcmodels.text import clean
 
 MINILM = "minilm"
 LEARNED = "learned"
+_TOGETHER = 2048    # texts tokenised at once: of 65,536 titles, 0.75 of what one call takes
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,15 @@ class Tokenizer:
         return self._ids(titles, self.max_title), self._ids(contents, self.max_content)
 
     def _ids(self, texts: Sequence[str], limit: int) -> list[list[int]]:
-        if limit == 0:
+        if limit == 0 or not any(texts):
             return [[] for _ in texts]
         # A token spans at least one character except in degenerate vocabularies, so a book-length text
         # is cut before it is tokenised, not after.
         short = [clean(text[: 64 * limit]) for text in texts]
-        return [encoding.ids[:limit] for encoding in self.backend.encode_batch(short, add_special_tokens=False)]
+        # Thousands at once: what is known of a text beside its ids is in the cache still when it is thrown away.
+        return [encoding.ids[:limit] for start in range(0, len(short), _TOGETHER)
+                for encoding in self.backend.encode_batch_fast(short[start:start + _TOGETHER],
+                                                               add_special_tokens=False)]
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` in `folder`, the limits with it."""
