@@ -35,8 +35,9 @@ class Block:
     """One relation between two sides of a batch.
 
     rows and cols name sides. positives (R, C) bool comes from the full label matrix, so that no true pair is
-    ever taken for a negative. weights (R, C) float, or None for all ones; 0 = the pair is no term of the loss.
-    columns: None = the columns are a pool shared by all rows; (R, C) int64 = each row's own candidates.
+    ever taken for a negative. weights (R, C) float or bool, or None for all ones; 0 = the pair is no term of the loss.
+    columns: None = the columns are a pool shared by all rows; (R, C) int64 = each row's own candidates. pulled (R, P)
+    int64: the columns of a row's positives that count, -1 = none, where they were chosen one by one.
     """
 
     rows: str
@@ -44,12 +45,25 @@ class Block:
     positives: torch.Tensor
     weights: torch.Tensor | None = None
     columns: torch.Tensor | None = None
+    pulled: torch.Tensor | None = None
+
+    @property
+    def pushed(self) -> torch.Tensor:
+        """Which pairs are negatives that count, (R, C) bool."""
+        return ~self.positives & counting(self.positives, self.weights)
 
     def to(self, device: torch.device) -> "Block":
         """Return the same block on `device`."""
-        move = {name: value.to(device) for name in ("positives", "weights", "columns")
+        move = {name: value.to(device) for name in ("positives", "weights", "columns", "pulled")
                 if (value := getattr(self, name)) is not None}
         return replace(self, **move)
+
+
+def counting(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Return which pairs are terms of a loss, (R, C) bool."""
+    if weights is None:
+        return torch.ones_like(positives)
+    return weights if weights.dtype == torch.bool else weights > 0    # torch compares flags as integers, in 6 ms
 
 
 @dataclass(frozen=True)
@@ -149,9 +163,11 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
     row's other positives in the pool, and its filter pairs, get weight 0: they are neither pulled nor pushed.
     """
     positives = membership(corpus.positives["train"], rows, pool)
-    weights = np.ones(positives.shape, dtype=np.float32) if chosen is None else _counting(positives, pool, chosen)
-    weights[_filters(corpus, rows, pool)] = 0.0
-    return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
+    if chosen is None:
+        weights = np.ones(positives.shape, dtype=bool)
+        weights[_filters(corpus, rows, pool)] = False
+        return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
+    return _chosen_block(("queries", "labels"), positives, pool, chosen, _filters(corpus, rows, pool))
 
 
 def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
@@ -162,10 +178,10 @@ def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Bloc
     """
     pool, place = np.unique(labels, return_inverse=True)
     positives = membership(corpus.positives["train"], queries, pool)
-    weights = (~positives).astype(np.float32)
-    weights[_filters(corpus, queries, pool)] = 0.0
+    weights = ~positives
+    weights[_filters(corpus, queries, pool)] = False
     positives, weights = positives.T[place], weights.T[place]
-    np.fill_diagonal(weights, 1.0)
+    np.fill_diagonal(weights, True)
     return Block("labels", "queries", torch.from_numpy(positives), torch.from_numpy(weights))
 
 
@@ -176,17 +192,19 @@ def anchor_block(sides: tuple[str, str], edges: Ragged, rows: np.ndarray, pool: 
     sides: the names of nodes and anchors in the batch; chosen (R,) the anchor that each node is pulled to, -1 = none.
     Its other anchors, those of pruned edges too, are neither pulled nor pushed.
     """
-    positives = membership(edges, rows, pool)
-    weights = _counting(positives, pool, chosen[:, None])
-    return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights))
+    return _chosen_block(sides, membership(edges, rows, pool), pool, chosen[:, None])
 
 
-def _counting(positives: np.ndarray, pool: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return weights (R, C): 1 for what is no positive and for the chosen ones, 0 for other positives."""
-    weights = (~positives).astype(np.float32)
-    row, slot = np.nonzero(chosen >= 0)
-    weights[row, np.searchsorted(pool, chosen[row, slot])] = 1.0
-    return weights
+def _chosen_block(sides: tuple[str, str], positives: np.ndarray, pool: np.ndarray, chosen: np.ndarray,
+                  spared: tuple[np.ndarray, np.ndarray] | None = None) -> Block:
+    """Return the block where the chosen positives (R, P) count, and what is none; but none of the `spared` pairs."""
+    place = np.where(chosen >= 0, np.searchsorted(pool, chosen), -1)
+    weights, row = ~positives, np.arange(len(place))[:, None]
+    weights[row.repeat(place.shape[1], 1)[place >= 0], place[place >= 0]] = True
+    if spared is not None:
+        weights[spared] = False
+        place[~weights[row, place]] = -1
+    return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights), pulled=torch.from_numpy(place))
 
 
 def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.ndarray, weight: float) -> Block:
@@ -202,7 +220,10 @@ def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.
     weights[_places(*_pairs(corpus.positives["train"], rows), pool)] = 0.0
     weights[_places(row, mined[row, slot], pool)] = 0.0
     weights[_filters(corpus, rows, pool)] = 0.0
-    return Block("queries", "labels", torch.zeros(weights.shape, dtype=torch.bool), torch.from_numpy(weights))
+    # Not torch.zeros: a torch of more than one thread would start more of them for the thread that makes batches, and
+    # until they sleep they take a quarter of the step that is computed meanwhile.
+    positives = np.zeros(weights.shape, dtype=bool)
+    return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
 
 
 def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:

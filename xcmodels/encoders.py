@@ -20,6 +20,7 @@ from torch import nn
 from xcmodels import seeds
 from xcmodels.batching import Entries
 from xcmodels.corpus import Side
+from xcmodels.gradients import direction, dropout
 from xcmodels.method import Model
 from xcmodels.tables import RowTable
 from xcmodels.tokens import Tokens
@@ -59,7 +60,7 @@ class Unit(nn.Module):
         self.dim = dim
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return F.normalize(vectors[:, :self.dim], dim=1)
+        return direction(vectors[:, :self.dim])
 
 
 class Residual(nn.Module):
@@ -78,9 +79,9 @@ class Residual(nn.Module):
         nn.init.zeros_(self.outer.weight)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        unit = _each_unit(vectors, self.sums)
-        inner = F.dropout(F.gelu(self.inner(unit)), self.dropout, self.training)
-        return F.normalize(unit[:, :self.outer.out_features] + self.outer(inner), dim=1)
+        each = _each_direction(vectors, self.sums)
+        inner = dropout(F.gelu(self.inner(each)), self.dropout, self.training)
+        return direction(each[:, :self.outer.out_features] + self.outer(inner))
 
 
 class Projection(nn.Module):
@@ -98,13 +99,13 @@ class Projection(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        out = self.linear(_each_unit(vectors, self.sums) * self.scale)
-        return F.dropout(torch.tanh(out) if self.tanh else out, self.dropout, self.training)
+        out = self.linear(_each_direction(vectors, self.sums) * self.scale)
+        return dropout(torch.tanh(out) if self.tanh else out, self.dropout, self.training)
 
 
-def _each_unit(vectors: torch.Tensor, sums: int) -> torch.Tensor:
+def _each_direction(vectors: torch.Tensor, sums: int) -> torch.Tensor:
     """Return the `sums` vectors of each row at unit length."""
-    return F.normalize(vectors.unflatten(1, (sums, -1)), dim=2).flatten(1)
+    return direction(vectors.unflatten(1, (sums, -1))).flatten(1)
 
 
 class Encoder(Model):
@@ -134,7 +135,7 @@ class Encoder(Model):
 
     def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
         """Return the vectors that a view's heads make of the trunk's."""
-        return torch.cat([F.normalize(self.heads[name](pooled), dim=1) for name in self.layout.views[view]], dim=1)
+        return torch.cat([direction(self.heads[name](pooled)) for name in self.layout.views[view]], dim=1)
 
     def width(self, view: str) -> int:
         """Return the length of a vector of `view`."""

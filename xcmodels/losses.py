@@ -1,6 +1,6 @@
 """Losses over a block of scores: (scores, positives, weights) -> one number.
 
-scores (R, C) float, positives (R, C) bool, weights (R, C) float or None; an entry of weight 0 is no term of
+scores (R, C) float, positives (R, C) bool, weights (R, C) float or bool, or None; an entry of weight 0 is no term of
 the loss, neither as a positive nor as a negative. A symmetric loss is the same function on the transpose.
 """
 
@@ -9,25 +9,32 @@ import math
 import torch
 import torch.nn.functional as F
 
+from xcmodels.batching import counting
+from xcmodels.gradients import Products
 
-def triplet(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None, *, margin: float,
-            hard_positives: int, hard_negatives: int, temperature: float) -> torch.Tensor:
+
+def triplet(scores: Products, pulled: torch.Tensor, pushed: torch.Tensor, *, margin: float, hard_positives: int,
+            hard_negatives: int, temperature: float) -> torch.Tensor:
     """Mean over rows of the weighted mean of [s_k - s_l + margin]+ over hard pairs (l, k) (NGAME, eq. 1).
 
-    Of a row's positives l the `hard_positives` lowest scores count, of its negatives k the `hard_negatives`
-    highest. With `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept, harder
-    ones more (as the authors' release does); with 0 all count alike. Rows with no pair are left out.
+    pulled (R, P) int64: the columns of a row's positives, -1 = none; pushed (R, C) bool: its negatives. Of the
+    positives l the `hard_positives` lowest scores count, of the negatives k the `hard_negatives` highest. With
+    `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept, harder ones more (as the
+    authors' release does); with 0 all count alike. Rows with no pair are left out.
     """
-    present = _present(positives, weights)
+    if not scores.values.shape[1]:    # a batch whose texts have no anchor in a graph
+        return scores.rows.sum() * 0
     # Absent entries are set to infinities: to zero them instead would leave them above the true negatives
     # whenever those score below zero.
-    low, positive = _hardest(-scores, positives & present, hard_positives)
-    high, negative = _hardest(scores, ~positives & present, hard_negatives)
+    own = pulled.clamp_min(0)
+    lowest, positive = _hardest(-scores.values.gather(1, own), pulled >= 0, hard_positives)
+    highest, negative = _hardest(scores.values, pushed, hard_negatives)
+    low, high = scores.at(torch.cat([own.gather(1, lowest), highest], 1)).split([lowest.shape[1], highest.shape[1]], 1)
     ranked = torch.where(negative, high.detach(), -torch.inf)
     share = F.softmax(ranked / temperature, dim=1) if temperature > 0 else torch.ones_like(high)
     share = torch.where(negative, share, 0.0)
     share = share / share.sum(1, keepdim=True).clamp_min(1e-12)
-    hinge = F.relu(low[:, :, None] + high[:, None, :] + margin)
+    hinge = F.relu(high[:, None, :] - low[:, :, None] + margin)
     hinge = torch.where(positive[:, :, None] & negative[:, None, :], hinge, 0.0)
     per_row = (hinge * share[:, None, :]).sum((1, 2)) / positive.sum(1).clamp_min(1)
     rows = positive.any(1) & negative.any(1)
@@ -35,10 +42,9 @@ def triplet(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor
 
 
 def _hardest(scores: torch.Tensor, allowed: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the `count` highest allowed scores of each row, and which of them exist."""
-    top = torch.where(allowed, scores, -torch.inf).topk(min(count, scores.shape[1]), dim=1).values
-    exists = top != -torch.inf    # a score that is not a number exists, and shows in the loss
-    return torch.where(exists, top, 0.0), exists
+    """Return where the `count` highest allowed scores of each row are, and which of them exist."""
+    top = torch.where(allowed, scores, -torch.inf).topk(min(count, scores.shape[1]), dim=1)
+    return top.indices, top.values != -torch.inf    # a score that is not a number exists, and shows in the loss
 
 
 def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
@@ -47,7 +53,7 @@ def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: to
     A row's other positives are in no denominator, so that positives do not compete (Gupta et al., DEXML; UniDEC,
     section 4.3, L_DS). scores are already divided by the temperature; rows without a positive are left out.
     """
-    present = _present(positives, weights)
+    present = counting(positives, weights)
     pulled = positives & present
     against = _logsumexp(scores, ~positives & present)
     return _mean_of_rows(F.softplus(against - scores), pulled)
@@ -58,7 +64,7 @@ def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor 
 
     scores are already divided by the temperature; rows without a positive are left out.
     """
-    present = _present(positives, weights)
+    present = counting(positives, weights)
     return _mean_of_rows(_logsumexp(scores, present) - scores, positives & present)
 
 
@@ -69,7 +75,7 @@ def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Te
     A pair of cosine s is true with probability c exp(d (s - 1)), 0 < c < 1, so that no pair costs without bound. Of a
     row's negatives the `hard_negatives` (R,) highest scores count; a positive counts by its weight.
     """
-    present = _present(positives, weights)
+    present = counting(positives, weights)
     pulled, pushed = positives & present, ~positives & present
     worth = pulled.float() if weights is None else weights * pulled
     found = (d * (1 - scores) - math.log(c)) * worth
@@ -84,10 +90,6 @@ def weighted_bce(scores: torch.Tensor, positives: torch.Tensor, weights: torch.T
     """Mean over rows of the weighted sum over labels of the binary cross-entropy (ASTRA, eq. 1 and 2)."""
     terms = F.softplus(torch.where(positives, -scores, scores))
     return (terms if weights is None else terms * weights).sum(1).mean()
-
-
-def _present(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    return torch.ones_like(positives) if weights is None else weights > 0
 
 
 def _logsumexp(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from xcmodels import together
+from xcmodels.gradients import direction
 
 _BLOCK = 1 << 16    # rows drawn at once
 
@@ -61,7 +62,7 @@ class RowTable(nn.Module):
 
     def current(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `weight` (k,) as they would be if nothing were put off; none is changed."""
-        rows, due = self.weight[ids], self.due(ids)
+        rows, due = self.weight.index_select(0, ids), self.due(ids)
         return rows if due is None else rows.mul_(due)
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,7 +93,7 @@ class RowTable(nn.Module):
         rows, place = self.gather(ids)
         # Not rows[place]: the gradient of an index is summed by racing threads, and no two runs agree.
         chosen = F.embedding(place, rows)
-        return (F.embedding(asked, queries) * (F.normalize(chosen, dim=1) if unit else chosen)).sum(1)
+        return (F.embedding(asked, queries) * (direction(chosen) if unit else chosen)).sum(1)
 
     def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return which rows of `weight` were touched (u,), sorted, with their gradients (u, d), and forget them.
@@ -146,11 +147,13 @@ class RowAdam:
             return
         ids, gradients = touched
         first, second = self.betas
-        mean = self.mean[ids].lerp_(gradients, 1 - first)
-        square = self.square[ids].mul_(second).addcmul_(gradients, gradients, value=1 - second)
-        self.mean[ids], self.square[ids] = mean, square
+        mean = self.mean.index_select(0, ids).lerp_(gradients, 1 - first)
+        square = self.square.index_select(0, ids).mul_(second).addcmul_(gradients, gradients, value=1 - second)
+        self.mean.index_copy_(0, ids, mean)
+        self.square.index_copy_(0, ids, square)
         scale = lr * (1 - second**self.steps) ** 0.5 / (1 - first**self.steps)
-        self.table.weight[ids] -= scale * mean / square.sqrt_().add_(self.eps)
+        rows = self.table.weight.index_select(0, ids).addcdiv_(mean, square.sqrt_().add_(self.eps), value=-scale)
+        self.table.weight.index_copy_(0, ids, rows)
 
     def settle(self) -> None:
         """Nothing: every row is as its last step left it."""
@@ -189,13 +192,13 @@ class RowSGD:
         if touched is None:
             return
         ids, gradients = touched
-        velocity = self.velocity[ids].mul_(self.momentum).add_(gradients)
-        self.velocity[ids] = velocity
+        velocity = self.velocity.index_select(0, ids).mul_(self.momentum).add_(gradients)
+        self.velocity.index_copy_(0, ids, velocity)
         self._write(ids, self.table.current(ids).sub_(velocity, alpha=lr))
 
     def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Set rows that have no decay to catch up with."""
-        self.table.weight[ids] = rows
+        self.table.weight.index_copy_(0, ids, rows)
         self.decay.settled[ids] = self.decay.left.to(self.decay.settled.device)
 
     @torch.no_grad()

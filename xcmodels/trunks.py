@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from xcmodels import limits, together
+from xcmodels.gradients import weighted_sums
 from xcmodels.method import Model
 from xcmodels.tables import RowTable
 from xcmodels.tokens import MINILM, Tokens, join, minilm_folder
@@ -116,8 +117,7 @@ class BagOfTokens(Trunk):
             # Not self.places[...]: the gradient of an index is summed by racing threads, and no two runs agree.
             each = each * F.embedding(at, self.places.view(self.sums, -1).T)
         rows, found = self.table.gather(ids)
-        return torch.cat([F.embedding_bag(found, rows, tokens.offsets, mode="sum", per_sample_weights=of,
-                                          include_last_offset=True) for of in each.T.contiguous()], dim=1)
+        return weighted_sums(rows, each.T.contiguous(), found, tokens.offsets)
 
 
 class Transformer(Trunk):

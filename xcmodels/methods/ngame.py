@@ -19,6 +19,7 @@ from xcmodels.checkpoint import load_model
 from xcmodels.combine import FusionConfig, fit_fusion
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, build_encoder, encode_all
+from xcmodels.gradients import Products, dropout
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import Proposer, candidates, save_retriever
 from xcmodels.tables import RowTable
@@ -77,10 +78,10 @@ class Classifiers(Model):
         """The matrix trained by rows."""
         return {"labels": self.table}
 
-    def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the scores (R, C) of query vectors (R, d) and label ids (C,)."""
+    def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> Products:
+        """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted, each there once."""
         rows, place = self.table.gather(labels)
-        return F.dropout(queries, self.dropout, self.training) @ rows[place].T
+        return Products(dropout(queries, self.dropout, self.training), F.embedding(place, rows))
 
 
 class Ngame:
@@ -158,13 +159,14 @@ class Ngame:
     def terms(self, model: Model, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The loss of M1 from the trunk's vectors of queries and labels."""
         encoder = self.encoder(model)
-        scores = encoder.view(pooled["queries"], QUERY) @ encoder.view(pooled["labels"], LABEL).T
+        scores = Products(encoder.view(pooled["queries"], QUERY), encoder.view(pooled["labels"], LABEL))
         return {"triplet": self._triplet(ENCODER, batch, scores)}
 
-    def _triplet(self, stage: str, batch: Batch, scores: torch.Tensor) -> torch.Tensor:
+    def _triplet(self, stage: str, batch: Batch, scores: Products) -> torch.Tensor:
         module, block = self._modules[stage], batch.blocks["triplet"]
+        assert block.pulled is not None
         return losses.triplet(
-            scores, block.positives, block.weights, margin=module.margin, hard_positives=module.positives,
+            scores, block.pulled, block.pushed, margin=module.margin, hard_positives=module.positives,
             hard_negatives=module.negatives, temperature=module.temperature)
 
     def vectors(self, model: Model, corpus: Corpus) -> Vectors:

@@ -22,6 +22,7 @@ from xcmodels.batching import Batch, Entries, anchor_block, sample_kept
 from xcmodels.checkpoint import load_model, save_model
 from xcmodels.corpus import Corpus, Ragged
 from xcmodels.encoders import LABEL, Encoder, encode_all
+from xcmodels.gradients import Products
 from xcmodels.graph import alike, shared_anchors
 from xcmodels.method import Method, Mined, Model, Round, Stage, Vectors
 from xcmodels.tables import RowTable
@@ -159,9 +160,10 @@ class Ramen:
         blocks = {name: block for name, block in batch.blocks.items() if block.cols not in ("queries", "labels")}
         weights = model.bandit.weights() if model.bandit else [self.graph.strength] * len(blocks)
         for weight, (name, block) in zip(weights, blocks.items(), strict=True):
+            assert block.pulled is not None
             terms[name] = weight * losses.triplet(
-                vectors[block.rows] @ vectors[block.cols].T, block.positives, block.weights, margin=self.graph.margin,
-                hard_positives=1, hard_negatives=self.graph.negatives, temperature=0.0)
+                Products(vectors[block.rows], vectors[block.cols]), block.pulled, block.pushed,
+                margin=self.graph.margin, hard_positives=1, hard_negatives=self.graph.negatives, temperature=0.0)
         if model.bandit and model.training:
             model.bandit.learn(_accuracy(batch, vectors))
         return terms

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from xcmodels import ann, limits, losses, metrics, seeds
 from xcmodels.batching import Batch, Entries, drawn_block, own_block, sample_positive
@@ -22,6 +21,7 @@ from xcmodels.checkpoint import load_model, load_part
 from xcmodels.combine import CentroidMix, InnerProduct
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
+from xcmodels.gradients import direction
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.mining import may_be_pushed, spared_pairs
 from xcmodels.retrieval import Proposer, best_of, candidates, save_retriever
@@ -228,7 +228,7 @@ class Siamesexml:
         pooled = model.pool(batch.sides, ("queries", "seconds"))
         queries, seconds = model.view(pooled["queries"], QUERY), model.view(pooled["seconds"], QUERY)
         against = {"text": (1 - share, model.view(pooled["labels"], LABEL)),
-                   "centroid": (share, F.normalize(queries + seconds, dim=1))}
+                   "centroid": (share, direction(queries + seconds))}
         return {name: part * losses.bounded_nll(
                     labels @ queries.T, block.positives, block.weights, c=config.c, d=config.d,
                     hard_negatives=torch.full((len(labels),), config.negatives, device=labels.device))
@@ -264,7 +264,7 @@ class Siamesexml:
         if self.config.joint:
             vectors = {side: make() for side, make in self.vectors(model.to(device()), corpus).items()}
             model.cpu()
-        classifiers = F.normalize(model.labels.weight, dim=1).numpy()
+        classifiers = direction(model.labels.weight).numpy()
         queries, labels = vectors["queries"], vectors["labels"]
         held, served = (self._shortlist(corpus, queries, labels, every) for every in (False, True))
         mix = CentroidMix(classifiers, held.scores.vectors, held.proposers["centroids"].index.vectors,

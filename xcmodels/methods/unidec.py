@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from xcmodels import ann, limits, losses, mining, seeds
 from xcmodels.batching import Batch, Block, Entries, epoch_order, pooled_block, sample_columns, sample_some
@@ -21,6 +20,7 @@ from xcmodels.checkpoint import load_model
 from xcmodels.combine import CLASSIFIER, ENCODER, Combine, FusionConfig, InnerProduct, fit_fusion
 from xcmodels.corpus import Corpus
 from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
+from xcmodels.gradients import direction
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import Proposer, candidates, save_retriever
 from xcmodels.tables import RowTable
@@ -215,7 +215,7 @@ class Unidec:
             halves[ENCODER] = encode_all(model.encoder, corpus.sides["label"], LABEL)
         if model.labels is not None and self.config.serve != ENCODER:
             weight = model.labels.weight.cpu()
-            halves[CLASSIFIER] = (F.normalize(weight, dim=1) if self.config.unit else weight).numpy()
+            halves[CLASSIFIER] = (direction(weight) if self.config.unit else weight).numpy()
         index = ann.build(np.ascontiguousarray(np.concatenate(list(halves.values()), axis=1)), self.config.index,
                           limit=ann.ASKED)
         proposer, depth = Proposer(index), 0
