@@ -80,8 +80,15 @@ def read_model(corpus: Corpus, method: Method, stage: str, folder: Path) -> Mode
 def predict(retriever: Retriever, corpus: Corpus, depth: int,
             rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return the best labels of every test query, or of `rows`, and their scores, (n, depth), less its filter pairs."""
-    filters = corpus.filters["test"] if rows is None else corpus.filters["test"].subset(rows)
-    ids, scores = retriever.search_side(corpus.sides["test"], depth + int(filters.lengths.max(initial=0)), rows)
+    rows = np.arange(len(corpus.sides["test"])) if rows is None else rows
+    filters = corpus.filters["test"].subset(rows)
+    ids = np.full((len(rows), depth + int(filters.lengths.max(initial=0))), -1, dtype=np.int64)
+    scores = np.full(ids.shape, -np.inf, dtype=np.float32)
+    # As deep as a query's own filter pairs go, or twice: by the most of all, few queries would make all twice as long.
+    doubled = 2 ** np.ceil(np.log2(np.maximum(filters.lengths, 1))).astype(np.int64)
+    for most in np.unique(doubled):
+        part, k = np.flatnonzero(doubled == most), min(depth + int(most), ids.shape[1])
+        ids[part, :k], scores[part, :k] = retriever.search_side(corpus.sides["test"], k, rows[part])
     return metrics.drop_filtered(ids, scores, filters, depth)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from torch import nn
 
 from xcmodels import limits, together
@@ -16,6 +17,7 @@ from xcmodels.method import Model
 from xcmodels.tables import RowTable
 from xcmodels.tokens import MINILM, Tokens, join, minilm_folder
 
+_EMBEDDINGS = ("word_embeddings.weight", "embed_tokens.weight", "wte.weight")    # as BERT, LLaMA, GPT-2 call them
 QUERY, LABEL = "query", "label"     # the sides of a relation
 
 
@@ -179,9 +181,9 @@ def save_trunk(trunk: Trunk, folder: Path) -> dict[str, Any]:
 def empty_trunk(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -> Trunk:
     """Make a trunk whose tensors are still to be loaded."""
     if config.kind == "bag":
-        with torch.device("meta"):
-            return BagOfTokens(torch.empty(facts["vocabulary"], facts["dim"]), torch.empty(2 * facts["vocabulary"]),
-                               config)
+        embeddings, idf = (torch.empty(*shape, device="meta") for shape in (
+            (facts["vocabulary"], facts["dim"]), (2 * facts["vocabulary"],)))
+        return BagOfTokens(embeddings, idf, config)
     from transformers import AutoConfig, AutoModel
 
     # Not on the meta device: a transformer's position ids are computed when it is made, not saved.
@@ -203,9 +205,26 @@ def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:
 
 def _token_embeddings(source: str) -> torch.Tensor:
     """Return the token embeddings of a transformer, centred, of unit mean square norm."""
-    weight = _load(source).get_input_embeddings().weight.detach().float()
+    weight = _stored_embeddings(source)
+    if weight is None:
+        weight = _load(source).get_input_embeddings().weight.detach()
+    weight = weight.float()
     weight = weight - weight.mean(0)
     return weight / weight.square().sum(1).mean().sqrt()
+
+
+def _stored_embeddings(source: str) -> torch.Tensor | None:
+    """Return the token embeddings of a model's folder out of its file; None where it has no such file, or name.
+
+    `transformers` would find them in any model, after five seconds of imports.
+    """
+    file = (minilm_folder() if source == MINILM else Path(source)) / "model.safetensors"
+    if not file.exists():
+        return None
+    with safe_open(file, "pt") as tensors:
+        named = [name for name in tensors.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118
+        found: torch.Tensor | None = tensors.get_tensor(named[0]) if len(named) == 1 else None
+        return found
 
 
 def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:

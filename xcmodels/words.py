@@ -171,10 +171,17 @@ def make_lexicon(side: Side, vocabulary: int) -> Lexicon:
 
 def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
     """Return the `most` largest values of each row, the first of equal ones."""
-    of = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    order = np.lexsort((rows.indices, -rows.data, of))
-    kept = order[np.arange(len(of)) - rows.indptr[of] < most]
-    return sp.csr_array((rows.data[kept], (of[kept], rows.indices[kept])), shape=rows.shape)
+    lengths = np.diff(rows.indptr)
+    kept = np.ones(len(rows.data), dtype=bool)
+    longer = np.flatnonzero(np.repeat(lengths > most, lengths))    # in most rows there is nothing to choose
+    of = np.repeat(np.arange(len(lengths)), lengths)[longer]
+    order = np.lexsort((rows.indices[longer], -rows.data[longer], of))
+    rank = np.arange(len(of)) - np.searchsorted(of, of)
+    kept[longer[order[rank >= most]]] = False
+    bounds = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))])
+    out = sp.csr_array((rows.data[kept], rows.indices[kept], bounds), shape=rows.shape)
+    out.sort_indices()
+    return out
 
 
 def unit_rows(rows: sp.csr_array) -> sp.csr_array:
