@@ -2,8 +2,9 @@
 
     python -m benchmarks.bench_prepare DATA [method]
 
-DATA is a data set's folder. The last row is of a copy whose training queries are each there ten times, with other
-texts. Memory is the most that the run and its workers held together, shared pages once.
+DATA is a data set's folder. Each row is of a new home, in which Prefect's server first makes its tables: seconds are of
+the command, those of the steps are told beside them. The last row is of a copy whose training queries are each there
+ten times, with other texts. Memory is the most that the run and its workers held together, shared pages once.
 """
 
 import gzip
@@ -58,10 +59,8 @@ def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, i
     took = time.perf_counter() - began
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}")
-    steps = {}
-    for manifest in (home / "objects").glob("*/MANIFEST.json"):
-        about = json.loads(manifest.read_text())
-        steps[about["about"]["step"]] = about.get("seconds", 0.0)
+    steps = {kept.name.removesuffix(f"-{data.name}"): json.loads(kept.read_text())["seconds"]
+             for kept in sorted((home / "refs" / "timings").iterdir())}
     return took, memory.most, steps
 
 
@@ -80,14 +79,15 @@ def larger(data: Path, out: Path, times: int) -> Path:
 
 def main(data: str, method: str = "ngame") -> None:
     """Print one row a run."""
-    print(f"{'data':<22}{'workers':>8}{'seconds':>10}{'MB':>8}   steps")
+    print(f"{'data':<22}{'workers':>8}{'seconds':>10}{'of steps':>10}{'MB':>8}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
         copy = larger(Path(data), Path(scratch) / f"{Path(data).name}-{TIMES}", TIMES)
         for number, (of, workers) in enumerate(((Path(data), 1), (Path(data), 2), (copy, 2))):
             home = Path(scratch) / f"home-{number}"
             seconds, held, steps = prepare(of, home, method, workers)
             told = ", ".join(f"{name} {took:.0f}" for name, took in steps.items())
-            print(f"{of.name:<22}{workers:>8}{seconds:>10.1f}{held / 1e6:>8.0f}   {told}", flush=True)
+            print(f"{of.name:<22}{workers:>8}{seconds:>10.1f}{sum(steps.values()):>10.1f}{held / 1e6:>8.0f}   {told}",
+                  flush=True)
             shutil.rmtree(home)
 
 

@@ -20,7 +20,7 @@ from tasks.plan import Pipeline
 from tasks.promotion import Decision, contest
 from tasks.register import register
 from tasks.registry import COMMIT, CONTRACTS, DATA, EXAMPLES
-from tasks.report import ReportFacts, build, plots, verdict
+from tasks.report import Report, ReportFacts, verdict
 from tasks.runs import COMMAND, HOME, PROCESS, process_name
 from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
@@ -186,9 +186,10 @@ def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFac
     """Write the report to `page` and, with its plots, to MLflow; a report that fails does not fail the run."""
     page.parent.mkdir(exist_ok=True)
     try:
-        page.write_text(build(corpus, evaluation, facts), encoding="utf-8")
+        report = Report(corpus, evaluation, facts)
+        page.write_text(report.page(), encoding="utf-8")
         session.tracker.log_file(page, "report")
-        for name, drawing in plots(corpus, evaluation, facts).items():
+        for name, drawing in report.plots().items():
             session.tracker.log_text(drawing.decode(), f"plots/{name}.svg")
     except Exception as error:
         session.say(f"the report could not be built ({error}); build it again with: xc report")

@@ -1,6 +1,6 @@
 """The report of one trained model: a single page that says whether it is better, where, and how sure that is.
 
-`build` gives the page, `plots` its charts alone, `verdict` its first sentence. The page loads nothing from anywhere
+`Report` has the page and its charts, `verdict` its first sentence. The page loads nothing from anywhere
 and runs no script. Its size does not grow with the data: bins are fixed, tables are cut, texts are shortened. Texts
 come from anybody, so each is made inert and then escaped. Nothing tells the time: the same inputs give the same bytes.
 """
@@ -8,6 +8,7 @@ come from anybody, so each is made inert and then escaped. Nothing tells the tim
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -81,28 +82,42 @@ class Found:
         return cls(read["metrics"], read["deciles"], judged, scores, 1 / propensity)
 
 
-def build(corpus: Corpus, evaluation: Path, facts: ReportFacts) -> str:
-    """Return the page of the model whose `evaluation` folder this is, below 1 MB."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+@dataclass(frozen=True)
+class Report:
+    """The page of the model whose `evaluation` folder is given, and its charts, which are drawn once."""
 
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
-                              lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters.update(clean=clean, count=counted, span=span)
-    found = Found.load(corpus, evaluation)
-    drawn = _charts(corpus, found, facts)
-    return environment.get_template("report.html").render(
-        facts=facts, verdict=verdict(found.measured, facts), numbers=_numbers(found, facts),
-        points=len(found.judged.rows), left_out=found.judged.left_out,
-        quality=drawn["quality"], learning=drawn["learning"], profile=drawn["profile"], stages=len(facts.curves),
-        labels=_labels(corpus, found), extremes=_extremes(corpus, found), copies=_copies(corpus),
-        settings=_settings(facts), rows=ROWS,
-        command="\n".join(inert(line, 2000) for line in facts.command.splitlines()[:50]))
+    corpus: Corpus
+    evaluation: Path
+    facts: ReportFacts
 
+    @cached_property
+    def found(self) -> Found:
+        """What the evaluation found. Raises ValueError as `Found.load` does."""
+        return Found.load(self.corpus, self.evaluation)
 
-def plots(corpus: Corpus, evaluation: Path, facts: ReportFacts) -> dict[str, bytes]:
-    """Return the page's charts as SVG files by name: `deciles`, `calibration`, `learning-<number>-<stage>`, ..."""
-    drawn = _charts(corpus, Found.load(corpus, evaluation), facts)
-    return {chart.name: chart.svg for charts in drawn.values() for chart in charts}
+    @cached_property
+    def charts(self) -> dict[str, list[Chart]]:
+        """The charts there is data for, by section."""
+        return _charts(self.corpus, self.found, self.facts)
+
+    def page(self) -> str:
+        """Return the page, below 1 MB."""
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+        environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
+                                  lstrip_blocks=True, undefined=StrictUndefined)
+        environment.filters.update(clean=clean, count=counted, span=span)
+        corpus, found, facts = self.corpus, self.found, self.facts
+        return environment.get_template("report.html").render(
+            facts=facts, verdict=verdict(found.measured, facts), numbers=_numbers(found, facts),
+            points=len(found.judged.rows), left_out=found.judged.left_out, **self.charts, stages=len(facts.curves),
+            labels=_labels(corpus, found), extremes=_extremes(corpus, found), copies=_copies(corpus),
+            settings=_settings(facts), rows=ROWS,
+            command="\n".join(inert(line, 2000) for line in facts.command.splitlines()[:50]))
+
+    def plots(self) -> dict[str, bytes]:
+        """Return the charts as SVG files by name: `deciles`, `calibration`, `learning-<number>-<stage>`, ..."""
+        return {chart.name: chart.svg for charts in self.charts.values() for chart in charts}
 
 
 def verdict(measured: Mapping[str, float], facts: ReportFacts) -> str:

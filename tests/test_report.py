@@ -17,7 +17,7 @@ import pytest
 
 from tasks import report, report_charts
 from tasks.gates import Score, weigh
-from tasks.report import ReportFacts, build, intervals, plots, verdict
+from tasks.report import Report, ReportFacts, intervals, verdict
 from tasks.report_text import clean
 from xcmodels import metrics
 from xcmodels.corpus import Corpus, Ragged, Texts
@@ -96,7 +96,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(toy):
-    return build(*toy, facts())
+    return Report(*toy, facts()).page()
 
 
 class Reader(HTMLParser):
@@ -153,7 +153,7 @@ def test_the_first_screen_says_the_verdict_six_numbers_data_and_date(toy, page):
 def test_the_champion_within_the_interval_is_said_to_be(toy):
     measured = json.loads((toy[1] / "metrics.json").read_text())
     near = {"version": "3", "metrics": {"P/1": measured["P/1"] - 0.1, "P/5": measured["P/5"] - 30}}
-    text = Reader(build(*toy, facts(champion=near))).text
+    text = Reader(Report(*toy, facts(champion=near)).page()).text
     assert "+0.1 over the champion, within the interval" in text
     assert "+30.0 over the champion PSP@1" in text, "no other note on P@5, none on PSP@1"
 
@@ -180,11 +180,12 @@ def test_one_query_gives_the_widest_interval(tmp_path):
     corpus = write_corpus(tmp_path / "corpus", [[0]], ["a"], [str(i) for i in range(12)], train=[[0], [1], [2]])
     evaluation = write_evaluation(tmp_path / "e", corpus, np.arange(10)[None], np.ones((1, 10), np.float32))
     assert set(intervals(report.Found.load(corpus, evaluation)).values()) == {(0.0, 100.0)}
-    assert "One epoch, loss 1." in build(corpus, evaluation, facts(curves={"encoder": [{"epoch": 0.0, "loss": 1.0}]}))
+    told = facts(curves={"encoder": [{"epoch": 0.0, "loss": 1.0}]})
+    assert "One epoch, loss 1." in Report(corpus, evaluation, told).page()
 
 
 def test_charts_carry_a_finding_an_alternative_text_and_their_numbers(toy, page):
-    drawn = plots(*toy, facts())
+    drawn = Report(*toy, facts()).plots()
     assert list(drawn) == ["deciles", "calibration", "learning-1-encoder", "frequencies", "lengths"]
     images = [attributes for tag, attributes in Reader(page).tags if tag == "img"]
     captions = re.findall(r"<figcaption><bdi>(.*?)</bdi></figcaption>", page)
@@ -277,12 +278,12 @@ def test_the_gates_the_contract_and_the_champions_deciles_are_shown(toy):
     champion = {"version": "3", "metrics": {"P/1": 10.0}, "deciles": [{**row, "recall/5": 12.34} for row in table]}
     gates = weigh(Score({"P/1": 9.0, "PSP/5": 9.0}), Score({"P/1": 10.0, "PSP/5": 9.0}))
     contract = {"rules": 184, "tables": {"labels": 60, "queries.train": 1000}}
-    page = build(*toy, facts(champion=champion, gates=gates, contract=contract))
+    page = Report(*toy, facts(champion=champion, gates=gates, contract=contract)).page()
     text = Reader(page).text
     assert "P@1 9.00 10.00 9.50 ✕ fails" in text and "PSP@5 9.00 9.00 8.50 ✓ holds" in text
     assert "Its contract holds: 184 rules on 2 tables, 1,060 rows." in text
     assert page.count(">12.3</td>") == sum(row["positives"] > 0 for row in table)
-    assert "The gates" not in Reader(build(*toy, facts())).text
+    assert "The gates" not in Reader(Report(*toy, facts()).page()).text
 
 
 def test_labels_predicted_too_often_and_too_seldom(tmp_path):
@@ -331,14 +332,14 @@ def test_hostile_texts_stay_texts(tmp_path):
                  settings={HOSTILE: HOSTILE}, changed={HOSTILE: HOSTILE}, seconds={HOSTILE: 1.0}, date=HOSTILE,
                  champion={"version": HOSTILE, "metrics": {"P/1": 1.0}},
                  curves={HOSTILE: [{"epoch": 0.0, "loss": 1.0, HOSTILE: 2.0}, {"epoch": 1.0, "loss": 0.5}]})
-    page = build(corpus, evaluation, told)
+    page = Report(corpus, evaluation, told).page()
     tags = Reader(page).tags
     assert {tag for tag, _ in tags} & {"script", "iframe", "object"} == set()
     assert all("onerror" not in attributes for _, attributes in tags)
     assert all(attributes["src"].startswith("data:") for tag, attributes in tags if tag == "img")
     assert not [char for char in page if not char.isprintable() and char != "\n"]
     assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;" in page and "\\u202e" in page
-    for svg in plots(corpus, evaluation, told).values():
+    for svg in Report(corpus, evaluation, told).plots().values():
         assert b"<script" not in svg and b"<img" not in svg
 
 
@@ -350,11 +351,11 @@ def test_clean_keeps_scripts_that_need_joiners_and_drops_what_steers():
 
 def test_same_inputs_same_bytes(toy, page, tmp_path):
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.fonttype": "path"}):
-        assert build(*toy, facts()) == page, "the user's own matplotlib settings do not show"
+        assert Report(*toy, facts()).page() == page, "the user's own matplotlib settings do not show"
     (tmp_path / "facts").write_bytes(pickle.dumps((toy[0].folder, toy[1], facts())))
     code = ("import pickle, sys; from tasks import report; from xcmodels.corpus import Corpus;"
             "folder, evaluation, facts = pickle.load(open(sys.argv[1], 'rb'));"
-            "sys.stdout.buffer.write(report.build(Corpus(folder), evaluation, facts).encode())")
+            "sys.stdout.buffer.write(report.Report(Corpus(folder), evaluation, facts).page().encode())")
     elsewhere = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo"}
     again = subprocess.run([sys.executable, "-c", code, str(tmp_path / "facts")], stdout=subprocess.PIPE, check=True,
                            cwd=Path(__file__).parents[1], env=elsewhere)
@@ -370,9 +371,9 @@ def test_the_page_stays_small_whatever_the_size(tmp_path):
     evaluation = write_evaluation(tmp_path / "e", corpus, ids, scores)
     many = {f"setting.{i}": long for i in range(3000)}
     curve = [{"epoch": float(i), **{name: 1 / (i + 1) for name in ("loss", *"abcdefgh")}} for i in range(2000)]
-    page = build(corpus, evaluation, facts(
+    page = Report(corpus, evaluation, facts(
         settings=many, changed=many, seconds=dict.fromkeys(many, 1.0), command=long * 50, reason=long, promoted=False,
-        curves={f"stage {i}": curve for i in range(40)}))
+        curves={f"stage {i}": curve for i in range(40)})).page()
     assert len(page.encode()) < 1_000_000
     assert "50,000 of 50,000 test texts (100.0%) are repeated: 1 text occurs" in Reader(page).text
     assert "8 of 40 stages are drawn." in page
