@@ -31,8 +31,8 @@ class Memory(threading.Thread):
         self.process, self.most, self.over = process, 0, threading.Event()
 
     def run(self) -> None:
-        """Look ten times a second, until it is over."""
-        while not self.over.wait(0.1):
+        """Look every two seconds, until it is over: while the pages of a process are added up, it gets no new ones."""
+        while not self.over.wait(2):
             held = 0
             for each in [self.process, *self._children()]:
                 with suppress(psutil.Error):

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -140,10 +141,10 @@ def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
     for name, table, column in (("label.uid", "labels", "uid"), ("label.title", "labels", "title"),
                                 ("test.uid", "queries.test", "uid"), ("test.title", "queries.test", "title"),
                                 ("test.content", "queries.test", "content")):
-        Texts.save(out, name, [text for part in _columns(tables / table, column) for text in part])
-    Texts.save(out, "train.text", [shown(title, content) for titles, contents in zip(
-        *(_columns(tables / "queries.train", column) for column in ("title", "content")), strict=True)
-        for title, content in zip(titles, contents, strict=True)])
+        Texts.save(out, name, chain.from_iterable(_columns(tables / table, column)))
+    titles, contents = (chain.from_iterable(_columns(tables / "queries.train", column))
+                        for column in ("title", "content"))
+    Texts.save(out, "train.text", map(shown, titles, contents))
     shutil.copytree(job.inputs["tokens"] / "tokenizer", out / "tokenizer")
     vocabulary = Tokenizer.load(out / "tokenizer").size
     np.save(out / "idf.npy", _idf(out, ("train", "label"), vocabulary))

@@ -7,8 +7,9 @@ shown of a training query). Per split: `positives.<split>.*`, `filters.<split>.*
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from xcmodels import limits
 from xcmodels.mapped import mapped
 from xcmodels.tokens import MINILM, Tokenizer, Tokens
 
+_TOGETHER = 1 << 14    # texts written at once
 
 @dataclass(frozen=True)
 class PrepareConfig:
@@ -119,11 +121,19 @@ class Texts:
         return [whole[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
 
     @staticmethod
-    def save(folder: Path, name: str, texts: list[str]) -> None:
-        """Write the strings under `name`."""
-        encoded = [text.encode() for text in texts]
-        offsets = np.cumsum([0] + [len(part) for part in encoded])
-        Ragged(offsets, np.frombuffer(b"".join(encoded), dtype=np.uint8)).save(folder, name)
+    def save(folder: Path, name: str, texts: Iterable[str]) -> None:
+        """Write the strings under `name`, of which some are held at a time: the files that `Ragged.save` writes."""
+        texts, lengths = iter(texts), [np.zeros(1, dtype=np.int64)]
+        with (folder / f"{name}.values.npy").open("wb") as file:
+            about = {"descr": "|u1", "fortran_order": False, "shape": (0,)}
+            np.lib.format.write_array_header_1_0(file, about)
+            while part := [text.encode() for text in islice(texts, _TOGETHER)]:
+                lengths.append(np.fromiter(map(len, part), np.int64, len(part)))
+                file.write(b"".join(part))
+            offsets = np.concatenate(lengths).cumsum()
+            file.seek(0)    # numpy leaves room in the header for a shape of any length
+            np.lib.format.write_array_header_1_0(file, {**about, "shape": (int(offsets[-1]),)})
+        np.save(folder / f"{name}.offsets.npy", offsets)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> "Texts":
