@@ -19,7 +19,7 @@ $(DATA)/dataset.json: | $(VENV)/.ready
 
 ## run: the main job on real data: fetch, check, prepare, train, evaluate, register; ends with predictions
 run: $(VENV)/.ready $(DATA)/dataset.json
-	$(BIN)/xc run --data $(DATA) --home $(HOME_DIR)
+	$(BIN)/xc run --data $(DATA) --preset cpu-quick --home $(HOME_DIR)
 
 ## test: every test, two files at a time
 test: $(VENV)/.ready

@@ -24,7 +24,10 @@ STAY = {"xc serve": r"serving .* on http://", "dask scheduler": r"Scheduler at: 
 # Data and settings are the pages'; how long is trained, and on which port is served, is not.
 XC = """#!/bin/bash
 case "$1" in
-  run | prepare | deploy) quick=(--preset cpu-learned --workers 1 {settings}) ;;
+  run | prepare | deploy)
+    set -- "${{@/#cpu-quick/cpu-learned}}"
+    [[ " $* " == *" --preset "* ]] || quick=(--preset cpu-learned)
+    quick+=(--workers 1 {settings}) ;;
   serve) quick=(--port "$SERVE_PORT") ;;
 esac
 exec {python} -m flows.cli "$@" "${{quick[@]}}"

@@ -37,7 +37,7 @@ LISTED = {
         "astra", "renee", "ramen", "ramen-ance", "ramen-unidec", "siamesexml", "siamesexml++", "unidec", "depsl",
         "dpr")},
     **{f"python -m benchmarks.bench_{name}": "minutes of measuring" for name in (
-        "loop", "classifier_step", "clustering", "walks", "search", "query", "scale")},
+        "loop", "classifier_step", "clustering", "walks", "prepare", "search", "query", "scale")},
     "xc run --data tickets --method astra --processes 2": "tests/test_run_processes.py does one",
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
 TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after password change,login;account"]

@@ -1,5 +1,7 @@
 """NGAME's presets."""
 
+from dataclasses import replace
+
 from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.ngame import ModuleConfig, NgameConfig
 from xcmodels.presets.settings import BOOSTED, Preset, Settings, learned
@@ -16,6 +18,14 @@ def _cpu() -> Settings:
         m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
                         double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5),
         fusion=BOOSTED))
+
+
+def _quick() -> Settings:
+    cpu, method = _cpu(), _cpu().method
+    assert isinstance(method, NgameConfig)
+    return replace(cpu, method=replace(
+        method, m1=replace(method.m1, epochs=4),
+        m2=replace(method.m2, epochs=4, refresh_from=2, refresh_every=2, double_every=2)))
 
 
 def _paper(source: str = HUB, *, batch: int, epochs: int = 300, length: int = 32) -> Settings:
@@ -44,6 +54,7 @@ _TABLE = {
 
 NGAME = {
     "cpu": Preset("bag of tokens started from MiniLM's token embeddings; two cores, minutes", _cpu),
+    "cpu-quick": Preset("cpu by eight epochs in place of twenty: a first model, to see what comes of the data", _quick),
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
                           lambda: learned(_cpu())),
     "minilm": Preset("the paper's schedule on the packaged MiniLM transformer; one GPU",
