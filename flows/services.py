@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -173,10 +173,12 @@ def have_prefect(home: Path, *, tracked: bool) -> None:
     _use(home, service.address)
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nobody starts it again
     import_module("flows.run")
-    if new:    # its server makes tables for 10 s by one processor
-        import_module("great_expectations")
+    if new:    # its server makes tables for 10 s by one processor; these take the other one six
+        for name in ("great_expectations", "torch._dynamo", "matplotlib.figure"):
+            import_module(name)
         if tracked:
-            _whole_database(home)
+            with suppress(Exception):    # is tried again where it is wanted, and told there
+                _whole_database(home)
     wait_well(started, RUN_SECONDS)
 
 
