@@ -142,6 +142,19 @@ def test_a_step_without_a_gradient_moves_nothing():
     assert torch.equal(table.weight, torch.ones(4, 2))
 
 
+@pytest.mark.parametrize("kind", [RowAdam, RowSGD])
+def test_ids_of_either_width_train_the_same_rows(kind):
+    """A corpus holds its labels as int32, and methods pass them on as they are."""
+    ends = []
+    for width in (torch.int32, torch.int64):
+        table = RowTable(torch.arange(8.0).view(4, 2)).train()
+        rows, at = table.gather(torch.tensor([3, 1, 3], dtype=width))
+        rows[at].square().sum().backward()
+        kind(table).step(0.1)
+        ends.append(table.weight)
+    assert torch.equal(*ends) and not torch.equal(ends[0], torch.arange(8.0).view(4, 2))
+
+
 SGD = {"momentum": 0.9, "weight_decay": 20.0}
 
 

@@ -72,7 +72,7 @@ class RowTable(nn.Module):
         """
         if not (self.training and torch.is_grad_enabled()) and self.whole:
             return self.weight, ids
-        unique, place = torch.unique(ids, return_inverse=True)
+        unique, place = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 alone
         leaf = self.read(unique)
         if self.training and torch.is_grad_enabled():
             self._gathered.append((unique, leaf.requires_grad_()))
