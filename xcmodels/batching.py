@@ -199,11 +199,11 @@ def _chosen_block(sides: tuple[str, str], positives: np.ndarray, pool: np.ndarra
                   spared: tuple[np.ndarray, np.ndarray] | None = None) -> Block:
     """Return the block where the chosen positives (R, P) count, and what is none; but none of the `spared` pairs."""
     place = np.where(chosen >= 0, np.searchsorted(pool, chosen), -1)
-    weights, row = ~positives, np.arange(len(place))[:, None]
-    weights[row.repeat(place.shape[1], 1)[place >= 0], place[place >= 0]] = True
+    weights, (row, slot) = ~positives, np.nonzero(place >= 0)
+    weights[row, place[row, slot]] = True
     if spared is not None:
         weights[spared] = False
-        place[~weights[row, place]] = -1
+        place[~np.take_along_axis(weights, place, axis=1)] = -1
     return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights), pulled=torch.from_numpy(place))
 
 
