@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from xcmodels.sets import among
+
 KINDS = ("exact", "quantised", "hnsw")
 CHOICES = ("auto", *KINDS)        # what a setting may say
 MINED, ASKED = 200_000, 20_000    # labels searched exactly for crowds of queries in a refresh, for one query at a time
@@ -306,7 +308,7 @@ def recall(found: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int =
         raise ValueError(f"recall needs vectors, and for each of some queries what was found, got {sizes}")
     wanted = Index("exact", vectors).search(queries, min(k, len(vectors)))[1]
     row = np.arange(len(queries))[:, None] * len(vectors)
-    return float(np.isin(wanted + row, (found + row)[found >= 0]).mean())
+    return float(among(wanted + row, np.sort((found + row)[found >= 0])).mean())
 
 
 @contextmanager

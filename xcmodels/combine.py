@@ -19,6 +19,7 @@ from xcmodels.centroids import label_centroids
 from xcmodels.corpus import Corpus
 from xcmodels.fusion import RegressionTrees, fit_trees
 from xcmodels.mapped import mapped
+from xcmodels.sets import among, distinct
 from xcmodels.tokens import Tokens
 from xcmodels.words import CorpusWords, LabelWords
 
@@ -225,7 +226,8 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     """
     row, slot = np.nonzero(ids >= 0)
     banned = corpus.filters["train"].subset(corpus.validation)
-    kept = np.setdiff1d(row * corpus.n_labels + ids[row, slot], banned.keys(corpus.n_labels))
+    kept = distinct(row * corpus.n_labels + ids[row, slot])
+    kept = kept[~among(kept, distinct(banned.keys(corpus.n_labels)))]
     truth = corpus.positives["train"].subset(corpus.validation)
     vectors = trained() if config.centroids else None
     words = CorpusWords(corpus) if config.words else None
@@ -239,7 +241,7 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
     trained_on = fusion(nothing, held_out=False)
     kept = kept[trained_on.frequencies[kept % corpus.n_labels] > 0]
-    relevant = np.isin(kept, truth.keys(corpus.n_labels))
+    relevant = among(kept, distinct(truth.keys(corpus.n_labels)))
     features = trained_on.features(queries, corpus.sides["train"].tokens(corpus.validation), kept // corpus.n_labels,
                                    kept % corpus.n_labels)
     trees = fit_trees(features, relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,

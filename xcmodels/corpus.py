@@ -17,6 +17,7 @@ import torch
 
 from xcmodels import limits
 from xcmodels.mapped import mapped
+from xcmodels.sets import among
 from xcmodels.tokens import MINILM, Tokenizer, Tokens
 
 _TOGETHER = 1 << 14    # texts written at once
@@ -76,7 +77,7 @@ class Ragged:
 
     def less(self, values: np.ndarray) -> "Ragged":
         """Return the rows without these values, in memory."""
-        kept = ~np.isin(self.values, values)
+        kept = ~among(self.values, np.sort(values))
         before = np.concatenate([[0], np.cumsum(kept)])
         return Ragged(before[self.offsets], self.values[kept])
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from xcmodels.corpus import Ragged
+from xcmodels.sets import among, distinct
 
 Pairs = Any  # a Ragged, (indptr, indices), or a scipy CSR matrix whose stored entries are the pairs
 
@@ -50,12 +51,12 @@ def judge(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels
     _check_predictions(predictions, n_labels)
     keys = _keys(truth, len(predictions), n_labels, "truth")
     if filters is not None:
-        keys = keys[~_contains(_keys(filters, len(predictions), n_labels, "filters"), keys)]
+        keys = keys[~among(keys, _keys(filters, len(predictions), n_labels, "filters"))]
     truth_rows, truth_labels = np.divmod(keys, n_labels)
     counts = np.bincount(truth_rows, minlength=len(predictions))
     rows = np.flatnonzero(counts)
     labels = predictions[rows]
-    hits = _contains(keys, rows[:, None] * n_labels + labels) & (labels >= 0)
+    hits = among(rows[:, None] * n_labels + labels, keys) & (labels >= 0)
     place = np.cumsum(counts > 0) - 1
     return Judged(rows, labels, hits, place[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
 
@@ -164,7 +165,7 @@ def drop_filtered(
     n_labels = 1 + max(int(predictions.max(initial=0)), int(_parts(filters)[1].max(initial=0)))
     _check_predictions(predictions, n_labels)
     pairs = np.arange(len(predictions))[:, None] * n_labels + predictions
-    keep = (predictions >= 0) & ~_contains(_keys(filters, len(predictions), n_labels, "filters"), pairs)
+    keep = (predictions >= 0) & ~among(pairs, _keys(filters, len(predictions), n_labels, "filters"))
     place = np.cumsum(keep, axis=1) - 1
     keep &= place < k
     shape = len(predictions), k
@@ -186,14 +187,7 @@ def _keys(pairs: Pairs, n: int, n_labels: int, name: str) -> np.ndarray:
     if len(indptr) != n + 1:
         raise ValueError(f"{name} has {len(indptr) - 1} rows, predictions have {n}; give the same split")
     _check_range(indices, 0, n_labels, name)
-    return np.unique(np.repeat(np.arange(n), np.diff(indptr)) * n_labels + np.asarray(indices, dtype=np.int64))
-
-
-def _contains(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return which of the wanted are among the sorted keys."""
-    if not len(keys):
-        return np.zeros(wanted.shape, dtype=bool)
-    return keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted
+    return distinct(np.repeat(np.arange(n), np.diff(indptr)) * n_labels + np.asarray(indices, dtype=np.int64))
 
 
 def _check_range(labels: np.ndarray, low: int, n_labels: int, name: str) -> None:

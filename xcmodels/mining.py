@@ -10,6 +10,7 @@ from xcmodels.centroids import unit
 from xcmodels.clustering import balanced_kmeans
 from xcmodels.corpus import Corpus
 from xcmodels.method import Mined, Round, Vectors
+from xcmodels.sets import among
 
 CHUNK = 8192    # queries searched at once
 DRAWN = 2000    # queries on which the hardness of what was mined is measured
@@ -126,7 +127,7 @@ def spared_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
 
 def may_be_pushed(ids: np.ndarray, spared: np.ndarray, n_labels: int) -> np.ndarray:
     """Return which of the label ids (n, k), -1 = none, are a label and no pair of `spared_pairs`."""
-    return (ids >= 0) & ~np.isin(np.arange(len(ids))[:, None] * n_labels + ids, spared)
+    return (ids >= 0) & ~among(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(spared))
 
 
 def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Generator) -> dict[str, float]:

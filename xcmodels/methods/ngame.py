@@ -22,6 +22,7 @@ from xcmodels.encoders import LABEL, QUERY, Encoder, build_encoder, encode_all
 from xcmodels.gradients import Products, dropout
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import Proposer, candidates, save_retriever
+from xcmodels.sets import distinct
 from xcmodels.tables import RowTable
 from xcmodels.trunks import EncoderConfig
 
@@ -133,7 +134,7 @@ class Ngame:
             chosen = sample_positive(positives, rows, rng)[:, None]
         else:
             chosen = padded(*positives.take(rows))
-        pool = np.unique(chosen[chosen >= 0])
+        pool = distinct(chosen[chosen >= 0])
         blocks = {"triplet": pooled_block(corpus, rows, pool, chosen)}
         ids, labels = torch.from_numpy(rows), torch.from_numpy(pool)
         if round_.stage == ENCODER:

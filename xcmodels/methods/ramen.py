@@ -25,6 +25,7 @@ from xcmodels.encoders import LABEL, Encoder, encode_all
 from xcmodels.gradients import Products
 from xcmodels.graph import alike, shared_anchors
 from xcmodels.method import Method, Mined, Model, Round, Stage, Vectors
+from xcmodels.sets import among, distinct
 from xcmodels.tables import RowTable
 
 SIDES = {"queries": "train", "labels": "label"}     # of a batch -> of a graph
@@ -140,7 +141,7 @@ class Ramen:
             nodes = {side: batch.sides[side].ids.numpy() for side in self.graph.pulled}
             chosen = {side: sample_kept(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), of, rng)
                       for side, of in nodes.items()}
-            pool = np.unique(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
+            pool = distinct(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
             pool = pool[pool >= 0]
             anchors = f"anchors.{name}"
             sides[anchors] = Entries(torch.from_numpy(pool), tokens=graph.anchors.tokens(pool))
@@ -219,8 +220,8 @@ def _augmented(corpus: Corpus, most: int) -> Corpus:
              for graph in corpus.graphs.values()]
     truth = corpus.positives["train"]
     width, filters = corpus.n_labels, corpus.filters["train"]
-    keys = np.unique(np.concatenate([truth.keys(width), *(each.keys(width) for each in found)]))
-    keys = np.setdiff1d(keys, filters.keys(width), assume_unique=True)
+    keys = distinct(np.concatenate([truth.keys(width), *(each.keys(width) for each in found)]))
+    keys = keys[~among(keys, distinct(filters.keys(width)))]
     out = copy(corpus)
     out.positives = {**corpus.positives, "train": Ragged.of_pairs(keys // width, keys % width, len(truth))}
     return out

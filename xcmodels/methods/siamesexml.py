@@ -25,6 +25,7 @@ from xcmodels.gradients import direction
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.mining import may_be_pushed, spared_pairs
 from xcmodels.retrieval import Proposer, best_of, candidates, save_retriever
+from xcmodels.sets import distinct
 from xcmodels.shortlist import Shortlist, correlation
 from xcmodels.tables import RowTable
 from xcmodels.training import device
@@ -304,7 +305,7 @@ class Siamesexml:
 
         every: also of the queries of the validation split.
         """
-        rows = np.unique(queries_of(corpus, every).values)
+        rows = distinct(queries_of(corpus, every).values)
         centroids = label_centroids(corpus, queries, every)
         index = partial(ann.build, kind=self.config.index, limit=ann.ASKED)
         return Shortlist(

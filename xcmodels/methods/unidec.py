@@ -23,6 +23,7 @@ from xcmodels.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_e
 from xcmodels.gradients import direction
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import Proposer, candidates, save_retriever
+from xcmodels.sets import distinct
 from xcmodels.tables import RowTable
 from xcmodels.training import device
 from xcmodels.trunks import EncoderConfig
@@ -154,7 +155,7 @@ class Unidec:
         picked = [sample_some(corpus.positives["train"], rows, self.config.positives, rng)[0]]
         if mined.negatives is not None:
             picked.append(sample_columns(mined.negatives[rows], self.config.negatives, rng))
-        pool = np.arange(corpus.n_labels) if self.config.every_label else np.unique(np.concatenate(picked))
+        pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
         return Batch({"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
                       "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))},
                      {"pool": pooled_block(corpus, rows, pool)})
