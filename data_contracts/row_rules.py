@@ -1,22 +1,25 @@
 """Rules on single rows and single shards: great-expectations' suite on every piece, and what the footers say."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from data_contracts.findings import Finding, result
 from data_contracts.page import RuleResult, inert
 from data_contracts.schemas import SCHEMAS, kind_of
-from data_contracts.suites import MEANING, Outcome, outcomes, references, run_suite, suite_for
+from data_contracts.suites import MEANING, Outcome, outcomes, plain, references, run_suite, suite_for
 from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_text, mend, shown_row
 
 _NEVER_EMPTY = ("queries", "labels", "positives", "tokens")
 
 
 def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any] | None) -> list[RuleResult]:
-    """Run great-expectations' suite on every piece of every shard and gather the answers by rule.
+    """Run great-expectations' suite on every row of every shard and gather the answers by rule.
 
-    One asset a piece, since a checkpoint over several files of one asset reports the last one only.
+    What is judged at once is an asset of its own, since a checkpoint over several reports the last one only.
     `kept` collects great-expectations' own results where its pages are wanted.
     """
     pointed = references(table)
@@ -26,24 +29,14 @@ def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any
     found = {expectation.meta["rule"]: Finding() for expectation in suite.expectations if expectation.meta}
     if any(is_text(f.type) for f in SCHEMAS[kind_of(table)]):
         found["utf8"] = Finding()
-    position = 0
-    for shard in tables.shards(table):
-        try:
-            judged = 0
-            for piece in tables.read(shard, position, mended=False):
-                broken = _not_utf8(piece, found["utf8"], tables.limits.shown_rows) if "utf8" in found else False
-                answer = run_suite(suite, mend(piece.data) if broken else piece.data, detailed=kept is not None,
-                                   shown=tables.limits.shown_rows)
-                for outcome in outcomes(suite, answer):
-                    _gather(found[outcome.rule], outcome, piece, tables.limits.shown_rows)
-                if kept is not None:
-                    kept.append((piece.shard.name, answer))
-                judged += len(piece.data)
-            if judged != shard.rows:
-                raise RuntimeError(f"{shard.name}: {judged} rows were judged, the footer says {shard.rows}")
-        except Unreadable as error:
-            tables.mark_unreadable(table, shard.name, error)
-        position += shard.rows
+    for run in _runs(tables, table):
+        whole = [plain(mend(piece.data) if "utf8" in found and _not_utf8(piece, found["utf8"], tables.limits.shown_rows)
+                       else piece.data) for piece in run]
+        answer = run_suite(suite, pa.concat_tables(whole), detailed=kept is not None, shown=tables.limits.shown_rows)
+        for outcome in outcomes(suite, answer):
+            _gather(found[outcome.rule], outcome, run, tables.limits.shown_rows)
+        if kept is not None:
+            kept.append((run[0].shard.name, answer))
     for column, reason in unmet.items():
         finding = found["id_range" if pointed[column] == (table,) else "reference"]
         if reason and not finding.count:
@@ -53,14 +46,42 @@ def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any
     return [result(name, table, MEANING[name], finding) for name, finding in found.items()]
 
 
-def _gather(finding: Finding, outcome: Outcome, piece: Piece, most: int) -> None:
-    """Add what one expectation said of one piece to its rule."""
+def _runs(tables: Tables, table: str) -> Iterator[list[Piece]]:
+    """Yield all pieces of a table, as many at once as are within the limits: a suite takes half a second to begin."""
+    run: list[Piece] = []
+    for shard in tables.shards(table):
+        judged = 0
+        try:
+            for piece in tables.read(shard, 0, mended=False):
+                sizes = [(len(each.data), each.data.nbytes) for each in (*run, piece)]
+                rows, size = map(sum, zip(*sizes, strict=True))
+                if run and (rows > tables.limits.piece_rows or size > tables.limits.piece_bytes):
+                    yield run
+                    run = []
+                run.append(piece)
+                judged += len(piece.data)
+        except Unreadable as error:
+            tables.mark_unreadable(table, shard.name, error)
+        else:
+            if judged != shard.rows:
+                raise RuntimeError(f"{shard.name}: {judged} rows were judged, the footer says {shard.rows}")
+    if run:
+        yield run
+
+
+def _gather(finding: Finding, outcome: Outcome, run: Sequence[Piece], most: int) -> None:
+    """Add what one expectation said of pieces that were judged together to its rule."""
     if outcome.ok:
         return
     finding.count += outcome.count
     finding.note = finding.note or inert(outcome.error, 300)
-    rows = [{"column": outcome.column, **shown_row(piece, i, piece.start + i)} for i in outcome.rows]
-    finding.rows += (rows or [{"shard": piece.shard.name, "column": outcome.column}])[:most - len(finding.rows)]
+    begin = np.cumsum([0, *(len(piece.data) for piece in run)])
+    rows = []
+    for row in outcome.rows:
+        of = int(np.searchsorted(begin, row, side="right")) - 1
+        offset = row - int(begin[of])
+        rows.append({"column": outcome.column, **shown_row(run[of], offset, run[of].start + offset)})
+    finding.rows += (rows or [{"shard": run[0].shard.name, "column": outcome.column}])[:most - len(finding.rows)]
 
 
 def _not_utf8(piece: Piece, finding: Finding, most: int) -> bool:

@@ -1,6 +1,7 @@
 """A pyarrow schema for every table that passes between steps.
 
-A table is a folder of Parquet shards, `<name>/part-00000.parquet`, `part-00001.parquet`, ...
+A table is a folder of Parquet shards, `<name>/part-00000.parquet`, `part-00001.parquet`, ...; in the
+order of their names the shards of a table that was read are in the order of its rows.
 Its name is its kind, and after a dot what it is about: `queries.train`, `positives.test`,
 `edges.category.label`. Ids are 0-based: a query's id is its row in its split, a label's id is its
 row in the label file, an anchor's id its row in the anchor file. `file` and `line` (1-based) say

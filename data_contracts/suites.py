@@ -1,4 +1,4 @@
-"""One great-expectations suite per table kind, and how a suite is run on one piece of one shard.
+"""One great-expectations suite per table kind, and how a suite is run on some rows of a table.
 
 A suite judges rows one by one (types, nulls, ranges, texts). What needs a whole table, such as
 uniqueness over shards, is in `check.py`. Every expectation carries the name of its rule in `meta`,
@@ -46,7 +46,7 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one expectation said of one piece: `rows` are offsets into the piece, at most as many as were asked for."""
+    """What one expectation said of some rows: `rows` are offsets into them, at most as many as were asked for."""
 
     rule: str
     column: str
@@ -148,9 +148,9 @@ def _text_present() -> Any:
         row_condition=PassThroughCondition(pass_through_filter='content.str.strip() == ""'))
 
 
-def run_suite(suite: "ExpectationSuite", piece: pa.Table, *, shown: int,
+def run_suite(suite: "ExpectationSuite", rows: pa.Table, *, shown: int,
               detailed: bool = False) -> "ExpectationSuiteValidationResult":
-    """Run a suite on one piece of a shard and return great-expectations' own result, without a sound.
+    """Run a suite on some rows of a table and return great-expectations' own result, without a sound.
 
     The rows that fail are asked for in a second run, only where something fails: the verdicts alone
     cost half as much, which counts where shards are many and small. `detailed` asks for them at once.
@@ -159,11 +159,11 @@ def run_suite(suite: "ExpectationSuite", piece: pa.Table, *, shown: int,
     as the data source lives, so one context for a table would hold the whole table in memory.
     """
     context = quiet_context()
-    definition = (context.data_sources.add_pandas("shards").add_dataframe_asset("piece")
+    definition = (context.data_sources.add_pandas("shards").add_dataframe_asset("rows")
                   .add_batch_definition_whole_dataframe("all"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        batch = definition.get_batch({"dataframe": _frame(piece)})
+        batch = definition.get_batch({"dataframe": _frame(rows)})
         if not detailed and (verdicts := batch.validate(suite, result_format="BOOLEAN_ONLY")).success:
             return verdicts
         return batch.validate(suite, result_format={"result_format": "SUMMARY", "partial_unexpected_count": shown})
@@ -213,7 +213,15 @@ def _exception_of(info: Any) -> str:
     return "; ".join(sorted({str(entry.get("exception_message")) for entry in below}))
 
 
-def _frame(piece: pa.Table) -> Any:
+def plain(rows: pa.Table) -> pa.Table:
+    """Return rows with texts in place of dictionaries of texts: either may be in a shard."""
+    for i, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            rows = rows.set_column(i, field.name, rows.column(i).cast(pa.string()))
+    return rows
+
+
+def _frame(rows: pa.Table) -> Any:
     """Return the data frame that a suite sees: Arrow's own memory, with lists as their lengths.
 
     Arrow types keep an int64 column with a null an int64 column; pandas' own would make it float. Whole
@@ -224,15 +232,13 @@ def _frame(piece: pa.Table) -> Any:
 
     whole = {}
 
-    for i, field in enumerate(piece.schema):
+    for i, field in enumerate(rows.schema):
         if pa.types.is_list(field.type):
-            piece = piece.set_column(i, field.name, pc.list_value_length(piece.column(i)))
-        elif pa.types.is_dictionary(field.type):
-            piece = piece.set_column(i, field.name, piece.column(i).cast(pa.string()))
+            rows = rows.set_column(i, field.name, pc.list_value_length(rows.column(i)))
         elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
-            column = piece.column(i)
+            column = rows.column(i)
             # NumPy's NaN would pass for a missing value, and a missing value is in every range.
             if not column.null_count and not (pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py()):
                 whole[field.name] = column.cast(pa.float64() if pa.types.is_floating(field.type) else pa.int64())
-    frame = piece.to_pandas(types_mapper=pd.ArrowDtype)
+    frame = rows.to_pandas(types_mapper=pd.ArrowDtype)
     return frame.assign(**{name: column.to_numpy() for name, column in whole.items()})
