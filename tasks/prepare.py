@@ -3,10 +3,11 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from tasks.sources import RawDataSet
 from tasks.steps import Job, Step, slug
 from xcmodels import seeds
 from xcmodels.corpus import PrepareConfig, Ragged, Texts
+from xcmodels.sets import distinct
 from xcmodels.text import shown
 from xcmodels.tokens import LEARNED, Tokenizer, learn_backend, open_backend
 
@@ -50,13 +52,14 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
 
 
 def read(data: RawDataSet, job: Job) -> None:
-    """Read every raw file into shards of its tables, one Dask job a file."""
-    groups = [(data, group, job.out) for group in sources.groups(data)]
-    for written in job.workers.map(sources.read_tables, groups, name=lambda of: f"reading {of[1]}"):
-        for table, shards in written.items():
-            rows = sum(pq.read_metadata(shard).num_rows for shard in shards)
-            if rows:
-                job.say(f"{table}: {many(rows, 'row')}")
+    """Read every raw file into shards of its tables on Dask; one of texts is read by all workers, some blocks each."""
+    jobs = [(data, group, job.out, (number, of)) for group in sources.groups(data)
+            for of in [job.workers.count if sources.splits(data, group) else 1] for number in range(of)]
+    for _ in job.workers.map(sources.read_tables, jobs, name=lambda of: f"reading {of[1]}"):
+        pass
+    for table in sources.tables(data):
+        if rows := _rows(job.out / table):
+            job.say(f"{table}: {many(rows, 'row')}")
 
 
 def check(data: str, thresholds: Thresholds, job: Job) -> None:
@@ -121,37 +124,59 @@ def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) 
 
 
 def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
-    """Write the arrays that training maps into memory (`xcmodels.corpus`)."""
-    tables, out = job.inputs["tables"], job.out
+    """Write the arrays that training maps into memory (`xcmodels.corpus`), on Dask: no two parts write one file."""
+    tables, tokens, out = job.inputs["tables"], job.inputs["tokens"], job.out
     counts = {side: _rows(tables / table) for side, table in SIDES.items()}
-    for side in (*SIDES, *(f"anchors.{anchor}" for anchor in facts["anchors"])):
-        _pack_tokens(job.inputs["tokens"] / f"tokens.{side}", out, side)
-    augmented = _rows(job.inputs["tokens"] / "tokens.train") - counts["train"]
-    for anchor in facts["anchors"]:
-        _pack_walks(job.inputs["walks"], anchor, counts, augmented, out)
-    for split in ("train", "test"):
-        rows, labels = _pairs(tables / f"positives.{split}", "query", "label")
-        if split == "train" and augmented:
-            rows = np.concatenate([rows, counts["train"] + np.arange(augmented)])
-            labels = np.concatenate([labels, np.arange(augmented)])
-        n = counts[split] + (augmented if split == "train" else 0)
-        Ragged.of_pairs(rows, labels, n).save(out, f"positives.{split}")
-        rows, labels = _pairs(tables / f"filters.{split}", "query", "label")
-        Ragged.of_pairs(rows, labels, counts[split]).save(out, f"filters.{split}")
-    for name, table, column in (("label.uid", "labels", "uid"), ("label.title", "labels", "title"),
-                                ("test.uid", "queries.test", "uid"), ("test.title", "queries.test", "title"),
-                                ("test.content", "queries.test", "content")):
-        Texts.save(out, name, chain.from_iterable(_columns(tables / table, column)))
-    titles, contents = (chain.from_iterable(_columns(tables / "queries.train", column))
-                        for column in ("title", "content"))
-    Texts.save(out, "train.text", map(shown, titles, contents))
-    shutil.copytree(job.inputs["tokens"] / "tokenizer", out / "tokenizer")
+    augmented = _rows(tokens / "tokens.train") - counts["train"]
+    for _ in job.workers.map(_pack_part, list(_parts(job.inputs, facts["anchors"], counts, augmented, out)),
+                             name=lambda of: f"packing ({of[0].__name__.strip('_')})"):
+        pass
+    shutil.copytree(tokens / "tokenizer", out / "tokenizer")
     vocabulary = Tokenizer.load(out / "tokenizer").size
     np.save(out / "idf.npy", _idf(out, ("train", "label"), vocabulary))
     np.save(out / "validation.npy", _validation(out, counts["train"], config, seed))
     (out / "corpus.json").write_text(json.dumps(
         {**facts, **counts, "augmented": augmented, "vocabulary": vocabulary}, indent=1, sort_keys=True) + "\n")
     job.say(f"{counts['train']:,} training queries, {counts['label']:,} labels, {counts['test']:,} test queries")
+
+
+def _pack_part(pack: Callable[..., None], *arguments: Any) -> None:
+    """Run one of `_parts` on a worker."""
+    pack(*arguments)
+
+
+def _parts(inputs: Mapping[str, Path], anchors: Sequence[str], counts: dict[str, int], augmented: int,
+           out: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield what is to be packed, as functions with their arguments; first what takes longest."""
+    tables = inputs["tables"]
+    yield _pack_texts, tables / "queries.train", out, "train.text", "title", "content"
+    for side in (*SIDES, *(f"anchors.{anchor}" for anchor in anchors)):
+        yield _pack_tokens, inputs["tokens"] / f"tokens.{side}", out, side
+    for anchor in anchors:
+        yield _pack_walks, inputs["walks"], anchor, counts, augmented, out
+    for split in ("train", "test"):
+        yield _pack_labels, tables, split, counts[split], augmented if split == "train" else 0, out
+    for column in ("title", "content", "uid"):
+        yield _pack_texts, tables / "queries.test", out, f"test.{column}", column
+    for column in ("uid", "title"):
+        yield _pack_texts, tables / "labels", out, f"label.{column}", column
+
+
+def _pack_texts(table: Path, out: Path, name: str, *columns: str) -> None:
+    """Write a column of texts, or two as one text a row."""
+    texts = (chain.from_iterable(_columns(table, column)) for column in columns)
+    Texts.save(out, name, map(shown, *texts) if len(columns) == 2 else chain(*texts))
+
+
+def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Path) -> None:
+    """Write the positives of a split's queries, of label texts that follow them their own label, and its filters."""
+    rows, labels = _pairs(tables / f"positives.{split}", "query", "label")
+    if augmented:
+        rows = np.concatenate([rows, queries + np.arange(augmented)])
+        labels = np.concatenate([labels, np.arange(augmented)])
+    Ragged.of_pairs(rows, labels, queries + augmented).save(out, f"positives.{split}")
+    rows, labels = _pairs(tables / f"filters.{split}", "query", "label")
+    Ragged.of_pairs(rows, labels, queries).save(out, f"filters.{split}")
 
 
 def _pack_tokens(table: Path, out: Path, side: str) -> None:
@@ -200,7 +225,7 @@ def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
             owner = np.repeat(np.arange(len(rows)), lengths)
             place = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             field = values + vocabulary * (place >= titles[rows][owner])
-            df += np.bincount(np.unique(owner * 2 * vocabulary + field) % (2 * vocabulary), minlength=2 * vocabulary)
+            df += np.bincount(distinct(owner * 2 * vocabulary + field) % (2 * vocabulary), minlength=2 * vocabulary)
     return np.log((n + 1) / (df + 1)).astype(np.float32)
 
 

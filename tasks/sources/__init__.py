@@ -1,6 +1,7 @@
 """Raw data sets in the formats that people have, read as shards of the tables in data_contracts.schemas.
 
-`describe` looks at the names in a folder; `groups` lists the units of work, one a raw file; `read_tables` does one.
+`describe` looks at the names in a folder; `groups` lists the units of work, one a raw file; `read_tables` does one, or
+a share of one that `splits`.
 Formats, all of them with optional filter pairs and anchor sets in the same folder:
 
     xc-json    trn, tst, lbl .json.gz (or .json, .jsonl): uid, title, content; in trn and tst target_ind, target_rel too
@@ -9,6 +10,6 @@ Formats, all of them with optional filter pairs and anchor sets in the same fold
 """
 
 from tasks.sources.raw import RawDataSet, describe, groups, tables
-from tasks.sources.reading import read_table, read_tables
+from tasks.sources.reading import read_table, read_tables, splits
 
-__all__ = ["RawDataSet", "describe", "groups", "read_table", "read_tables", "tables"]
+__all__ = ["RawDataSet", "describe", "groups", "read_table", "read_tables", "splits", "tables"]

@@ -3,12 +3,15 @@
 import codecs
 import functools
 import gzip
+import io
 import logging
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from data_contracts.errors import ContractError, UsageError
 
@@ -17,12 +20,32 @@ log = logging.getLogger(__name__)
 _BLOCK = 1 << 20
 
 
+@dataclass(frozen=True)
+class Share:
+    """Every `of`-th block of `size` lines of a file, from block `number` on; all of its shares are the file."""
+
+    size: int
+    number: int = 0
+    of: int = 1
+
+    def block(self, line: int) -> int:
+        """Return the block of a line, which is counted from 1."""
+        return (line - 1) // self.size
+
+    def has(self, block: int) -> bool:
+        """Say whether a block is in the share."""
+        return block % self.of == self.number
+
+
+EVERY = Share(1)
+
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file for reading bytes, through gzip where its name ends in .gz."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            yield cast(BinaryIO, stream)
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb", 0) as stream:
+            # gzip's own lines are cut by Python, which takes as long as to unpack them
+            yield io.BufferedReader(cast(io.RawIOBase, stream), _BLOCK)
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
     except (IsADirectoryError, PermissionError) as error:
@@ -48,13 +71,27 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             raise _damaged(path, number, error) from error
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield every line of a file as text with its number, counted from 1.
+def blocks(path: Path, share: Share) -> Iterator[tuple[int, Iterator[tuple[int, str]]]]:
+    """Yield every block of a share: its number, and its lines as `text_lines` yields them, to be read before the next.
+
+    A file without lines has block 0 without lines. Raises what `lines` raises.
+    """
+    own, number = text_lines(path, share), -1
+    for number, block in groupby(own, key=lambda line: share.block(line[0])):
+        yield number, block
+    if number < 0 and share.has(0):
+        yield 0, iter(())
+
+
+def text_lines(path: Path, share: Share = EVERY) -> Iterator[tuple[int, str]]:
+    """Yield every line of a share of a file as text with its number in the file, counted from 1.
 
     A line that is not UTF-8 is read as Latin-1, as one released extractor writes it; how many is logged at the end.
     """
     latin1 = first = 0
     for number, line in lines(path):
+        if not share.has(share.block(number)):
+            continue
         try:
             text = line.decode()
         except UnicodeDecodeError:

@@ -1,6 +1,7 @@
 """Reading a raw data set as shards: one table at a time, or one raw file with all its tables to Parquet files."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,42 +9,51 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_contracts.schemas import SCHEMAS, kind_of
-from tasks.sources.files import count_lines
+from tasks.sources.files import Share, blocks, count_lines
 from tasks.sources.raw import RawDataSet, groups, tables, tables_of
 from tasks.sources.shards import Ids, Shard, shard
 from tasks.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
-from tasks.sources.texts import json_texts, numbered_labels, plain_texts
+from tasks.sources.texts import Lines, json_texts, numbered_labels, plain_texts
 
-ROWS_PER_SHARD = 65_536
+ROWS_PER_SHARD = 65_536    # of texts; pairs of ids are more to a shard, `shards.rows_in`
 
 
 def read_table(data: RawDataSet, table: str, rows_per_shard: int = ROWS_PER_SHARD) -> Iterator[pa.Table]:
-    """Yield one table in shards of at most `rows_per_shard` rows, each with exactly its kind's schema; at least one.
+    """Yield one table in shards of at most `rows_per_shard` texts, each with exactly its kind's schema; at least one.
 
     Raises ContractError naming file and line of what cannot be read, ValueError for a table the data set has not.
     """
     for group in groups(data):
         if table in tables_of(data, group):
-            yield from (part for name, part in _shards(data, group, rows_per_shard) if name == table)
+            yield from (part for _, name, part in _shards(data, group, (0, 1), rows_per_shard) if name == table)
             return
     raise ValueError(f"{data.name} has no table {table!r}; it has {', '.join(tables(data))}")
 
 
-def read_tables(data: RawDataSet, group: str, out: Path,
+def read_tables(data: RawDataSet, group: str, out: Path, share: tuple[int, int] = (0, 1),
                 rows_per_shard: int = ROWS_PER_SHARD) -> dict[str, list[Path]]:
     """Read one group and write out/<table>/part-00000.parquet, ...; return each table's shards in order.
 
-    Shards of an earlier, perhaps longer, run are removed first, so what lies there afterwards is one run's.
+    Of texts, which are read in blocks of `rows_per_shard` lines, several calls may each read some: share (i, n) is
+    the blocks i, i + n, i + 2n, ... A shard is named by its block, so that any number of calls leaves the same files;
+    of a block that makes several, they are part-00000.parquet, part-00000_00001.parquet, ...
+    What lies there under the names of these blocks is removed first, so that afterwards it is one run's.
     """
     if group not in groups(data):
         raise ValueError(f"{data.name} has no group {group!r}; it has {', '.join(groups(data))}")
+    if share != (0, 1) and not splits(data, group):
+        raise ValueError(f"{group} is read by one call, got share {share}")
     written: dict[str, list[Path]] = {table: [] for table in tables_of(data, group)}
     for table in written:
         (out / table).mkdir(parents=True, exist_ok=True)
         for old in (out / table).glob("part-*"):
-            old.unlink()
-    for table, part in _shards(data, group, rows_per_shard):
-        path = out / table / f"part-{len(written[table]):05d}.parquet"
+            if int(old.name[len("part-"):][:5]) % share[1] == share[0]:
+                old.unlink()
+    so_far: Counter[tuple[str, int]] = Counter()
+    for block, table, part in _shards(data, group, share, rows_per_shard):
+        again = so_far[table, block]
+        so_far[table, block] += 1
+        path = out / table / f"part-{block:05d}{f'_{again:05d}' if again else ''}.parquet"
         unfinished = path.with_suffix(".tmp")
         pq.write_table(part, unfinished, compression="zstd")
         os.replace(unfinished, path)
@@ -51,16 +61,46 @@ def read_tables(data: RawDataSet, group: str, out: Path,
     return written
 
 
-def _shards(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
-    """Yield the shards of every table of a group, in one pass over its file."""
+def splits(data: RawDataSet, group: str) -> bool:
+    """Say whether a group can be read by several calls: lines of texts can, each is a row."""
+    return group.partition(".")[0] in ("queries", "labels", "anchors") and not (group == "labels" and data.numbered)
+
+
+def _shards(data: RawDataSet, group: str, share: tuple[int, int], size: int) -> Iterator[tuple[int, str, pa.Table]]:
+    """Yield the shards of every table of a share of a group, and the number of each one's block.
+
+    The file is passed over once. What is not read by blocks counts each shard as one.
+    """
     if size < 1:
         raise ValueError(f"rows_per_shard must be positive, got {size}")
+    if splits(data, group):
+        for block, lines in blocks(data.files[group], Share(size, *share)):
+            for table, part in _texts(data, group, lines, size):
+                yield block, table, part
+    else:
+        for block, (table, part) in enumerate(_pairs(data, group, size)):
+            yield block, table, part
+
+
+def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[Shard]:
+    """Yield the shards of queries, with their positives where they stand in the same file, of labels or of anchors."""
+    file = data.files[group].name
+    kind, _, split = group.partition(".")
+    if kind == "anchors" or data.format == "xc-sparse":
+        return plain_texts(lines, file, size, group)
+    if kind == "labels":
+        return json_texts(lines, file, size, group)
+    return json_texts(lines, file, size, group, (f"positives.{split}", _ids(data, "label", "labels")))
+
+
+def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
+    """Yield the shards of a group that has no texts of its own: pairs of ids, or labels that are numbers."""
     path = data.files.get(group)
     if path is None:
         return iter([(group, shard(SCHEMAS[kind_of(group)], "", [[]] * (len(SCHEMAS[kind_of(group)]) - 1)))])
     kind, _, about = group.partition(".")
-    if kind in ("queries", "labels", "anchors"):
-        return _texts(data, group, path, size)
+    if kind == "labels":
+        return numbered_labels(data.numbered, path.name, size, group)
     if kind == "edges":
         anchor, _, side = about.rpartition(".")
         rows, columns = _node_ids(data, side), _ids(data, "anchor", f"anchors.{anchor}")
@@ -69,18 +109,6 @@ def _shards(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
     if kind == "filters":
         return filter_pairs(path, size, group, rows, columns)
     return (sparse_matrix if path.suffix == ".npz" else sparse_rows)(path, size, group, rows, columns)
-
-
-def _texts(data: RawDataSet, group: str, path: Path, size: int) -> Iterator[Shard]:
-    """Yield the shards of queries, with their positives where they stand in the same file, of labels or of anchors."""
-    kind, _, split = group.partition(".")
-    if kind == "labels" and data.numbered:
-        return numbered_labels(path, size, group, data.numbered)
-    if kind == "anchors" or data.format == "xc-sparse":
-        return plain_texts(path, size, group)
-    if kind == "labels":
-        return json_texts(path, size, group)
-    return json_texts(path, size, group, f"positives.{split}", _ids(data, "label", "labels"))
 
 
 def _node_ids(data: RawDataSet, side: str) -> Ids:

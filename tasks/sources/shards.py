@@ -14,6 +14,7 @@ Shard = tuple[str, pa.Table]
 
 # A shard ends early at this many characters, so that long articles do not make it outgrow a worker's memory.
 SHARD_CHARACTERS = 1 << 26
+PAIRS = 8    # pairs of ids to a shard, for each text that one of texts has
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -38,11 +39,16 @@ def short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def rows_in(table: str, size: int) -> int:
+    """Return how many rows a shard of a table has where one of texts has `size`: pairs of ids are small."""
+    return size if kind_of(table) in ("queries", "labels", "anchors") else PAIRS * size
+
+
 class ShardBuffer:
     """Rows of one table, gathered by column until they make a shard."""
 
     def __init__(self, table: str, file: str, size: int) -> None:
-        self.table, self.file, self.size = table, file, size
+        self.table, self.file, self.size = table, file, rows_in(table, size)
         self.schema = SCHEMAS[kind_of(table)]
         self.columns: list[list] = [[] for name in self.schema.names if name != "file"]
         self.characters = 0

@@ -9,7 +9,7 @@ import numpy as np
 from data_contracts.errors import ContractError, UsageError
 from data_contracts.schemas import SCHEMAS, kind_of
 from tasks.sources.files import lines
-from tasks.sources.shards import Ids, Shard, ShardBuffer, check_relevance, shard, short
+from tasks.sources.shards import Ids, Shard, ShardBuffer, check_relevance, rows_in, shard, short
 
 
 def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids) -> Iterator[Shard]:
@@ -80,7 +80,7 @@ def sparse_matrix(path: Path, size: int, table: str, rows: Ids, columns: Ids) ->
         raise ContractError(f"the matrix has {matrix.shape[0]} rows and {matrix.shape[1]} columns, but {rows.file} "
                             f"has {rows.count} lines and {columns.file} has {columns.count}", where=path.name,
                             hint="look which of the three files belongs to another data set")
-    found = matrix.indices
+    found, size = matrix.indices, rows_in(table, size)
     for start in range(0, max(1, len(found)), size):
         part = slice(start, min(start + size, len(found)))
         # the row whose entries begin at or before this one; of several, the last, as the others are empty

@@ -1,30 +1,32 @@
 """Parsers of texts: JSON lines with their positives, and plain text, each row with the line it was read from.
 
+Each is given some of a file's lines, with their numbers, and the file's name; a row's id is its line's number less one.
 They check what can be seen on one line; duplicates, empty texts and the like are carried through for the contract
 that follows.
 """
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import kind_of
-from tasks.sources.files import text_lines
 from tasks.sources.shards import Ids, Shard, ShardBuffer, check_relevance, short
 from xcmodels.text import clean
 
+Lines = Iterable[tuple[int, str]]
 
-def json_texts(path: Path, size: int, table: str, positives: str = "", labels: Ids | None = None) -> Iterator[Shard]:
-    """Yield shards of a table of texts from JSON lines, and of its positives when a table is named for them.
 
-    Raises ContractError for a line that is not the JSON object it must be, or a label id that `labels` lacks.
+def json_texts(lines: Lines, file: str, size: int, table: str,
+               positives: tuple[str, Ids] | None = None) -> Iterator[Shard]:
+    """Yield shards of a table of texts from JSON lines, and of its positives when their table and labels are given.
+
+    Raises ContractError for a line that is not the JSON object it must be, or a label id that there is none of.
     """
-    texts = ShardBuffer(table, path.name, size)
-    pairs = ShardBuffer(positives, path.name, size) if labels is not None else None
-    for number, line in text_lines(path):
-        where, row = f"{path.name}:{number}", number - 1
+    texts = ShardBuffer(table, file, size)
+    pairs, labels = (ShardBuffer(positives[0], file, size), positives[1]) if positives else (None, None)
+    for number, line in lines:
+        where, row = f"{file}:{number}", number - 1
         entry = _object(line, where)
         uid, title, content = (_text(entry, key, where) for key in ("uid", "title", "content"))
         texts.add(row, uid, title, content, number)
@@ -84,11 +86,11 @@ def _targets(entry: dict, labels: Ids, where: str) -> tuple[list[int], list[floa
     return found, relevance
 
 
-def plain_texts(path: Path, size: int, table: str) -> Iterator[Shard]:
+def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Shard]:
     """Yield shards of queries, labels or anchors from a file with one text a line; the uid is the row's number."""
-    buffer = ShardBuffer(table, path.name, size)
+    buffer = ShardBuffer(table, file, size)
     anchors = kind_of(table) == "anchors"
-    for number, line in text_lines(path):
+    for number, line in lines:
         row, title = number - 1, clean(line)
         if anchors:
             buffer.add(row, title, number)
@@ -99,9 +101,9 @@ def plain_texts(path: Path, size: int, table: str) -> Iterator[Shard]:
     yield from buffer.rest()
 
 
-def numbered_labels(path: Path, size: int, table: str, count: int) -> Iterator[Shard]:
-    """Yield shards of labels that have no texts: each is named by its number, as line 1 of `path` says they are."""
-    buffer = ShardBuffer(table, path.name, size)
+def numbered_labels(count: int, file: str, size: int, table: str) -> Iterator[Shard]:
+    """Yield shards of labels that have no texts: each is named by its number, as line 1 of the file says they are."""
+    buffer = ShardBuffer(table, file, size)
     for row in range(count):
         buffer.add(row, str(row), str(row), "", 1)
         yield from buffer.full()
