@@ -14,8 +14,9 @@ class Thresholds:
     drift_warn: float = .1       # Population Stability Index of the label frequencies
     drift_fail: float = .25
     shown_rows: int = 10         # failing rows kept for each rule
-    piece_rows: int = 524_288    # rows handed to great-expectations at once, at most,
-    piece_bytes: int = 1 << 27   # and how many bytes of them, where a shard has no more
+    piece_rows: int = 131_072    # rows read at once
+    judged_rows: int = 524_288   # rows handed to great-expectations at once: whole pieces, and one at least,
+    judged_bytes: int = 1 << 27  # of as many bytes
     verified: int = 50_000       # repeated texts compared character by character; more are counted by their hash
 
 

@@ -55,7 +55,7 @@ def _runs(tables: Tables, table: str) -> Iterator[list[Piece]]:
             for piece in tables.read(shard, 0, mended=False):
                 sizes = [(len(each.data), each.data.nbytes) for each in (*run, piece)]
                 rows, size = map(sum, zip(*sizes, strict=True))
-                if run and (rows > tables.limits.piece_rows or size > tables.limits.piece_bytes):
+                if run and (rows > tables.limits.judged_rows or size > tables.limits.judged_bytes):
                     yield run
                     run = []
                 run.append(piece)

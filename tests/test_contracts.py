@@ -165,11 +165,12 @@ def test_small_pieces_find_the_same(tmp_path):
     tables["tokens.train"][7]["content"] = [-1]
     tables["tokens.train"][8]["id"] = 0
     found = []
-    for size in (3, 100):
-        report = check(tmp_path / str(size), tables, thresholds=Thresholds(piece_rows=size),
+    for limits in (Thresholds(piece_rows=3), Thresholds(), Thresholds(piece_rows=3, judged_rows=7),
+                   Thresholds(judged_rows=1), Thresholds(judged_bytes=1)):
+        report = check(tmp_path / str(len(found)), tables, thresholds=limits,
                        only=["positives.train", "walks.category.train", "tokens.train"])
         found.append([(r.rule, r.table, r.count, r.rows) for r in report.failures])
-    assert len(found[0]) == 4 and found[0] == found[1]
+    assert len(found[0]) == 4 and all(each == found[0] for each in found)
     walk = next(rows[0] for _, table, _, rows in found[0] if table.startswith("walks"))
     assert (walk["shard"], walk["row"]) == ("walks.category.train/part-00002.parquet", 1)
 
