@@ -7,7 +7,7 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -146,10 +146,11 @@ def mlflow_of(home: Path, given: str = "") -> str:
     return record.address if record is not None else given
 
 
-def have_prefect(home: Path, *, tracked: bool) -> None:
+def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> None:
     """Have a Prefect server: the one that is named or runs, else one that is started now and ends with this process.
 
-    What the run will need is got ready while that one starts, with MLflow's database where the run is `tracked` there.
+    What the run will need is got ready while that one starts: the modules `wanted`, and MLflow's database where it is
+    `tracked` there.
     It is in a session of its own: a signal to the run's process group, by a shutdown or `timeout`, must not end it
     before the run could tell it how it ended. Raises ServerError where it does not start.
     """
@@ -172,7 +173,8 @@ def have_prefect(home: Path, *, tracked: bool) -> None:
     atexit.register(lambda: end(processes(started.record)))
     _use(home, service.address)
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nobody starts it again
-    import_module("flows.run")
+    for name in wanted:
+        import_module(name)
     if new:    # its server makes tables for 10 s by one processor; these take the other one six
         for name in ("great_expectations", "torch._dynamo", "matplotlib.figure"):
             import_module(name)

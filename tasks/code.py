@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
 # How a step is run, not what it makes.
 MACHINERY = frozenset(f"tasks.{name}" for name in (
-    "artifacts", "cluster", "code", "files", "manifest", "recipe", "spread", "steps"))
+    "artifacts", "cluster", "code", "files", "manifest", "part", "recipe", "spread", "steps"))
 
 
 @cache

@@ -1,15 +1,14 @@
 """A training step by several processes of this machine, started by `torchrun`: one a GPU, or as many as are asked for.
 
-Each trains the same round (`xcmodels.together`). The first one speaks for all: a line of JSON a step of training on its
-stdout, which the run reads. The run asks them to stop by a file; they stop by themselves where the run is gone.
+Each is `tasks.part`, and trains the same round (`xcmodels.together`). The first one speaks for all: a line of JSON a
+step of training on its stdout, which the run reads. The run asks them to stop by a file.
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ def spread(recipe: Recipe, name: str, job: Any) -> None:
         "inputs": {role: str(path) for role, path in job.inputs.items()},
         "parent": os.getpid(), "born": psutil.Process().create_time()}))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-               "--module", "tasks.spread", str(scratch / SPEC)]
+               "--module", "tasks.part", str(scratch / SPEC)]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with job.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
@@ -75,50 +74,3 @@ def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None
         say(told["say"])
     elif "progress" in told:
         report(Progress(**told["progress"]))
-
-
-def main(spec: Path) -> None:
-    """Take a process's part in a step; what the first one raises is left beside `spec`."""
-    from tasks.cluster import Workers
-    from tasks.steps import Job
-    from tasks.train import train
-    from xcmodels import together
-
-    asked, scratch = json.loads(spec.read_text()), spec.parent
-    together.join()
-    first = together.rank() == 0
-
-    def tell(told: dict[str, Any]) -> None:
-        with suppress(OSError):    # the run is gone; what was trained is saved all the same
-            os.write(sys.stdout.fileno(), f"{json.dumps(told)}\n".encode())
-
-    def stopped() -> bool:
-        return (scratch / STOP).exists() or not _lives(asked["parent"], asked["born"])
-
-    @contextmanager
-    def watch(name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
-        yield (lambda progress: tell({"progress": asdict(progress)})), stopped
-
-    try:
-        train(Recipe(**asked["recipe"]), asked["round"], Job(
-            Path(asked["out"]), {role: Path(path) for role, path in asked["inputs"].items()}, scratch,
-            Path(asked["home"]), Workers(), lambda line: tell({"say": line}), watch))
-    except ProjectError as error:
-        if first:
-            (scratch / FAILED).write_text(json.dumps({
-                "kind": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}))
-        together.leave(1)
-        sys.exit(1)
-    together.leave()
-
-
-def _lives(pid: int, born: float) -> bool:
-    """Return whether the process that began at `born` is still there."""
-    try:
-        return psutil.Process(pid).create_time() == born
-    except psutil.Error:
-        return False
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

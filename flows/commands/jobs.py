@@ -71,7 +71,7 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     for name, address in places(job.home, config.mlflow).items():
         say(f"{name:<10} {address}")
     with _failure_named(job.home), full_disk_explained(job.home), lost_server_explained():
-        have_prefect(job.home, tracked=until != "prepare" and not config.mlflow)
+        have_prefect(job.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
         from flows.run import run as flow_run
 
         finished = flow_run(config, until)
