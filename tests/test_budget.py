@@ -18,6 +18,7 @@ from xcmodels.presets import resolve
 
 NAMES = ["astra", "unidec", "ngame", "siamesexml++"]
 SIZES = [(60_000, 24_000), (300_000, 24_000), (900_000, 24_000)]    # labels, points
+MEASURED = (150_000, 24_000)
 WIDTH = 64
 
 
@@ -84,13 +85,18 @@ def test_codes_and_corpus_are_as_large_as_told(tmp_path):
 
 @pytest.mark.parametrize("name", ["astra", "unidec"])
 def test_the_memory_of_an_epoch_is_within_a_fifth_of_what_was_told_at_three_sizes(name, tmp_path):
-    for number, (labels, points) in enumerate(SIZES):
-        folder = tmp_path / str(number)
+    found = {}
+    for labels, points in (MEASURED, *SIZES):
+        folder = tmp_path / str(labels)
         made(folder / "corpus", Shape(points, labels, 22.2, 14.0))
         run = subprocess.run([sys.executable, "-m", "benchmarks.bench_scale", "--of", name, str(folder)],
                              check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
-        found = json.loads(run.stdout)
-        assert found["GB"] == pytest.approx(found["told GB"], rel=0.2), (labels, found)
+        found[labels] = json.loads(run.stdout)
+    # What a process holds beside what is counted is its machine's (where there is no AVX-512, UniDEC's is a fifth of a
+    # GB less): measured here at another size, as `benchmarks.bench_rates` does, it takes the place of the project's.
+    beside = found[MEASURED[0]]["GB"] - found[MEASURED[0]]["told GB"]
+    for labels, _ in SIZES:
+        assert found[labels]["GB"] == pytest.approx(found[labels]["told GB"] + beside, rel=0.2), (labels, found)
 
 
 def test_seconds_follow_from_rates_at_two_widths():
