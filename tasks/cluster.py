@@ -100,15 +100,18 @@ class Workers:
         from distributed import LocalCluster
 
         # What is mined while a GPU trains may have all the cores but one; Dask's own choice is a single one.
-        # A worker tokenises by one thread: there are as many workers as are wanted.
         # By Dask's own choice a worker gives memory back 64 KB at a time, and faults it in anew for the next array.
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in (
             ("OMP_NUM_THREADS", max(1, (os.cpu_count() or 2) - 1)),
-            ("TOKENIZERS_PARALLELISM", "false"), ("MALLOC_TRIM_THRESHOLD_", KEPT), ("MALLOC_MMAP_THRESHOLD_", KEPT))})
+            ("MALLOC_TRIM_THRESHOLD_", KEPT), ("MALLOC_MMAP_THRESHOLD_", KEPT))})
+        # A worker tokenises by one thread: there are as many workers as are wanted. Said here, as the run's own
+        # environment says otherwise and would go before what the configuration says.
+        own = {"TOKENIZERS_PARALLELISM": "false"}
         failed = 0
         while True:
             try:
-                return LocalCluster(n_workers=self.count, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+                return LocalCluster(n_workers=self.count, threads_per_worker=1, env=own,
+                                    dashboard_address="127.0.0.1:0")
             except (RuntimeError, OSError) as error:
                 failed += 1
                 if failed == STARTS:

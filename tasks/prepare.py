@@ -98,6 +98,8 @@ def tokenise(config: PrepareConfig, anchors: tuple[str, ...], job: Job) -> None:
                  for number, shard in enumerate(_shards(tables / "labels"))]
     for side in sides:
         (job.out / f"tokens.{side}").mkdir()
+    # The largest first: what is left for one worker at the end, while the others wait, is small.
+    jobs.sort(key=lambda of: -pq.read_metadata(of[0]).num_rows)
     total = sum(job.workers.map(tokenise_shard, jobs, name=lambda of: f"tokenising {of[0].name} of {of[2]}"))
     job.say(f"{total:,} tokens")
 
