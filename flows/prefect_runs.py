@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,7 +19,10 @@ from prefect.client.schemas.filters import (
 )
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Crashed
+
+from tasks.plan import Pipeline
 
 KILLED = "its process was killed; the same command resumes"
 
@@ -37,12 +40,22 @@ class Progress:
         update_progress_artifact(self.artifact, 100.0 * self.done / self.total)
 
 
-def tag_this_run(tags: set[str]) -> None:
-    """Give the present flow run its tags; what it runs inherits them, itself it was made without."""
+def tag_this_run(of: Pipeline) -> None:
+    """Give the present flow run the tags of what it does: method, data and preset.
+
+    Not by `prefect.tags`, which would give them to tasks too. A task with a tag asks the server for a slot of it; where
+    another part of the server writes to SQLite just then, that is refused, and asked again after 2 s.
+    """
+    tags = {f"method:{of.method_name}", f"data:{of.data.name}", f"preset:{of.preset}"}
     with get_client(sync_client=True) as client:
         found = client.read_flow_run(UUID(flow_run.id))
         kept = {tag for tag in found.tags if tag.partition(":")[0] not in {each.partition(":")[0] for each in tags}}
         client.update_flow_run(found.id, tags=kept | tags)
+
+
+def unwatched() -> AbstractContextManager[Any]:
+    """Run flows without heartbeats: for a server that ends with them. The end of each waits up to 1 s for its pulse."""
+    return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, get_args
 
-from prefect import flow, tags, task
+from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
@@ -79,7 +79,8 @@ class Runner:
         return f"{self.pipeline.method_name} · {self.pipeline.data.name}"
 
     def __call__(self, steps: Sequence[Step]) -> None:
-        """Run `steps`; each one's artifacts are there for those that need them."""
+        """Run `steps` in the present flow, which is tagged; each one's artifacts are there for those that need them."""
+        tag_this_run(self.pipeline)
         begun: dict[str, PrefectFuture[Any]] = {}
         try:
             for at, step in enumerate(steps):
@@ -164,12 +165,11 @@ def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
     """Have the home for oneself, its workers, and a run laid out and told; yields what runs its steps."""
     terminal = Terminal()
     store = Store(config.home)
-    with (tags(f"method:{config.method}", f"data:{config.data.name}", f"preset:{config.preset}") as given,
-          turn(store, patience, terminal),
+    with (turn(store, patience, terminal),
           Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers):
-        tag_this_run(given)
         store.sweep()
         laid_out = pipeline(config.data, config.method, config.preset, config.settings)
+        tag_this_run(laid_out)
         terminal.plan(laid_out, store, UNTIL.index(until))
         steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
         beside = config.overlap == "always" or (config.overlap == "auto" and gpus() > 0)

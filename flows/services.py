@@ -146,8 +146,9 @@ def mlflow_of(home: Path, given: str = "") -> str:
     return record.address if record is not None else given
 
 
-def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> None:
+def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> bool:
     """Have a Prefect server: the one that is named or runs, else one that is started now and ends with this process.
+
 
     What the run will need is got ready while that one starts: the modules `wanted`, and MLflow's database where it is
     `tracked` there.
@@ -156,12 +157,12 @@ def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> No
     """
     join(home)
     if os.environ.get("PREFECT_API_URL"):
-        for name, value in HEARTBEAT.items():    # not to a server of its own: the end of each flow waits for its pulse
+        for name, value in HEARTBEAT.items():
             os.environ.setdefault(name, value)
         # Each call waits 2, 4 and 8 s: long enough for a server that is started again. By default it is a minute, and a
         # run whose server is gone makes several calls before it ends.
         os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "3")
-        return
+        return False
     home = home.absolute()
     service = prefect_service(home, free_port())
     service = replace(service, command=[*service.command, "--no-ui", "--no-scheduler", "--no-late-runs"])
@@ -182,6 +183,7 @@ def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> No
             with suppress(Exception):    # is tried again where it is wanted, and told there
                 _whole_database(home)
     wait_well(started, RUN_SECONDS)
+    return True
 
 
 @contextmanager

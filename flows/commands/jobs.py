@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,10 +71,12 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     for name, address in places(job.home, config.mlflow).items():
         say(f"{name:<10} {address}")
     with _failure_named(job.home), full_disk_explained(job.home), lost_server_explained():
-        have_prefect(job.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
+        own = have_prefect(job.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
+        from flows.prefect_runs import unwatched
         from flows.run import run as flow_run
 
-        finished = flow_run(config, until)
+        with unwatched() if own else nullcontext():
+            finished = flow_run(config, until)
     note_memory(store, config.method, config.preset, config.data.name, config.workers)
     return finished
 
