@@ -10,12 +10,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from data_contracts.errors import ContractError
-
-if TYPE_CHECKING:
-    from great_expectations.core import ExpectationSuiteValidationResult
 
 Status = Literal["ok", "warn", "fail"]
 Row = dict[str, str | int | float]
@@ -169,8 +166,8 @@ def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def write_docs(results: "Sequence[tuple[str, ExpectationSuiteValidationResult]]", folder: Path) -> None:
-    """Build great-expectations' own Data Docs from the results of its suites.
+def write_docs(results: Sequence[tuple[str, dict[str, Any]]], folder: Path) -> None:
+    """Build great-expectations' own Data Docs from the results of its suites, each as JSON with its shard's name.
 
     Data Docs do not escape values, so every text of a result is escaped before it is handed over and
     the failing values are left out. They load their styles from elsewhere: never serve them alone.
@@ -188,9 +185,9 @@ def write_docs(results: "Sequence[tuple[str, ExpectationSuiteValidationResult]]"
         "class_name": "SiteBuilder", "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
         "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder.resolve())}})
     for shard, result in results:
-        told = ExpectationSuiteValidationResult(**_without_values(result.to_json_dict()))
+        told = ExpectationSuiteValidationResult(**_without_values(result))
         key = ValidationResultIdentifier(
-            expectation_suite_identifier=ExpectationSuiteIdentifier(result.suite_name),
+            expectation_suite_identifier=ExpectationSuiteIdentifier(result["suite_name"]),
             run_id=RunIdentifier(run_name=Path(shard).name), batch_identifier=Path(shard).name)
         context.validation_results_store.set(key, told)
     context.build_data_docs(site_names=["contract"])

@@ -1,8 +1,9 @@
-"""Rules on single rows and single shards: great-expectations' suite on every piece, and what the footers say."""
+"""Rules on single rows and single shards: great-expectations' suite on every row, and what the footers say."""
 
-from collections.abc import Iterator, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,9 @@ from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.suites import MEANING, Outcome, outcomes, plain, references, run_suite, suite_for
 from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_text, mend, shown_row
 
+if TYPE_CHECKING:
+    from great_expectations import ExpectationSuite
+
 _NEVER_EMPTY = ("queries", "labels", "positives", "tokens")
 
 
@@ -20,7 +24,7 @@ def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any
     """Run great-expectations' suite on every row of every shard and gather the answers by rule.
 
     What is judged at once is an asset of its own, since a checkpoint over several reports the last one only.
-    `kept` collects great-expectations' own results where its pages are wanted.
+    `kept` collects great-expectations' own results, as JSON, where its pages are wanted.
     """
     pointed = references(table)
     unmet = {column: tables.unmet(needs) for column, needs in pointed.items()}
@@ -30,13 +34,11 @@ def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any
     if any(is_text(f.type) for f in SCHEMAS[kind_of(table)]):
         found["utf8"] = Finding()
     for run in _runs(tables, table):
-        whole = [plain(mend(piece.data) if "utf8" in found and _not_utf8(piece, found["utf8"], tables.limits.shown_rows)
-                       else piece.data) for piece in run]
-        answer = run_suite(suite, pa.concat_tables(whole), detailed=kept is not None, shown=tables.limits.shown_rows)
-        for outcome in outcomes(suite, answer):
-            _gather(found[outcome.rule], outcome, run, tables.limits.shown_rows)
+        told = _judged(run, suite, found, tables.limits.shown_rows, detailed=kept is not None)
         if kept is not None:
-            kept.append((run[0].shard.name, answer))
+            kept.append((run[0].shard.name, told))
+        del run
+        gc.collect()    # great-expectations' objects go round in circles, and with each goes the rows it judged
     for column, reason in unmet.items():
         finding = found["id_range" if pointed[column] == (table,) else "reference"]
         if reason and not finding.count:
@@ -46,19 +48,34 @@ def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any
     return [result(name, table, MEANING[name], finding) for name, finding in found.items()]
 
 
+def _judged(run: Sequence[Piece], suite: "ExpectationSuite", found: Mapping[str, Finding], most: int, *,
+            detailed: bool) -> dict[str, Any]:
+    """Judge pieces together and add what is found to each rule; return great-expectations' own result as JSON.
+
+    The result itself holds the rows.
+    """
+    whole = [plain(mend(piece.data) if "utf8" in found and _not_utf8(piece, found["utf8"], most) else piece.data)
+             for piece in run]
+    answer = run_suite(suite, pa.concat_tables(whole), detailed=detailed, shown=most)
+    for outcome in outcomes(suite, answer):
+        _gather(found[outcome.rule], outcome, run, most)
+    return answer.to_json_dict() if detailed else {}
+
+
 def _runs(tables: Tables, table: str) -> Iterator[list[Piece]]:
     """Yield all pieces of a table, as many at once as are within the limits: a suite takes half a second to begin."""
     run: list[Piece] = []
+    rows = size = 0    # of the run
     for shard in tables.shards(table):
         judged = 0
         try:
             for piece in tables.read(shard, 0, mended=False):
-                sizes = [(len(each.data), each.data.nbytes) for each in (*run, piece)]
-                rows, size = map(sum, zip(*sizes, strict=True))
-                if run and (rows > tables.limits.judged_rows or size > tables.limits.judged_bytes):
+                more, larger = rows + len(piece.data), size + piece.data.nbytes
+                if run and (more > tables.limits.judged_rows or larger > tables.limits.judged_bytes):
                     yield run
-                    run = []
+                    run, more, larger = [], len(piece.data), piece.data.nbytes
                 run.append(piece)
+                rows, size = more, larger
                 judged += len(piece.data)
         except Unreadable as error:
             tables.mark_unreadable(table, shard.name, error)

@@ -257,8 +257,14 @@ def _columns(table: Path, column: str) -> Iterator[list[str]]:
 
 
 def _pairs(table: Path, *columns: str) -> list[np.ndarray]:
-    parts = [pq.read_table(shard, columns=list(columns)) for shard in _shards(table)]
-    return [np.concatenate([part[name].to_numpy() for part in parts]) for name in columns]
+    """Return columns of ids, of which a shard at a time is held twice."""
+    out, start = [np.empty(_rows(table), dtype=np.int64) for _ in columns], 0
+    for shard in _shards(table):
+        part = pq.read_table(shard, columns=list(columns))
+        for name, ids in zip(columns, out, strict=True):
+            ids[start:start + len(part)] = part[name].to_numpy()
+        start += len(part)
+    return out
 
 
 def _texts(tables: Path) -> Iterator[str]:

@@ -98,9 +98,11 @@ class Ragged:
 
     @classmethod
     def of_pairs(cls, rows: np.ndarray, values: np.ndarray, n: int) -> "Ragged":
-        """Group (row, value) pairs by row, values sorted within a row."""
-        order = np.lexsort((values, rows))
-        return cls(np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]), values[order])
+        """Group (row, value) pairs of numbers from 0 to 2^31 by row, values sorted within a row."""
+        pairs = rows.astype(np.int64) << 31 | values
+        pairs.sort()
+        return cls(np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]),
+                   (pairs & (1 << 31) - 1).astype(values.dtype))
 
 
 @dataclass(frozen=True)
