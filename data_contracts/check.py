@@ -9,7 +9,6 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from data_contracts.drift import write_frequencies
 from data_contracts.errors import UsageError
 from data_contracts.findings import Finding, Rule, Thresholds, result
 from data_contracts.page import Report, RuleResult, TableSummary, inert, write, write_docs
-from data_contracts.row_rules import row_results, shard_results
+from data_contracts.row_rules import Kept, row_results, shard_results
 from data_contracts.suites import quiet_context, references
 from data_contracts.tables import Tables, Unreadable
 from data_contracts.whole_rules import whole_rules
@@ -61,7 +60,7 @@ def _validate(tables: Tables, only: Sequence[str] | None, previous: Path | None,
               data_docs: bool) -> Report:
     """Do what `validate` does."""
     names, rules = _chosen(tables, only)
-    kept: list[Any] | None = [] if data_docs else None
+    kept: Kept | None = [] if data_docs else None
     for table in names:
         found = _guarded_rows(tables, table, names, kept) if tables.exists(table) else []
         rules += shard_results(tables, table) + found
@@ -98,7 +97,7 @@ def _chosen(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list
     return names, rules
 
 
-def _guarded_rows(tables: Tables, table: str, names: Sequence[str], kept: list[Any] | None) -> list[RuleResult]:
+def _guarded_rows(tables: Tables, table: str, names: Sequence[str], kept: Kept | None) -> list[RuleResult]:
     """Run the rules on rows; where the suite itself cannot run, that is the failing rule."""
     try:
         return row_results(tables, table, names, kept)

@@ -17,10 +17,11 @@ from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_t
 if TYPE_CHECKING:
     from great_expectations import ExpectationSuite
 
+Kept = list[tuple[str, dict[str, Any]]]    # results as JSON, each with the name of the first shard that it is of
 _NEVER_EMPTY = ("queries", "labels", "positives", "tokens")
 
 
-def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any] | None) -> list[RuleResult]:
+def row_results(tables: Tables, table: str, names: Sequence[str], kept: Kept | None) -> list[RuleResult]:
     """Run great-expectations' suite on every row of every shard and gather the answers by rule.
 
     What is judged at once is an asset of its own, since a checkpoint over several reports the last one only.
@@ -38,7 +39,7 @@ def row_results(tables: Tables, table: str, names: Sequence[str], kept: list[Any
         if kept is not None:
             kept.append((run[0].shard.name, told))
         del run
-        gc.collect()    # great-expectations' objects go round in circles, and with each goes the rows it judged
+        gc.collect()    # great-expectations' objects go round in circles, and with them the rows that they judged
     for column, reason in unmet.items():
         finding = found["id_range" if pointed[column] == (table,) else "reference"]
         if reason and not finding.count:

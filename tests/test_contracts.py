@@ -4,14 +4,17 @@ import logging
 import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from data_contracts import page
 from data_contracts.check import Thresholds
 from data_contracts.errors import ContractError
+from data_contracts.row_rules import row_results
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.suites import references, suite_for
-from tests.contracts import FILES, check, good, statuses
+from data_contracts.tables import Tables
+from tests.contracts import FILES, check, good, put, statuses
 
 
 def test_good_tables_keep_their_contract(tmp_path, capfd, caplog):
@@ -180,3 +183,14 @@ def test_every_kind_has_a_suite(table):
     suite = suite_for(table, dict.fromkeys(references(table), 3))
     judged = {e.column for e in suite.expectations if hasattr(e, "column")}
     assert judged == set(SCHEMAS[kind_of(table)].names)
+
+
+def test_what_was_judged_is_not_held(tmp_path):
+    tables, kept = good(), []
+    tables["queries.train"] = [{"id": row, "uid": f"t{row}", "title": f"{row} " + 5000 * "x", "content": ""}
+                               for row in range(400)]
+    root = put(tmp_path, tables)
+    before = pa.total_allocated_bytes()
+    results = row_results(Tables(root, Thresholds(piece_rows=20, judged_rows=20)), "queries.train", list(tables), kept)
+    assert len(kept) == 20 and all(rule.status == "ok" for rule in results)
+    assert pa.total_allocated_bytes() - before < 3 * 20 * 5000    # of what was judged in 20 parts

@@ -97,6 +97,12 @@ def die_always(value: int) -> int:
     return value
 
 
+def test_a_worker_tokenises_by_one_thread_whatever_the_run_does(monkeypatch):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    with Workers(count=1) as workers:
+        assert workers.call(os.getenv, "TOKENIZERS_PARALLELISM") == "false"
+
+
 def test_a_lost_worker_does_not_lose_the_run(tmp_path):
     with Workers(count=2) as workers:
         jobs = [(tmp_path / "marker" if job == 3 else tmp_path, job) for job in range(8)]

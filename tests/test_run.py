@@ -87,15 +87,16 @@ def test_prefect_shows_what_a_person_can_read(whole, planted, xc):
     assert xc(*command(planted, whole[0]))[0] == 0
     with get_client(sync_client=True) as client:    # the server has seen other runs, too: the latest is ours
         runs = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=200)
-        states = {run.state.name for run in client.read_task_runs(limit=200)
-                  if run.name == "ngame · planted · encoder round 1"}
+        steps = [run for run in client.read_task_runs(limit=200) if run.name == "ngame · planted · encoder round 1"]
         latest = client.read_artifacts(sort=ArtifactSort.CREATED_DESC, limit=50)
     ours = next(run for run in runs if run.name == "ngame · planted")
     artifacts = {each.key: each for each in reversed(latest)}
     assert {"ngame · planted", *(f"ngame · planted · {part}" for part in ("prepare", "train", "evaluate"))} <= {
         run.name for run in runs}
     assert set(ours.tags) == {"method:ngame", "data:planted", "preset:cpu-learned"}
-    assert "Reused" in states
+    assert all(set(run.tags) == set(ours.tags) for run in runs if run.parent_task_run_id
+               and run.start_time > ours.start_time)
+    assert "Reused" in {step.state.name for step in steps} and not any(step.tags for step in steps)
     assert "P@1" in str(artifacts["metrics"].data) and "it is the champion already" in str(artifacts["report"].data)
     assert "index.html" in str(artifacts["contracts"].data) and artifacts["progress"].data == 100.0
 
