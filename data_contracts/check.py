@@ -34,8 +34,26 @@ def validate(tables_dir: Path, *, only: Sequence[str] | None = None, previous: P
     """
     if not tables_dir.is_dir():
         raise UsageError(f"there is no folder of tables at {tables_dir}")
+    tables = Tables(tables_dir, thresholds or Thresholds())
+    names, rules = _chosen(tables, only)
+    kept: Kept | None = [] if data_docs else None
     with _given_back():
-        return _validate(Tables(tables_dir, thresholds or Thresholds()), only, previous, report_dir, data_docs)
+        for table in names:
+            found = _guarded_rows(tables, table, names, kept) if tables.exists(table) else []
+            rules += shard_results(tables, table) + found
+        rules += [_apply(tables, rule, names) for table in names if tables.exists(table)
+                  for rule in whole_rules(tables, table, previous)]
+    order = {name: i for i, name in enumerate(["known_table", "present", "readable", "schema", "not_empty"])}
+    rules.sort(key=lambda rule: order.get(rule.rule, len(order)))
+    report = Report(tuple(TableSummary(name, tables.rows(name), tables.count(name)) for name in names), tuple(rules),
+                    report_dir / "index.html")
+    report_dir.mkdir(parents=True, exist_ok=True)
+    if "positives.train" in names:
+        write_frequencies(tables, report_dir)
+    if kept is not None:
+        write_docs(kept, report_dir / "gx")
+    write(report, docs=kept is not None and (report_dir / "gx" / "index.html").exists())
+    return report
 
 
 @contextmanager
@@ -54,29 +72,6 @@ def _given_back() -> Iterator[None]:
         pa.default_memory_pool().release_unused()
         with suppress(OSError, AttributeError):    # not of every C library
             ctypes.CDLL(None).malloc_trim(0)
-
-
-def _validate(tables: Tables, only: Sequence[str] | None, previous: Path | None, report_dir: Path,
-              data_docs: bool) -> Report:
-    """Do what `validate` does."""
-    names, rules = _chosen(tables, only)
-    kept: Kept | None = [] if data_docs else None
-    for table in names:
-        found = _guarded_rows(tables, table, names, kept) if tables.exists(table) else []
-        rules += shard_results(tables, table) + found
-    rules += [_apply(tables, rule, names) for table in names if tables.exists(table)
-              for rule in whole_rules(tables, table, previous)]
-    order = {name: i for i, name in enumerate(["known_table", "present", "readable", "schema", "not_empty"])}
-    rules.sort(key=lambda rule: order.get(rule.rule, len(order)))
-    report = Report(tuple(TableSummary(name, tables.rows(name), tables.count(name)) for name in names), tuple(rules),
-                    report_dir / "index.html")
-    report_dir.mkdir(parents=True, exist_ok=True)
-    if "positives.train" in names:
-        write_frequencies(tables, report_dir)
-    if kept is not None:
-        write_docs(kept, report_dir / "gx")
-    write(report, docs=kept is not None and (report_dir / "gx" / "index.html").exists())
-    return report
 
 
 def _chosen(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list[RuleResult]]:

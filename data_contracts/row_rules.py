@@ -71,12 +71,12 @@ def _runs(tables: Tables, table: str) -> Iterator[list[Piece]]:
         judged = 0
         try:
             for piece in tables.read(shard, 0, mended=False):
-                more, larger = rows + len(piece.data), size + piece.data.nbytes
-                if run and (more > tables.limits.judged_rows or larger > tables.limits.judged_bytes):
+                if run and (rows + len(piece.data) > tables.limits.judged_rows
+                            or size + piece.data.nbytes > tables.limits.judged_bytes):
                     yield run
-                    run, more, larger = [], len(piece.data), piece.data.nbytes
+                    run, rows, size = [], 0, 0
                 run.append(piece)
-                rows, size = more, larger
+                rows, size = rows + len(piece.data), size + piece.data.nbytes
                 judged += len(piece.data)
         except Unreadable as error:
             tables.mark_unreadable(table, shard.name, error)

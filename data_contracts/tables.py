@@ -258,7 +258,6 @@ def repeated(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not (ranked[1:] == ranked[:-1]).any():    # as nearly always, and places take three times the memory
         return np.empty(0, np.int64), np.empty(0, np.int64)
     order = np.argsort(keys, kind="stable")
-    ranked = keys[order]
     starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), bool), ranked[1:] != ranked[:-1]]))
     first = order[np.repeat(starts, np.diff(np.append(starts, len(keys))))]
     later = np.flatnonzero(order != first)

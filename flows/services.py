@@ -149,9 +149,8 @@ def mlflow_of(home: Path, given: str = "") -> str:
 def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> bool:
     """Have a Prefect server: the one that is named or runs, else one that is started now and ends with this process.
 
-
-    What the run will need is got ready while that one starts: the modules `wanted`, and MLflow's database where it is
-    `tracked` there.
+    Returns whether it is one of the latter kind. What the run will need is got ready while that one starts: the modules
+    `wanted`, and MLflow's database where it is `tracked` there.
     It is in a session of its own: a signal to the run's process group, by a shutdown or `timeout`, must not end it
     before the run could tell it how it ended. Raises ServerError where it does not start.
     """
