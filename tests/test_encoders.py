@@ -13,6 +13,8 @@ from xcmodels.batching import Entries
 from xcmodels.encoders import (
     LABEL,
     QUERY,
+    HeadConfig,
+    Layout,
     build_encoder,
     encode_all,
     load_encoder,
@@ -94,6 +96,24 @@ def by_hand(encoder, made, side):
 def test_a_bag_equals_a_loop(idf, texts, tied, side, training, places, sums):  # noqa: PLR0917
     encoder = trained(build_encoder(replace(BAG, tied=tied, places=places, sums=sums), idf, 0)).train(training)
     torch.testing.assert_close(encoder(texts, side), by_hand(encoder, texts, side), rtol=1e-5, atol=1e-5)
+
+
+HEADS = {"unit": HeadConfig("unit"), "residual": HeadConfig("residual", dropout=0.5),
+         "tanh": HeadConfig("tanh", 7, 0.5), "linear": HeadConfig("linear")}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("places", "sums"), [(0, 1), (1, 2), (3, 1), (3, 3), (24, 2)])
+@pytest.mark.parametrize("view", [*HEADS, "label of all"])
+def test_one_text_by_numpy_is_the_same_vector(idf, texts, tied, places, sums, view):  # noqa: PLR0917
+    layout = Layout(HEADS, {**{name: (name,) for name in HEADS}, "label of all": tuple(HEADS)})
+    encoder = build_encoder(replace(BAG, tied=tied, places=places, sums=sums), idf, 0, layout)
+    one = trained(encoder).eval().plain(view)
+    wanted = encoder(texts, view).detach().numpy()
+    found = [one(texts.part(slice(row, row + 1))) for row in range(len(texts))]
+    assert [each.shape for each in found] == [(1, encoder.width(view))] * len(texts)
+    assert {each.dtype for each in found} == {np.dtype(np.float32)}
+    np.testing.assert_allclose(np.concatenate(found), wanted, atol=2e-6)
 
 
 def test_at_the_start_the_head_is_the_identity_and_fields_are_alike(idf, texts):
@@ -242,6 +262,7 @@ def bert(tmp_path_factory):
 def test_a_transformer_is_the_mean_of_its_last_states(bert, idf, texts):
     encoder = build_encoder(bert, idf, 0).eval()
     assert (encoder.trunk.first, encoder.trunk.last, encoder.trunk.dim, encoder.trunk.batch) == (2, 3, 16, 3)
+    assert encoder.plain(QUERY) is None
     for row, (ids, _) in enumerate(rows_of(texts)):
         states = encoder.trunk.model(input_ids=torch.tensor([[2, *ids, 3]])).last_hidden_state[0]
         wanted = torch.nn.functional.normalize(states.mean(0), dim=0)

@@ -6,10 +6,11 @@ method scores with: one shared or one a side (Siamese encoders), or one of the d
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ from xcmodels.method import Model
 from xcmodels.tables import RowTable
 from xcmodels.tokens import Tokens
 from xcmodels.trunks import LABEL, QUERY, EncoderConfig, Trunk, build_trunk, empty_trunk, save_trunk
+
+Plain = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,15 @@ def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
     return Layout({QUERY: head, LABEL: head}, {QUERY: (QUERY,), LABEL: (LABEL,)})
 
 
-class Unit(nn.Module):
+class Head(nn.Module):
+    """The trunk's vectors of texts (n, sums * d) to a vector each."""
+
+    def plain(self) -> Plain:
+        """Return what `forward` makes of one text's vectors (sums, d), once trained, by numpy alone."""
+        raise NotImplementedError
+
+
+class Unit(Head):
     """v -> normalise(v)."""
 
     def __init__(self, dim: int) -> None:
@@ -62,8 +73,12 @@ class Unit(nn.Module):
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return direction(vectors[:, :self.dim])
 
+    def plain(self) -> Plain:
+        """Return what takes the first vector's direction."""
+        return lambda vectors: unit(vectors[0])
 
-class Residual(nn.Module):
+
+class Residual(Head):
     """v, v' -> normalise(v + U dropout(gelu(W [v, v'] + b))), the identity on v at the start since U = 0.
 
     v is the trunk's first vector of a text, v' the others; all at unit length.
@@ -83,8 +98,23 @@ class Residual(nn.Module):
         inner = dropout(F.gelu(self.inner(each)), self.dropout, self.training)
         return direction(each[:, :self.outer.out_features] + self.outer(inner))
 
+    def plain(self) -> Plain:
+        """Return what computes the same of one text's vectors."""
+        from scipy.special import erf
 
-class Projection(nn.Module):
+        inner, bias, outer = _arrays(self.inner.weight, self.inner.bias, self.outer.weight)
+        half, root = np.float32(0.5), np.float32(0.5**0.5)
+
+        def vector(vectors: np.ndarray) -> np.ndarray:
+            each = unit(vectors)
+            hidden = inner @ each.ravel() + bias
+            hidden *= half * (1 + erf(root * hidden))    # gelu
+            return unit(each[0] + outer @ hidden)
+
+        return vector
+
+
+class Projection(Head):
     """v -> dropout(tanh(W v + b)) of v at mean square 1, or dropout(W v + b) of unit v: UniDEC's g1, g2 (section 4.3).
 
     v is what the trunk says of a text, of several vectors each at unit length. W starts as the identity on the first,
@@ -101,6 +131,28 @@ class Projection(nn.Module):
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         out = self.linear(_each_direction(vectors, self.sums) * self.scale)
         return dropout(torch.tanh(out) if self.tanh else out, self.dropout, self.training)
+
+    def plain(self) -> Plain:
+        """Return what computes the same of one text's vectors."""
+        weight, bias = _arrays(self.linear.weight, self.linear.bias)
+        scale = np.float32(self.scale)
+
+        def vector(vectors: np.ndarray) -> np.ndarray:
+            out = weight @ (unit(vectors) * scale).ravel() + bias
+            return np.tanh(out) if self.tanh else out
+
+        return vector
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors (..., d) at unit length as `direction` does; the origin stays where it is."""
+    lengths = np.sqrt(np.vecdot(vectors, vectors))[..., None]
+    out: np.ndarray = vectors / np.where(lengths <= 1e-12, np.float32(np.inf), lengths)
+    return out
+
+
+def _arrays(*weights: torch.Tensor) -> list[np.ndarray]:
+    return [weight.detach().numpy() for weight in weights]
 
 
 def _each_direction(vectors: torch.Tensor, sums: int) -> torch.Tensor:
@@ -127,6 +179,24 @@ class Encoder(Model):
         """
         return self.view(self.trunk(tokens, LABEL if view.startswith(LABEL) else QUERY), view)
 
+    def plain(self, view: str) -> Callable[[Tokens], np.ndarray] | None:
+        """Return what makes the vector (1, width(view)) of one text by numpy alone; None where the trunk cannot.
+
+        To the last digits but one it is that of `forward` outside training, of the weights as they are now. Of one
+        text, whose sums are over in no time, `forward` is fifty calls into torch, each of which looks at devices,
+        types and gradients first: four times as long.
+        """
+        trunk = self.trunk.plain(LABEL if view.startswith(LABEL) else QUERY)
+        if trunk is None:
+            return None
+        heads = [cast(Head, self.heads[name]).plain() for name in self.layout.views[view]]
+
+        def vector(tokens: Tokens) -> np.ndarray:
+            sums = trunk(tokens)
+            return np.concatenate([unit(head(sums)) for head in heads])[None]
+
+        return vector
+
     def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
         """Return the trunk's vectors of each side that has tokens, in one pass; all but `queries` count as labels."""
         texts = {name: (side.tokens, QUERY if name in queries else LABEL)
@@ -142,7 +212,7 @@ class Encoder(Model):
         return sum(self.layout.heads[name].dim or self.trunk.dim for name in self.layout.views[view])
 
 
-def _head(trunk: Trunk, config: HeadConfig) -> nn.Module:
+def _head(trunk: Trunk, config: HeadConfig) -> Head:
     if config.kind in ("tanh", "linear"):
         return Projection(trunk.dim, trunk.sums, config)
     return Unit(trunk.dim) if config.kind == "unit" else Residual(trunk.dim, trunk.sums, config.dropout)

@@ -26,8 +26,8 @@ class RegressionTrees:
         chunk = max(1, CHUNK // max(1, len(self.value)))
         for start in range(0, len(x), chunk):
             part = slice(start, start + chunk)
-            for leaves, value in zip(self._leaves(x[part]), self.value, strict=True):
-                out[part] += value[leaves]
+            leaves = self._leaves(x[part]) + self.value.shape[1] * np.arange(len(self.value))[:, None]
+            out[part] = self.value.ravel().take(leaves).sum(axis=0)
         return out
 
     def _leaves(self, x: np.ndarray) -> np.ndarray:

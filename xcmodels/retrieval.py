@@ -105,6 +105,7 @@ class Retriever:
             raise ValueError(f"{folder} is a retriever of format {self.facts['format']}, this version reads {FORMAT}; "
                              "install the version of xcflow that made it")
         self.encoder: Encoder = load_encoder(folder / "encoder").eval()
+        self.one = self.encoder.plain(QUERY)
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
         self.removed = np.load(folder / "removed.npy")
         self.proposers = {name: Proposer.load(folder / "index" / name, self.removed) for name in self.facts["indexes"]}
@@ -127,6 +128,8 @@ class Retriever:
 
     def embed(self, tokens: Tokens) -> np.ndarray:
         """Return the query vectors (n, d) float32 of n texts."""
+        if len(tokens) == 1 and self.one is not None:
+            return self.one(tokens)
         with torch.inference_mode():
             return self.encoder(tokens, QUERY).numpy()
 

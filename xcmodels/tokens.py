@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -95,12 +96,14 @@ class Tokenizer:
 
     def __call__(self, titles: Sequence[str], contents: Sequence[str] | None = None) -> Tokens:
         """Tokenise cleaned or raw texts: a title's first `max_title` tokens, a content's first `max_content`."""
-        parts = self.fields(titles, contents) if contents else (self._ids(titles, self.max_title), [[]] * len(titles))
-        rows = [title + content for title, content in zip(*parts, strict=True)]
-        lengths = np.array([0] + [len(row) for row in rows], dtype=np.int64)
-        flat = np.fromiter((token for row in rows for token in row), dtype=np.int64, count=int(lengths.sum()))
-        return Tokens(torch.from_numpy(flat), torch.from_numpy(lengths.cumsum()),
-                      torch.tensor([len(title) for title in parts[0]], dtype=torch.int64))
+        rows = titled = self._ids(titles, self.max_title)
+        if contents:
+            rows = [title + content for title, content in
+                    zip(titled, self._ids(contents, self.max_content), strict=True)]
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        flat = np.fromiter(chain.from_iterable(rows), np.int64, int(offsets[-1]))
+        in_title = np.fromiter(map(len, titled), np.int64, len(titled))
+        return Tokens(torch.from_numpy(flat), torch.from_numpy(offsets), torch.from_numpy(in_title))
 
     def fields(self, titles: Sequence[str], contents: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
         """Return the token ids of the titles and those of the contents, cut to their limits."""

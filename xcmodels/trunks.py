@@ -57,6 +57,10 @@ class Trunk(Model):
         """Return (n, sums * dim) vectors of texts on `side`, "query" or "label", of any length."""
         raise NotImplementedError
 
+    def plain(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
+        """Return what makes the vectors (sums, dim) of one text on `side` by numpy alone; None where nothing does."""
+        return None
+
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
         """Return the vectors of several groups of texts, each with its side."""
         return [self(tokens, side) for tokens, side in texts]
@@ -120,6 +124,26 @@ class BagOfTokens(Trunk):
             each = each * F.embedding(at, self.places.view(self.sums, -1).T)
         rows, found = self.table.gather(ids)
         return weighted_sums(rows, each.T.contiguous(), found, tokens.offsets)
+
+    def plain(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
+        """Return what makes the sums (sums, dim) of one text's token embeddings, weighted as `forward` weighs them."""
+        if not self.table.whole:
+            return None
+        table, idf, vocabulary = self.table.weight.numpy(), self.idf.numpy(), self.vocabulary
+        places = None if self.places is None else self.places.detach().numpy()[:, self.sides[side]]
+
+        def sums(tokens: Tokens) -> np.ndarray:
+            ids, titles = tokens.ids.numpy(), int(tokens.titles[0])
+            content = np.arange(len(ids)) >= titles
+            ids = ids + vocabulary * content
+            weights = idf[ids][None]
+            if places is not None:
+                place = np.arange(len(ids)) - titles * content
+                weights = weights * places[:, content.view(np.int8), np.minimum(place, places.shape[2] - 1)]
+            out: np.ndarray = weights @ table[ids]
+            return out
+
+        return sums
 
 
 class Transformer(Trunk):

@@ -4,7 +4,6 @@ A vector of a few hundred numbers tells alike words from unlike ones and blurs t
 rest. The words that a query shares with a label's training queries are a score of their own in the fusion.
 """
 
-import threading
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,10 +15,11 @@ from xcmodels.ann import put
 from xcmodels.centroids import label_matrix
 from xcmodels.corpus import Corpus, Side
 from xcmodels.mapped import mapped
+from xcmodels.sets import counted, located
 from xcmodels.tokens import Tokens
 
 PAIRS = 1 << 20    # numbers that pairs of tokens share; two that meet in one count as the same
-_HELD = threading.local()
+MARKS = 1 << 13    # to look for a query's words by, a power of two; words that share one are told apart
 KEPT = 128         # words of a label that are kept, those that weigh the most
 CHUNK = 1 << 14    # texts, or labels, at once
 
@@ -39,7 +39,7 @@ class Lexicon:
         """Return the weights and the numbers of the words of n texts, and where each text's begin, (n + 1,)."""
         width = len(self.idf)
         row, word = words_of(tokens, width - PAIRS)
-        keys, counts = np.unique(row * width + word, return_counts=True)
+        keys, counts = counted(row * width + word)
         row, word = np.divmod(keys, width)
         weights = (1 + np.log(counts.astype(np.float32))) * self.idf[word]
         lengths = np.sqrt(np.bincount(row, weights**2, minlength=len(tokens)))
@@ -98,13 +98,20 @@ class LabelWords:
     def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the cosines of (text row, label) pairs, (p,) float32; `rows` ascend."""
         weights, words, begin = self.lexicon.weigh(tokens)
-        out, said = np.empty(len(rows), dtype=np.float32), _zeros(len(self.lexicon.idf) + 1)
+        out, marks = np.zeros(len(rows), dtype=np.float32), np.zeros(MARKS, dtype=bool)
         bounds = np.searchsorted(rows, np.arange(len(tokens) + 1))
         for row, (start, end) in enumerate(pairwise(bounds.tolist())):
             own, of = slice(begin[row], begin[row + 1]), labels[start:end]
-            said[words[own]] = weights[own]
-            out[start:end] = np.einsum("lw,lw->l", said.take(self.ids[of]), self.weights[of])
-            said[words[own]] = 0
+            said, theirs = words[own], self.ids.take(of, axis=0).ravel()
+            # Few words of labels are a query's: marks that fit the fastest cache leave those, and some that share one.
+            marked = said & (MARKS - 1)
+            marks[marked] = True
+            maybe = np.flatnonzero(marks.take(theirs & (MARKS - 1)))
+            marks[marked] = False
+            at, same = located(theirs.take(maybe), said)
+            label, place = np.divmod(maybe[same], self.ids.shape[1])
+            both = self.weights[of[label], place] * weights[own][at[same]]
+            out[start:end] = np.bincount(label, both, minlength=len(of))
         return out
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "LabelWords":
@@ -133,23 +140,13 @@ class LabelWords:
         return cls(Lexicon(idf), ids, weights)
 
 
-def _zeros(width: int) -> np.ndarray:
-    """Return a vector of zeros that is this thread's: whoever sets some of them sets them back.
-
-    A new one for each text would be a page fault a word of the labels.
-    """
-    if len(getattr(_HELD, "zeros", ())) != width:
-        _HELD.zeros = np.zeros(width, dtype=np.float32)
-    zeros: np.ndarray = _HELD.zeros
-    return zeros
-
-
 def words_of(tokens: Tokens, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     """Return every token of n texts and every pair of neighbours in one field: its text (m,), and its number (m,)."""
     ids, offsets = tokens.ids.numpy(), tokens.offsets.numpy()
     row = np.repeat(np.arange(len(tokens)), np.diff(offsets))
-    title = np.arange(len(ids)) - offsets[row] < tokens.titles.numpy()[row]
-    together = (row[1:] == row[:-1]) & (title[1:] == title[:-1])
+    inside = np.ones(len(ids) + 1, dtype=bool)    # a field: what stands before a token is of the same one
+    inside[offsets[:-1]] = inside[offsets[:-1] + tokens.titles.numpy()] = False
+    together = inside[1:-1]
     pairs = vocabulary + (ids[:-1] * 0x9E3779B1 + ids[1:])[together] % PAIRS
     return np.concatenate([row, row[1:][together]]), np.concatenate([ids, pairs])
 
