@@ -1,6 +1,7 @@
 """Preparation: raw files -> checked tables -> token shards -> packed arrays, the shards on Dask."""
 
 import json
+import mmap
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -192,6 +193,7 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
         titles[ids] = pc.list_value_length(part["title"]).to_numpy()
         offsets[ids + 1] = titles[ids] + pc.list_value_length(part["content"]).to_numpy()
     np.cumsum(offsets, out=offsets)
+    _let_go(titles)
     total = int(offsets[-1])
     values = np.lib.format.open_memmap(out / f"{side}.tokens.values.npy", "w+", np.int32, (total,))
     for shard in _shards(table):
@@ -203,6 +205,13 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
             place = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
             values[place] = flat.flatten().to_numpy()
             starts = starts + lengths
+        _let_go(values)
+
+
+def _let_go(array: np.memmap) -> None:
+    """Hold no more the pages of a mapped file that were written: they are the file's."""
+    assert isinstance(array.base, mmap.mmap)
+    array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def _pack_walks(walks: Path, anchor: str, counts: dict[str, int], augmented: int, out: Path) -> None:
@@ -219,11 +228,12 @@ def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
     """Return log((n + 1) / (df + 1)) of each token as a title token, then as a content token, float32."""
     df, n = np.zeros(2 * vocabulary, dtype=np.int64), 0
     for side in sides:
-        ragged, titles = Ragged.load(out, f"{side}.tokens"), np.load(out / f"{side}.titles.npy")
-        n += len(ragged)
-        for start in range(0, len(ragged), 65_536):
-            rows = np.arange(start, min(start + 65_536, len(ragged)))
-            values, lengths = ragged.take(rows)
+        titles = np.load(out / f"{side}.titles.npy")
+        n += len(titles)
+        for start in range(0, len(titles), 65_536):
+            rows = np.arange(start, min(start + 65_536, len(titles)))
+            # Mapped anew for each block: pages that were read before would count as this process'.
+            values, lengths = Ragged.load(out, f"{side}.tokens").take(rows)
             owner = np.repeat(np.arange(len(rows)), lengths)
             place = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             field = values + vocabulary * (place >= titles[rows][owner])

@@ -99,10 +99,13 @@ class Ragged:
     @classmethod
     def of_pairs(cls, rows: np.ndarray, values: np.ndarray, n: int) -> "Ragged":
         """Group (row, value) pairs of numbers from 0 to 2^31 by row, values sorted within a row."""
-        pairs = rows.astype(np.int64) << 31 | values
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
+        pairs = rows.astype(np.int64)    # and changed where they lie, as there may be tens of millions
+        pairs <<= 31
+        pairs |= values
         pairs.sort()
-        return cls(np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]),
-                   (pairs & (1 << 31) - 1).astype(values.dtype))
+        pairs &= (1 << 31) - 1
+        return cls(offsets, pairs.astype(values.dtype, copy=False))
 
 
 @dataclass(frozen=True)
