@@ -21,7 +21,7 @@ from tasks.report_text import many
 from tasks.sources import RawDataSet
 from tasks.steps import Job, Step, slug
 from xcmodels import seeds
-from xcmodels.corpus import PrepareConfig, Ragged, Texts
+from xcmodels.corpus import BITS, PrepareConfig, Ragged, Texts
 from xcmodels.sets import distinct
 from xcmodels.text import shown
 from xcmodels.tokens import LEARNED, Tokenizer, learn_backend, open_backend
@@ -173,13 +173,12 @@ def _pack_texts(table: Path, out: Path, name: str, *columns: str) -> None:
 
 def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Path) -> None:
     """Write the positives of a split's queries, of label texts that follow them their own label, and its filters."""
-    rows, labels = _pairs(tables / f"positives.{split}", "query", "label")
+    keys = _keys(tables / f"positives.{split}", augmented)
     if augmented:
-        rows = np.concatenate([rows, queries + np.arange(augmented)])
-        labels = np.concatenate([labels, np.arange(augmented)])
-    Ragged.of_pairs(rows, labels, queries + augmented).save(out, f"positives.{split}")
-    rows, labels = _pairs(tables / f"filters.{split}", "query", "label")
-    Ragged.of_pairs(rows, labels, queries).save(out, f"filters.{split}")
+        own = np.arange(augmented)
+        keys[-augmented:] = queries + own << BITS | own
+    Ragged.of_keys(keys, queries + augmented).save(out, f"positives.{split}")
+    Ragged.of_keys(_keys(tables / f"filters.{split}"), queries).save(out, f"filters.{split}")
 
 
 def _pack_tokens(table: Path, out: Path, side: str) -> None:
@@ -273,6 +272,19 @@ def _pairs(table: Path, *columns: str) -> list[np.ndarray]:
         part = pq.read_table(shard, columns=list(columns))
         for name, ids in zip(columns, out, strict=True):
             ids[start:start + len(part)] = part[name].to_numpy()
+        start += len(part)
+    return out
+
+
+def _keys(table: Path, more: int = 0) -> np.ndarray:
+    """Return query << BITS | label of every pair of a table, with room for `more` at the end."""
+    out, start = np.empty(_rows(table) + more, dtype=np.int64), 0
+    for shard in _shards(table):
+        part = pq.read_table(shard, columns=["query", "label"])
+        here = out[start:start + len(part)]
+        here[:] = part["query"].to_numpy()
+        here <<= BITS
+        here |= part["label"].to_numpy()
         start += len(part)
     return out
 

@@ -20,7 +20,9 @@ from xcmodels.mapped import mapped
 from xcmodels.sets import among
 from xcmodels.tokens import MINILM, Tokenizer, Tokens
 
+BITS = 31              # of a value in the key of a (row, value) pair, row << BITS | value
 _TOGETHER = 1 << 14    # texts written at once
+
 
 @dataclass(frozen=True)
 class PrepareConfig:
@@ -99,13 +101,22 @@ class Ragged:
     @classmethod
     def of_pairs(cls, rows: np.ndarray, values: np.ndarray, n: int) -> "Ragged":
         """Group (row, value) pairs of numbers from 0 to 2^31 by row, values sorted within a row."""
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
-        pairs = rows.astype(np.int64)    # and changed where they lie, as there may be tens of millions
-        pairs <<= 31
-        pairs |= values
-        pairs.sort()
-        pairs &= (1 << 31) - 1
-        return cls(offsets, pairs.astype(values.dtype, copy=False))
+        keys = rows.astype(np.int64)
+        keys <<= BITS
+        keys |= values
+        made = cls.of_keys(keys, n)
+        return cls(made.offsets, made.values.astype(values.dtype, copy=False))
+
+    @classmethod
+    def of_keys(cls, keys: np.ndarray, n: int) -> "Ragged":
+        """Group pairs by row, given as row << BITS | value, (m,) int64.
+
+        There may be tens of millions: they are sorted where they lie, and what is left of them are the values.
+        """
+        keys.sort()
+        offsets = np.searchsorted(keys, np.arange(n + 1) << BITS)
+        keys &= (1 << BITS) - 1
+        return cls(offsets, keys)
 
 
 @dataclass(frozen=True)
