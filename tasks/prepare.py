@@ -173,12 +173,12 @@ def _pack_texts(table: Path, out: Path, name: str, *columns: str) -> None:
 
 def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Path) -> None:
     """Write the positives of a split's queries, of label texts that follow them their own label, and its filters."""
-    keys = _keys(tables / f"positives.{split}", augmented)
+    keys = _keys(tables / f"positives.{split}", "query", "label", augmented)
     if augmented:
         own = np.arange(augmented)
         keys[-augmented:] = queries + own << BITS | own
     Ragged.of_keys(keys, queries + augmented).save(out, f"positives.{split}")
-    Ragged.of_keys(_keys(tables / f"filters.{split}"), queries).save(out, f"filters.{split}")
+    Ragged.of_keys(_keys(tables / f"filters.{split}", "query", "label"), queries).save(out, f"filters.{split}")
 
 
 def _pack_tokens(table: Path, out: Path, side: str) -> None:
@@ -215,12 +215,11 @@ def _let_go(array: np.memmap) -> None:
 
 def _pack_walks(walks: Path, anchor: str, counts: dict[str, int], augmented: int, out: Path) -> None:
     """Write the anchors of every training query and label; a label text added as a query has its label's."""
-    nodes, ends = _pairs(walks / f"walks.{anchor}.label", "node", "anchor")
-    Ragged.of_pairs(nodes, ends.astype(np.int32), counts["label"]).save(out, f"walks.{anchor}.label")
-    queries, found = _pairs(walks / f"walks.{anchor}.train", "node", "anchor")
+    labels, queries = (_keys(walks / f"walks.{anchor}.{side}", "node", "anchor") for side in ("label", "train"))
     if augmented:
-        queries, found = np.concatenate([queries, counts["train"] + nodes]), np.concatenate([found, ends])
-    Ragged.of_pairs(queries, found.astype(np.int32), counts["train"] + augmented).save(out, f"walks.{anchor}.train")
+        queries = np.concatenate([queries, labels + (counts["train"] << BITS)])
+    Ragged.of_keys(labels, counts["label"], np.int32).save(out, f"walks.{anchor}.label")
+    Ragged.of_keys(queries, counts["train"] + augmented, np.int32).save(out, f"walks.{anchor}.train")
 
 
 def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
@@ -265,26 +264,15 @@ def _columns(table: Path, column: str) -> Iterator[list[str]]:
         yield pq.read_table(shard, columns=[column])[column].to_pylist()
 
 
-def _pairs(table: Path, *columns: str) -> list[np.ndarray]:
-    """Return columns of ids, of which a shard at a time is held twice."""
-    out, start = [np.empty(_rows(table), dtype=np.int64) for _ in columns], 0
-    for shard in _shards(table):
-        part = pq.read_table(shard, columns=list(columns))
-        for name, ids in zip(columns, out, strict=True):
-            ids[start:start + len(part)] = part[name].to_numpy()
-        start += len(part)
-    return out
-
-
-def _keys(table: Path, more: int = 0) -> np.ndarray:
-    """Return query << BITS | label of every pair of a table, with room for `more` at the end."""
+def _keys(table: Path, row: str, value: str, more: int = 0) -> np.ndarray:
+    """Return row << BITS | value of every pair of a table's columns, with room for `more` at the end."""
     out, start = np.empty(_rows(table) + more, dtype=np.int64), 0
     for shard in _shards(table):
-        part = pq.read_table(shard, columns=["query", "label"])
+        part = pq.read_table(shard, columns=[row, value])
         here = out[start:start + len(part)]
-        here[:] = part["query"].to_numpy()
+        here[:] = part[row].to_numpy()
         here <<= BITS
-        here |= part["label"].to_numpy()
+        here |= part[value].to_numpy()
         start += len(part)
     return out
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
 from xcmodels import limits
 from xcmodels.mapped import mapped
@@ -104,19 +105,18 @@ class Ragged:
         keys = rows.astype(np.int64)
         keys <<= BITS
         keys |= values
-        made = cls.of_keys(keys, n)
-        return cls(made.offsets, made.values.astype(values.dtype, copy=False))
+        return cls.of_keys(keys, n, values.dtype)
 
     @classmethod
-    def of_keys(cls, keys: np.ndarray, n: int) -> "Ragged":
-        """Group pairs by row, given as row << BITS | value, (m,) int64.
+    def of_keys(cls, keys: np.ndarray, n: int, kind: DTypeLike = np.int64) -> "Ragged":
+        """Group pairs by row, given as row << BITS | value, (m,) int64; values are of the `kind` asked for.
 
         There may be tens of millions: they are sorted where they lie, and what is left of them are the values.
         """
         keys.sort()
         offsets = np.searchsorted(keys, np.arange(n + 1) << BITS)
         keys &= (1 << BITS) - 1
-        return cls(offsets, keys)
+        return cls(offsets, keys.astype(kind, copy=False))
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,8 @@ class BagOfTokens(Trunk):
         rows, found = self.table.gather(ids)
         return weighted_sums(rows, each.T.contiguous(), found, tokens.offsets)
 
-    def plain(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
+    def plain(self, side: str) -> Callable[[Tokens], np.ndarray]:
         """Return what makes the sums (sums, dim) of one text's token embeddings, weighted as `forward` weighs them."""
-        if not self.table.whole:
-            return None
         table, idf, vocabulary = self.table.weight.numpy(), self.idf.numpy(), self.vocabulary
         places = None if self.places is None else self.places.detach().numpy()[:, self.sides[side]]
 
