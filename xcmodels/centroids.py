@@ -32,6 +32,6 @@ def label_centroids(corpus: Corpus, queries: np.ndarray, held_out: bool = False)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return the rows at unit length; a row of zeros stays."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+    """Return vectors (..., d) at unit length, float32, as `gradients.direction` does; the origin stays."""
+    lengths = np.sqrt(np.vecdot(vectors, vectors))[..., None]
+    return (vectors / np.where(lengths <= 1e-12, np.inf, lengths)).astype(np.float32)

@@ -20,6 +20,7 @@ from torch import nn
 
 from xcmodels import seeds
 from xcmodels.batching import Entries
+from xcmodels.centroids import unit
 from xcmodels.corpus import Side
 from xcmodels.gradients import direction, dropout
 from xcmodels.method import Model
@@ -142,13 +143,6 @@ class Projection(Head):
             return np.tanh(out) if self.tanh else out
 
         return vector
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors (..., d) at unit length as `direction` does; the origin stays where it is."""
-    lengths = np.sqrt(np.vecdot(vectors, vectors))[..., None]
-    out: np.ndarray = vectors / np.where(lengths <= 1e-12, np.float32(np.inf), lengths)
-    return out
 
 
 def _arrays(*weights: torch.Tensor) -> list[np.ndarray]:
