@@ -6,7 +6,6 @@ A step here is what the encoder is no part of: gather the rows of the batch's la
 backward, SGD on the rows. Over all labels it is a dense matrix product and dense SGD. Memory is what a step adds.
 """
 
-import sys
 import time
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from benchmarks.asked import Count, answer
 from xcmodels.losses import weighted_bce
 from xcmodels.tables import RowSGD, RowTable
 
@@ -58,7 +58,7 @@ def timed(step: Callable[[], int], steps: int) -> tuple[float, int]:
     return float(np.median(took[2:])), made
 
 
-def main(dim: int = 64, *labels: int) -> None:
+def main(dim: Count = 64, *labels: Count) -> None:
     """Print one row a number of labels."""
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
@@ -77,4 +77,4 @@ def main(dim: int = 64, *labels: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    answer(main, __doc__)

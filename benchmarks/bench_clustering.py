@@ -5,12 +5,12 @@
 Both do eight rounds. A hierarchy grows as N log N; k-means with N / size centres as N^2.
 """
 
-import sys
 import time
 
 import faiss
 import numpy as np
 
+from benchmarks.asked import Count, answer
 from xcmodels.centroids import unit
 from xcmodels.clustering import balanced_kmeans
 
@@ -18,7 +18,7 @@ ITERATIONS = 8
 FAISS_MOST = 2_000    # clusters beyond which faiss is not waited for
 
 
-def vectors(n: int, dim: int) -> np.ndarray:
+def noisy(n: int, dim: int) -> np.ndarray:
     """Return unit vectors around centres, with as much noise as signal."""
     rng = np.random.default_rng(n)
     centres = rng.standard_normal((max(n // 64, 1), dim), dtype=np.float32)
@@ -33,13 +33,13 @@ def within(points: np.ndarray, clusters: np.ndarray) -> float:
     return float(1 - (sums**2).sum(1).dot(1 / counts[counts > 0]) / len(points))
 
 
-def main(size: int = 256, *asked: int) -> None:
+def main(size: Count = 256, *vectors: Count) -> None:
     """Print one row a number of vectors."""
     print(f"d = 384, clusters of {size}, {ITERATIONS} rounds, {faiss.omp_get_max_threads()} threads")
     print(f"{'vectors':>10}{'clusters':>10}{'ours s':>10}{'us/N log':>10}{'sizes':>12}{'spread':>8}"
           f"{'faiss s':>10}{'sizes':>12}{'spread':>8}{'ratio':>8}")
-    for n in asked or (125_000, 250_000, 500_000):
-        points = vectors(n, 384)
+    for n in vectors or (125_000, 250_000, 500_000):
+        points = noisy(n, 384)
         began = time.perf_counter()
         ours = balanced_kmeans(points, size, seed=0, iterations=ITERATIONS)
         took = time.perf_counter() - began
@@ -62,4 +62,4 @@ def _sizes(clusters: np.ndarray) -> str:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    answer(main, __doc__)

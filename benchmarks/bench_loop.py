@@ -6,17 +6,18 @@ Both take the same steps on the same made-up corpus of WordNet's shape, by turns
 rows: of a batch, the preset's unless given.
 """
 
-import sys
 import tempfile
 import time
+from argparse import ArgumentTypeError
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
+from benchmarks.asked import answer
 from benchmarks.made import WORDNET, made
 from xcmodels import seeds
 from xcmodels.checkpoint import Optimisers
@@ -82,7 +83,19 @@ def bare(method: Method, corpus: Corpus, round_: Round) -> np.ndarray:
     return clock.seconds()
 
 
-def main(*asked: str) -> None:
+def trial(word: str) -> str:
+    """Read what to train: method.preset, or method.preset.rows."""
+    parts = word.split(".")
+    if len(parts) not in (2, 3):
+        raise ArgumentTypeError(f"method.preset or method.preset.rows is wanted, got {word!r}")
+    try:
+        _settings(*parts)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{word!r}: {error}") from None
+    return word
+
+
+def main(*asked: Annotated[str, trial]) -> None:
     """Print one row a method."""
     print(f"{device()}, {torch.get_num_threads()} threads")
     print(f"{'':<24}{'rows':>8}{'bare ms':>12}{'loop ms':>12}{'kept':>8}")
@@ -115,4 +128,4 @@ def _settings(method: str, preset: str, rows: str = "") -> Any:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    answer(main, __doc__)

@@ -15,12 +15,17 @@ import sys
 import tempfile
 import threading
 import time
+from argparse import ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
 import psutil
 
+from benchmarks.asked import MethodName, answer
+
 TIMES = 10
+TRAINING = "trn.json.gz"
 
 
 class Memory(threading.Thread):
@@ -67,22 +72,28 @@ def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, i
 def larger(data: Path, out: Path, times: int) -> Path:
     """Write a copy of a data set whose training queries are there `times` times, each with a word more."""
     shutil.copytree(data, out)
-    for name in ("trn.json.gz",):
-        with gzip.open(data / name, "rt") as rows, gzip.open(out / name, "wt", compresslevel=1) as copy:
-            for line in rows:
-                row = json.loads(line)
-                for time_ in range(times):
-                    again = {**row, "uid": f"{row['uid']}-{time_}", "title": f"{row['title']} {time_}"}
-                    copy.write(json.dumps(again, ensure_ascii=False) + "\n")
+    with gzip.open(data / TRAINING, "rt") as rows, gzip.open(out / TRAINING, "wt", compresslevel=1) as copy:
+        for line in rows:
+            row = json.loads(line)
+            for time_ in range(times):
+                again = {**row, "uid": f"{row['uid']}-{time_}", "title": f"{row['title']} {time_}"}
+                copy.write(json.dumps(again, ensure_ascii=False) + "\n")
     return out
 
 
-def main(data: str, method: str = "ngame") -> None:
+def benchmark_folder(word: str) -> Path:
+    """Read the path of a folder in the format of a benchmark, whose training queries can be copied."""
+    if not Path(word, TRAINING).is_file():
+        raise ArgumentTypeError(f"{word!r} has no {TRAINING}")
+    return Path(word)
+
+
+def main(data: Annotated[Path, benchmark_folder], method: MethodName = "ngame") -> None:
     """Print one row a run."""
     print(f"{'data':<22}{'workers':>8}{'seconds':>10}{'of steps':>10}{'MB':>8}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
-        copy = larger(Path(data), Path(scratch) / f"{Path(data).name}-{TIMES}", TIMES)
-        for number, (of, workers) in enumerate(((Path(data), 1), (Path(data), 2), (copy, 2))):
+        copy = larger(data, Path(scratch) / f"{data.name}-{TIMES}", TIMES)
+        for number, (of, workers) in enumerate(((data, 1), (data, 2), (copy, 2))):
             home = Path(scratch) / f"home-{number}"
             seconds, held, steps = prepare(of, home, method, workers)
             told = ", ".join(f"{name} {took:.0f}" for name, took in steps.items())
@@ -92,4 +103,4 @@ def main(data: str, method: str = "ngame") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    answer(main, __doc__)

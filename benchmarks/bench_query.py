@@ -9,7 +9,6 @@ titles and answers the same queries; its tf-idf counts as its tokeniser does.
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from benchmarks.asked import Folder, Program, answer
 from tasks.resolve import resolve
 from tasks.tracking import Tracker
 from xcmodels import ann
@@ -64,9 +64,9 @@ def of_pecos(python: str, retriever: Retriever, queries: list[str]) -> dict[str,
     return found
 
 
-def main(home: str, python: str = "") -> None:
+def main(home: Folder, python: Program = "") -> None:
     """Print the time of one query by parts, and of each query of a thousand."""
-    resolved = resolve(Tracker(Path(home)), None)
+    resolved = resolve(Tracker(home), None)
     retriever = Retriever.load(resolved.folder)
     rng = np.random.default_rng(0)
     titles = [retriever.titles[int(row)] for row in rng.permutation(len(retriever.titles))[:QUERIES + WARM]]
@@ -94,4 +94,4 @@ def main(home: str, python: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    answer(main, __doc__)

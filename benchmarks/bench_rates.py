@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.asked import NewFile, answer
 from benchmarks.bench_loop import looped
 from benchmarks.made import Shape, made, most_held
 from xcmodels import ann
@@ -62,10 +63,9 @@ def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, flo
     return {**out, "build": built / len(labels)}
 
 
-def main(file: str = str(RATES)) -> None:
+def main(file: NewFile = RATES) -> None:
     """Measure, and write the rates of this machine's device over those in the file."""
-    path = Path(file)
-    held = json.loads(path.read_text()) if path.exists() else {}
+    held = json.loads(file.read_text()) if file.exists() else {}
     found: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
         made(Path(scratch) / "corpus", SHAPE)
@@ -76,7 +76,7 @@ def main(file: str = str(RATES)) -> None:
                 found.setdefault(name, {})[str(width)] = {about: float(f"{value:.3g}") for about, value in of.items()}
                 print(f"{name:<8}{width:>4}" + "".join(f"  {about} {value:.3g}" for about, value in of.items()),
                       flush=True)
-    path.write_text(json.dumps({**held, device().type: found}, indent=1, sort_keys=True) + "\n")
+    file.write_text(json.dumps({**held, device().type: found}, indent=1, sort_keys=True) + "\n")
 
 
 def _child(name: str, width: str, scratch: str) -> None:
@@ -89,4 +89,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--of"]:
         _child(*sys.argv[2:])
     else:
-        main(*sys.argv[1:])
+        answer(main, __doc__)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.asked import Count, MethodName, answer
 from benchmarks.made import AMAZON_TITLES_1_3M, Shape, made, most_held
 from xcmodels import ann, seeds
 from xcmodels.budget import HOST, ROUND, Size, budget, read_rates, with_width
@@ -82,9 +83,9 @@ def _gb() -> float:
     return most_held() / 1e9
 
 
-def main(percent: str = "100", *methods: str) -> None:
+def main(percent: Count = 100, *methods: MethodName) -> None:
     """Print one row a method."""
-    of = shape(int(percent))
+    of = shape(percent)
     print(f"{of.labels:,} labels, {of.queries:,} queries, d = {DIM}, {torch.get_num_threads()} threads")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
         began = time.perf_counter()
@@ -100,4 +101,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--of"]:
         print(json.dumps(epoch(sys.argv[2], Corpus(Path(sys.argv[3]) / "corpus"), Path(sys.argv[3]))))
     else:
-        main(*sys.argv[1:])
+        answer(main, __doc__)

@@ -5,13 +5,13 @@
 HNSW is left out beyond 200,000 labels: over 67,892 it takes a minute and a half to build.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from benchmarks.asked import Count, answer
 from xcmodels import ann
 
 SINGLE = 100    # queries asked one by one
@@ -24,11 +24,11 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
     return made, time.perf_counter() - began
 
 
-def main(labels: int = 65_536, queries: int = 2_048, dim: int = 384, k: int = 100) -> None:
+def main(labels: Count = 65_536, queries: Count = 2_048, dim: Count = 384, k: Count = 100) -> None:
     """Print one row an index kind."""
     rng = np.random.default_rng(0)
     # Centres with noise around them, as trained label vectors have.
-    centres = rng.standard_normal((labels // 16, dim), dtype=np.float32)
+    centres = rng.standard_normal((1 + labels // 16, dim), dtype=np.float32)
     vectors = centres[rng.integers(len(centres), size=labels)] + rng.standard_normal((labels, dim), dtype=np.float32)
     asked = vectors[rng.integers(labels, size=queries)] + rng.standard_normal((queries, dim), dtype=np.float32)
     print(f"{labels:,} labels, {queries:,} queries, d = {dim}, k = {k}")
@@ -42,4 +42,4 @@ def main(labels: int = 65_536, queries: int = 2_048, dim: int = 384, k: int = 10
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    answer(main, __doc__)

@@ -10,8 +10,11 @@ import re
 import subprocess
 import sys
 import time
+from typing import Annotated
 
 import numpy as np
+
+from benchmarks.asked import Count, Folder, answer
 
 CLIENTS = 20
 
@@ -66,9 +69,9 @@ async def measure(port: int, seconds: float) -> None:
         print(f"{name:<22}{len(took) / seconds:>10.1f}{np.quantile(took, .5):>9.1f}{np.quantile(took, .99):>9.1f}")
 
 
-def main(home: str, model: str = "", seconds: str = "20") -> None:
+def main(home: Folder, model: Annotated[str, str] = "", seconds: Count = 20) -> None:
     """Serve a model of HOME on a free port and measure it."""
-    command = [sys.executable, "-m", "flows.cli", "serve", "--home", home, "--port", "0", "--model", model]
+    command = [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--port", "0", "--model", model]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert server.stderr is not None
@@ -77,11 +80,11 @@ def main(home: str, model: str = "", seconds: str = "20") -> None:
         if found is None:
             raise SystemExit(said + server.stderr.read())
         print(said.strip())
-        asyncio.run(measure(int(found[1]), float(seconds)))
+        asyncio.run(measure(int(found[1]), seconds))
     finally:
         server.terminate()
         server.wait(30)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    answer(main, __doc__)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.asked import Count, MethodName, answer
 from benchmarks.made import Shape, made
 from xcmodels import together
 from xcmodels.checkpoint import Optimisers
@@ -58,9 +59,9 @@ def steps(name: str, scratch: Path) -> None:
         (out / "found.json").write_text(json.dumps(found))
 
 
-def main(labels: str = "200000", *methods: str) -> None:
+def main(labels: Count = 200_000, *methods: MethodName) -> None:
     """Print one row a method."""
-    shape = Shape(queries=100_000, labels=int(labels), positives=5.0)
+    shape = Shape(queries=100_000, labels=labels, positives=5.0)
     print(f"{shape.labels:,} labels, d = 64, {STEPS} steps, one thread a process")
     print(f"{'':<10}{'MB, one':>10}{'MB, two':>10}{'ms, one':>10}{'ms, two':>10}{'loss differs by':>18}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
@@ -84,4 +85,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--of"]:
         steps(sys.argv[2], Path(sys.argv[3]))
     else:
-        main(*sys.argv[1:])
+        answer(main, __doc__)

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import scipy.sparse as sp
 
+from benchmarks.asked import Count, answer
 from tasks.cluster import Workers
 from tasks.graphs import WalkSettings, walk
 from xcmodels.graph import Edges, WalkGraph, random_walks, walk_graph
@@ -115,7 +116,7 @@ def ours(prepared: WalkGraph, nodes: np.ndarray) -> Edges:
     return random_walks(prepared, nodes, hops=HOPS, restart=RESTART, top=TOP, seed=SEED)
 
 
-def main(nodes: int = 1_000_000, edges: int = 20_000_000, walked: int = 20_000) -> None:
+def main(nodes: Count = 1_000_000, edges: Count = 20_000_000, walked: Count = 20_000) -> None:
     """Print one table a question."""
     matrix = graph(nodes, edges)
     prepared = walk_graph(matrix)
@@ -153,4 +154,4 @@ def main(nodes: int = 1_000_000, edges: int = 20_000_000, walked: int = 20_000) 
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    answer(main, __doc__)

@@ -1,0 +1,46 @@
+"""A bench's command line: what cannot be meant is named in a line, before anything is measured."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from benchmarks.asked import Count, MethodName, answer
+
+WRONG = [
+    ("classifier_step", "-2", "'-2'"), ("classifier_step", "64 many", "'many'"), ("clustering", "0", "'0'"),
+    ("loop", "ngame", "'ngame'"), ("loop", "ngame.cpuu", "did you mean 'cpu'"), ("loop", "ngame.cpu.0", "got 0"),
+    ("prepare", "", "required: data"), ("prepare", "nowhere", "'nowhere' has no trn.json.gz"),
+    ("query", "", "required: home"), ("query", "nowhere", "'nowhere' is no folder"),
+    ("query", ". no-such-python", "'no-such-python' cannot be started"), ("rates", "nowhere/rates.json", "none can be"),
+    ("rates", ".", "'.' is no file"), ("scale", "half", "'half'"), ("scale", "5 astro", "no method 'astro'"),
+    ("search", "1e6", "'1e6'"), ("search", "1000 -2 64", "'-2'"), ("search", "1 2 3 4 5", "unrecognized arguments: 5"),
+    ("serving", "nowhere", "'nowhere' is no folder"), ("serving", ". m 0", "'0'"), ("together", "1000 astro", "astro")]
+
+
+@pytest.mark.parametrize(("bench", "words", "told"), WRONG)
+def test_a_word_that_cannot_be_meant_is_named(bench: str, words: str, told: str,
+                                              capsys: pytest.CaptureFixture[str]):
+    module = importlib.import_module(f"benchmarks.bench_{bench}")
+    with pytest.raises(SystemExit) as ended:
+        answer(module.main, module.__doc__, words.split())
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "") and told in said.err.splitlines()[-1]
+
+
+def test_a_home_without_a_model_is_an_error_and_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    module = importlib.import_module("benchmarks.bench_query")
+    with pytest.raises(SystemExit, match=r"no model is registered(.|\n)*xc run"):
+        answer(module.main, module.__doc__, [str(tmp_path)])
+    assert not capsys.readouterr().out
+
+
+def test_words_are_read_by_what_the_parameters_want():
+    given = []
+
+    def main(percent: Count = 100, *methods: MethodName) -> None:
+        given.append((percent, methods))
+
+    for words in ([], ["5"], ["1_0", "astra", "unidec"]):
+        answer(main, None, words)
+    assert given == [(100, ()), (5, ()), (10, ("astra", "unidec"))]
