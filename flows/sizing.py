@@ -10,7 +10,7 @@ import psutil
 from data_contracts.errors import UsageError
 from tasks.devices import free_space
 from tasks.report_text import span
-from xcmodels.budget import DEVICE, DISK, HOST, RATES, Budget, Size, budget, read_rates, with_width
+from xcmodels.budget import DEVICE, DISK, HOST, RATES, Budget, Size, budget, rates_file, read_rates, with_width
 from xcmodels.method import Method
 from xcmodels.methods import METHODS
 from xcmodels.presets import resolve
@@ -30,12 +30,13 @@ HELP = {
 
 @dataclass(frozen=True)
 class Sizing:
-    """What was asked, what it takes, and what there is: bytes by place."""
+    """What was asked, what it takes, and what there is: bytes by place; `rates`, the file that times follow from."""
 
     called: str
     size: Size
     budget: Budget
     there: Mapping[str, float]
+    rates: Path
 
     @property
     def shares(self) -> dict[str, float]:
@@ -61,12 +62,17 @@ class Sizing:
         return out
 
     def _times(self) -> list[str]:
+        own = f"python -m benchmarks.bench_rates HOME/{RATES.name}"
         if self.budget.epoch is None:
-            what = f"{self.called} was not measured on {'a GPU' if self.size.gpus else 'a CPU'}"
-            return [f"time      {what}: python -m benchmarks.bench_rates HOME/{RATES.name} there, for a bag's"]
+            where = "a GPU" if self.size.gpus else "a CPU"
+            return [f"time      not known: {self.called} was not measured on {where}",
+                    f"          {own} there measures astra, unidec and ngame on bags of tokens"]
         out = [f"an epoch  {span(self.budget.epoch)}"]
         if self.budget.refresh is not None:
             out.append(f"a refresh {span(self.budget.refresh)}, every {self.budget.every} epochs")
+        if self.rates == RATES:
+            out += ["          on two processors of an AMD EPYC of 2022; others take from half to twice as long",
+                    f"          {own} measures yours"]
         return out
 
     def _first(self) -> list[str]:
@@ -80,7 +86,7 @@ class Sizing:
         """Return it as plain data; sizes in bytes, times in seconds."""
         return {"size": asdict(self.size), "parts": [asdict(part) for part in self.budget.parts],
                 "there": dict(self.there), "shares": self.shares, "epoch": self.budget.epoch,
-                "refresh": self.budget.refresh}
+                "refresh": self.budget.refresh, "rates": str(self.rates)}
 
 
 def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, width: int, home: Path,
@@ -95,13 +101,14 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
     try:
         config = with_width(resolve(method, preset, settings).method, width)
         made: Method = METHODS[method](config)
-        found = budget(made, size, read_rates(home))
+        rates = rates_file(home)
+        found = budget(made, size, read_rates(rates))
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
     there = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}
     if size.gpus:
         there = {DEVICE: gpu_memory * 1e9, **there}
-    return Sizing(f"{method}, preset {preset}, vectors of {width}", size, found, there)
+    return Sizing(f"{method}, preset {preset}, vectors of {width}", size, found, there, rates)
 
 
 def _bytes(count: float) -> str:

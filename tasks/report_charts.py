@@ -246,6 +246,7 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
             axes.plot([point["epoch"] for point in points], [point[name] for point in points], line, label=titles[name],
                       color=FIRST if name in ("positives", "mates") else SECOND if name == "negatives" else SOFT)
         axes.set(xlabel="epoch of the refresh", ylabel="inner product")
+        axes.locator_params(axis="x", integer=True)
         axes.legend(bbox_to_anchor=(0, 1), ncols=2)
         svg = _svg(figure)
     head = ["epoch", *names, *(["harder"] if "negatives" in names else [])]

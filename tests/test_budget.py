@@ -115,10 +115,18 @@ def test_seconds_follow_from_rates_at_two_widths():
         assert other.epoch is None and other.refresh is None
 
 
-def test_rates_of_a_home_are_preferred(tmp_path):
-    assert {"astra", "unidec", "ngame"} <= read_rates(tmp_path)["cpu"].keys()
-    (tmp_path / "rates.json").write_text('{"cuda": {}}')
-    assert read_rates(tmp_path) == {"cuda": {}}
+def test_rates_of_a_home_are_preferred_and_a_plan_says_whose_they_are(cli, tmp_path):
+    assert {"astra", "unidec", "ngame"} <= read_rates()["cpu"].keys()
+    words = ("plan", "--labels", "5000", "--points", "20000", "--home", str(tmp_path), "--method", "astra")
+    others = cli(*words)[1]
+    assert "on two processors of an AMD EPYC" in others and "HOME/rates.json measures yours" in others
+    twice = {width: {name: 2 * rate for name, rate in each.items()}
+             for width, each in read_rates()["cpu"]["astra"].items()}
+    told = json.loads(cli(*words, "--json")[1])
+    (tmp_path / "rates.json").write_text(json.dumps({"cpu": {"astra": twice}}))
+    again, own = json.loads(cli(*words, "--json")[1]), cli(*words)[1]
+    assert again["epoch"] == pytest.approx(2 * told["epoch"]) and again["rates"] == str(tmp_path / "rates.json")
+    assert "an epoch" in own and "EPYC" not in own and "measures yours" not in own
 
 
 def test_a_transformer_without_a_head_has_the_width_it_has():

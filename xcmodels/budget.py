@@ -185,8 +185,13 @@ def _at(rates: Mapping[str, Any], device: str, method: Any, width: int) -> dict[
     return {about: low[about] + share * (high[about] - low[about]) for about in low}
 
 
-def read_rates(home: Path | None = None) -> dict[str, Any]:
-    """Return the rates measured on this machine, kept in its home, else those measured where this was written."""
-    own = None if home is None else home / RATES.name
-    rates: dict[str, Any] = json.loads((own if own is not None and own.exists() else RATES).read_text())
+def rates_file(home: Path) -> Path:
+    """Return where the rates measured on this machine are, in its home; else those measured where this was written."""
+    own = home / RATES.name
+    return own if own.exists() else RATES
+
+
+def read_rates(file: Path = RATES) -> dict[str, Any]:
+    """Return the rates in a file."""
+    rates: dict[str, Any] = json.loads(file.read_text())
     return rates

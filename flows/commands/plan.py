@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,8 +58,9 @@ def plan(*, job: Asked = ASKED, tracked: Tracked = TRACKED, as_json: Json = Fals
         outlook = look(laid_out, store)
     where = places(job.home, mlflow_of(job.home, tracked.mlflow))
     asked = {**vars(job), **vars(tracked)}
+    beyond = {"settings"} | {each.name for each in fields(Asked)} - {each.name for each in fields(Job)}
     options = {name: {"value": without_passwords(str(asked[name])), "source": GIVEN.sources.get(name, "default")}
-               for name in asked if name != "settings"}
+               for name in asked if name not in beyond}
     settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
                 for key, value in flat(laid_out.settings).items()}
     if as_json:
