@@ -34,4 +34,4 @@ def label_centroids(corpus: Corpus, queries: np.ndarray, held_out: bool = False)
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Return vectors (..., d) at unit length, float32, as `gradients.direction` does; the origin stays."""
     lengths = np.sqrt(np.vecdot(vectors, vectors))[..., None]
-    return (vectors / np.where(lengths <= 1e-12, np.inf, lengths)).astype(np.float32)
+    return (vectors / np.where(lengths <= 1e-12, np.inf, lengths)).astype(np.float32, copy=False)
