@@ -28,7 +28,7 @@ def main(labels: Count = 65_536, queries: Count = 2_048, dim: Count = 384, k: Co
     """Print one row an index kind."""
     rng = np.random.default_rng(0)
     # Centres with noise around them, as trained label vectors have.
-    centres = rng.standard_normal((1 + labels // 16, dim), dtype=np.float32)
+    centres = rng.standard_normal((max(labels // 16, 1), dim), dtype=np.float32)
     vectors = centres[rng.integers(len(centres), size=labels)] + rng.standard_normal((labels, dim), dtype=np.float32)
     asked = vectors[rng.integers(labels, size=queries)] + rng.standard_normal((queries, dim), dtype=np.float32)
     print(f"{labels:,} labels, {queries:,} queries, d = {dim}, k = {k}")
