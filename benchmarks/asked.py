@@ -62,7 +62,6 @@ def method_name(word: str) -> str:
 
 Count = Annotated[int, count]
 Folder = Annotated[Path, folder]
-NewFile = Annotated[Path, new_file]
 Program = Annotated[str, program]
 MethodName = Annotated[str, method_name]
 

@@ -4,7 +4,8 @@
 
 Seconds: to train on a point, to encode a text, to cluster a point once (over the logarithm of the clusters), to search
 a point over a label, to build the index of a label; at two widths, over a corpus that is made up. And the bytes that a
-process that trains holds beside those that are counted. Each method and width has a process of its own.
+process that trains holds beside those that are counted. Each method and width has a process of its own, three times
+by turns, and the middle one is kept: a neighbour's busy minute is not to be taken for the machine's pace.
 """
 
 import json
@@ -12,17 +13,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from benchmarks.asked import NewFile, answer
+from benchmarks.asked import answer, new_file
 from benchmarks.bench_loop import looped
 from benchmarks.made import Shape, made, most_held
 from xcmodels import ann
-from xcmodels.budget import HOST, RATES, ROUND, Size, budget, with_width
+from xcmodels.budget import HOST, RATES, ROUND, Size, budget, read_rates, with_width
 from xcmodels.clustering import balanced_kmeans
 from xcmodels.corpus import Corpus
 from xcmodels.methods import METHODS
@@ -32,7 +34,7 @@ from xcmodels.training import device
 
 SHAPE = Shape(queries=60_000, labels=260_000, positives=22.2, tokens=14.0)    # LF-AmazonTitles-1.3M's positives
 NAMES = ("astra", "unidec", "ngame")
-WIDTHS, STEPS, CLUSTER, DEPTH, ASKED, FEW = (64, 384), 56, 8, 10, 2048, 130_000
+WIDTHS, STEPS, CLUSTER, DEPTH, ASKED, FEW, TURNS = (64, 384), 56, 8, 10, 2048, 130_000, 3
 
 
 def spent(action: Callable[[], Any]) -> tuple[Any, float]:
@@ -63,26 +65,41 @@ def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, flo
     return {**out, "build": built / len(labels)}
 
 
-def main(file: NewFile = RATES) -> None:
+def kept(word: str) -> Path:
+    """Read the path of a file of rates, or of one that can be made."""
+    path = new_file(word)
+    try:
+        if path.exists():
+            read_rates(path)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return path
+
+
+def main(file: Annotated[Path, kept] = RATES) -> None:
     """Measure, and write the rates of this machine's device over those in the file."""
-    held = json.loads(file.read_text()) if file.exists() else {}
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    held = read_rates(file) if file.exists() else {}
+    found: dict[tuple[str, int], list[dict[str, float]]] = {(name, width): [] for name in NAMES for width in WIDTHS}
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
         made(Path(scratch) / "corpus", SHAPE)
-        for name in NAMES:
-            for width in WIDTHS:
+        for _ in range(TURNS):
+            for (name, width), turns in found.items():
                 child = [sys.executable, "-m", "benchmarks.bench_rates", "--of", name, str(width), scratch]
                 of = json.loads(subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout)
-                found.setdefault(name, {})[str(width)] = {about: float(f"{value:.3g}") for about, value in of.items()}
+                turns.append(of)
                 print(f"{name:<8}{width:>4}" + "".join(f"  {about} {value:.3g}" for about, value in of.items()),
                       flush=True)
-    file.write_text(json.dumps({**held, device().type: found}, indent=1, sort_keys=True) + "\n")
+    middle = {name: {str(width): _middle(found[name, width]) for width in WIDTHS} for name in NAMES}
+    file.write_text(json.dumps({**held, device().type: middle}, indent=1, sort_keys=True) + "\n")
+
+
+def _middle(turns: list[dict[str, float]]) -> dict[str, float]:
+    return {about: float(f"{np.median([turn[about] for turn in turns]):.3g}") for about in turns[0]}
 
 
 def _child(name: str, width: str, scratch: str) -> None:
-    folder = Path(scratch) / f"{name}-{width}"
-    folder.mkdir()
-    print(json.dumps(rates(name, int(width), Corpus(Path(scratch) / "corpus"), folder)))
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        print(json.dumps(rates(name, int(width), Corpus(Path(scratch) / "corpus"), Path(folder))))
 
 
 if __name__ == "__main__":

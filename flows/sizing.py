@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import ProjectError, UsageError
 from tasks.devices import free_space
 from tasks.report_text import span
 from xcmodels.budget import DEVICE, DISK, HOST, RATES, Budget, Size, budget, rates_file, read_rates, with_width
@@ -71,7 +71,7 @@ class Sizing:
         if self.budget.refresh is not None:
             out.append(f"a refresh {span(self.budget.refresh)}, every {self.budget.every} epochs")
         if self.rates == RATES:
-            out += ["          on two processors of an AMD EPYC of 2022; others take from half to twice as long",
+            out += ["          on two processors of an AMD EPYC of 2021; others take from half to twice as long",
                     f"          {own} measures yours"]
         return out
 
@@ -98,11 +98,15 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
                              "--points 2000000 --dim 64 --gpus 1")
     if width < 1 or size.gpus < 0:
         raise UsageError(f"--dim must be at least 1 and --gpus at least 0, got {width} and {size.gpus}")
+    rates = rates_file(home)
+    try:
+        measured = read_rates(rates)
+    except ValueError as error:
+        raise ProjectError(str(error)) from error
     try:
         config = with_width(resolve(method, preset, settings).method, width)
         made: Method = METHODS[method](config)
-        rates = rates_file(home)
-        found = budget(made, size, read_rates(rates))
+        found = budget(made, size, measured)
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
     there = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import bench_rates
+from benchmarks.asked import answer
 from benchmarks.made import Shape, made
 from xcmodels import ann
 from xcmodels.budget import DEVICE, DISK, HOST, REFRESH, ROUND, Size, budget, read_rates, with_width
@@ -113,6 +115,18 @@ def test_seconds_follow_from_rates_at_two_widths():
     assert narrow.every == 3 and held(narrow, HOST)["processes"] == pytest.approx(5e8)
     for other in (budget(method_of("ngame"), size, rates), budget(method_of("astra"), Size(9, 9, gpus=1), rates)):
         assert other.epoch is None and other.refresh is None
+
+
+@pytest.mark.parametrize("held", ["", "[1]", "3", '{"cpu": {"astra": {"64": {"train": 1.0}}}}', '{"cpu": {"astra": 5}}',
+                                  '{"cpu": {"astra": {"64": {}, "384": {}}}}'])
+def test_rates_that_cannot_be_counted_with_are_refused_and_kept(cli, tmp_path, held, capfd):
+    file = tmp_path / "rates.json"
+    file.write_text(held)
+    code, _, err = cli("plan", "--labels", "5000", "--points", "20000", "--home", str(tmp_path))
+    assert code == 1 and f"{file} does not hold the rates" in err and "remove it" in err and "Traceback" not in err
+    with pytest.raises(SystemExit, match="2"):
+        answer(bench_rates.main, "", [str(file)])
+    assert "does not hold the rates" in capfd.readouterr().err and file.read_text() == held
 
 
 def test_rates_of_a_home_are_preferred_and_a_plan_says_whose_they_are(cli, tmp_path):

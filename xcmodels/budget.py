@@ -18,6 +18,7 @@ from xcmodels.method import Method, Round, Stage
 
 PROBED = (1000, 2000)    # labels for which models are made
 RATES = Path(__file__).with_name("rates.json")
+WANTED = {"train", "process", "encode", "cluster", "search exact", "search quantised", "build"}
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
 
@@ -192,6 +193,14 @@ def rates_file(home: Path) -> Path:
 
 
 def read_rates(file: Path = RATES) -> dict[str, Any]:
-    """Return the rates in a file."""
-    rates: dict[str, Any] = json.loads(file.read_text())
+    """Return the rates in a file, by device, method and width; ValueError where they are not what is counted with."""
+    try:
+        rates: dict[str, Any] = json.loads(file.read_text())
+        widths = [of for device in rates.values() for of in device.values()]
+        sound = all(len(of) == 2 and all(each.keys() >= WANTED for each in of.values()) for of in widths)
+    except (ValueError, AttributeError, TypeError):
+        sound = False
+    if not sound:
+        raise ValueError(f"{file} does not hold the rates of each method at two widths that times follow from; "
+                         f"remove it, and python -m benchmarks.bench_rates {file} measures them again")
     return rates
