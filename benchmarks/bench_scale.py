@@ -94,7 +94,7 @@ def main(percent: Count = 100, *methods: MethodName) -> None:
         for name in methods or METHODS_ASKED:
             child = [sys.executable, "-m", "benchmarks.bench_scale", "--of", name, scratch]
             found = json.loads(subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout)
-            print(f"{name:<10}" + "".join(f"{about:>18} {value:>8.1f}" for about, value in found.items()), flush=True)
+            print(f"{name:<10}" + "".join(f"{about:>18} {value:>8.2f}" for about, value in found.items()), flush=True)
 
 
 if __name__ == "__main__":
