@@ -13,6 +13,7 @@ import numpy as np
 from tasks.report_text import clean
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Z = 1.959963984540054     # half the width of a 95% interval, in standard errors
@@ -190,7 +191,7 @@ def draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Ch
                       color=FIRST if name == "loss" else SECOND, marker="o", ms=4 if len(points) <= 30 else 0)
             axes.set_ylabel(clean(name, 20))
         panels[-1].set_xlabel("epoch")
-        panels[-1].xaxis.get_major_locator().set_params(integer=True)
+        _tick_epochs(panels[-1], [point["epoch"] for point in points])
         svg = _svg(figure)
     rows = [(f"{point['epoch']:g}", *(f"{point[name]:.5g}" if name in point else "–" for name in names))
             for point in points]
@@ -246,7 +247,7 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
             axes.plot([point["epoch"] for point in points], [point[name] for point in points], line, label=titles[name],
                       color=FIRST if name in ("positives", "mates") else SECOND if name == "negatives" else SOFT)
         axes.set(xlabel="epoch of the refresh", ylabel="inner product")
-        axes.locator_params(axis="x", integer=True)
+        _tick_epochs(axes, [point["epoch"] for point in points])
         axes.legend(bbox_to_anchor=(0, 1), ncols=2)
         svg = _svg(figure)
     head = ["epoch", *names, *(["harder"] if "negatives" in names else [])]
@@ -254,6 +255,13 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
     return Chart(f"mined-{number}-{_slug(stage)}".strip("-"), f"What was mined for {stage}",
                  "Lines: how near a query lies to each kind, by epoch", f"At epoch {last['epoch']:g} {finding}.", head,
                  rows, svg)
+
+
+def _tick_epochs(axes: "Axes", epochs: Sequence[float]) -> None:
+    """Tick whole epochs alone; one by itself, which would stand among fractions of it, has the only tick."""
+    axes.locator_params(axis="x", integer=True)
+    if len(epochs) == 1:
+        axes.set_xticks(epochs)
 
 
 @contextmanager

@@ -273,6 +273,15 @@ def test_what_was_mined_is_drawn_by_epoch():
     assert report_charts.draw_hardness(1, "x", []) is None
 
 
+@pytest.mark.parametrize("epochs", [[6.0], [3.0, 4.0], [0.0, 3.0, 6.0]])
+def test_epochs_are_ticked_at_whole_numbers(epochs):
+    mined = [{"epoch": epoch, "mates": 0.6, "strangers": 0.2} for epoch in epochs]
+    learned = [{"epoch": epoch, "loss": 1.0} for epoch in epochs]
+    for chart in (report_charts.draw_hardness(1, "x", mined), report_charts.draw_learning(1, "x", learned)):
+        ticks = re.findall(r'id="xtick_\d+">.*?>([^<]+)</text>', chart.svg.decode(), re.DOTALL)
+        assert ticks and all(tick.isdigit() for tick in ticks) and str(int(epochs[-1])) in ticks
+
+
 def test_the_gates_the_contract_and_the_champions_deciles_are_shown(toy):
     table = json.loads((toy[1] / "deciles.json").read_text())
     champion = {"version": "3", "metrics": {"P/1": 10.0}, "deciles": [{**row, "recall/5": 12.34} for row in table]}
