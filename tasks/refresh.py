@@ -18,7 +18,7 @@ from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Mined, Round, Vectors
 from xcmodels.mining import hardness
-from xcmodels.training import device
+from xcmodels.training import device, fast_products
 
 SHARD = 1 << 20   # rows of a shard that a contract is held against
 SIDES = ("queries", "labels")
@@ -48,6 +48,7 @@ def modules(method: Method) -> tuple[str, ...]:
     return tuple(sorted({type(method).__module__, *(name for name in given if name.startswith("xcmodels.methods."))}))
 
 
+@fast_products()
 def mine(method: Method, round_: Round, job: Job) -> None:
     """Mine what a round trains on, and hold it against its contract."""
     corpus = Corpus(job.inputs["corpus"])
@@ -109,6 +110,7 @@ def _vectors(method: Method, stage: str, corpus: Corpus, checkpoint: Path) -> Ve
     return method.vectors(model.to(device()), corpus)
 
 
+@fast_products()
 def embed(method: Method, stage: str, job: Job) -> None:
     """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever stand on."""
     made = _vectors(method, stage, Corpus(job.inputs["corpus"]), job.inputs["model"])

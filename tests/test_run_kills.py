@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tasks.artifacts import Store
 from tests.conftest import ROOT
 from tests.whole_runs import command, objects, settings
 
@@ -57,6 +58,19 @@ def test_killed_again_and_again_a_run_ends_as_an_unbroken_one(whole, planted, xc
     assert objects(home)["evaluate"] == objects(whole[0])["evaluate"]
     assert objects(home)["build retriever"] == objects(whole[0])["build retriever"]
     assert not list((home / "tmp").iterdir()), "a run removes what killed ones left"
+
+
+def test_a_step_is_the_same_whatever_its_process_did_before(planted, xc, tmp_path):
+    """Training chooses what multiplies matrices, and by which the last digits of wide vectors differ."""
+    home, wide = tmp_path / "home", {"encoder.dim": "384"}
+    assert xc(*command(planted, home, **wide))[0] == 0
+    unbroken = objects(home)
+    for key, manifest in list(Store(home).steps()):
+        if manifest["about"]["step"].startswith(("mine", "embed", "build", "evaluate")):
+            (home / "refs" / "steps" / key).unlink()
+    code, _, said = xc(*command(planted, home, **wide))
+    assert code == 0 and "reused  classifier round 1" in said and "reused  embed" not in said, said
+    assert objects(home) == unbroken
 
 
 def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,6 +64,23 @@ def keep_freed_memory() -> None:
         libc.mallopt(trim_threshold, (1 << 31) - 1)
 
 
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Have oneDNN make matrix products, not MKL, which leaves out half of what AMD's processors have.
+
+    NGAME's scores took 9 ms, not 13. Single precision still, but where there is hardware that multiplies bf16 or TF32:
+    for training and for what is mined and embedded for it. Last digits differ from MKL's, so each of these steps asks
+    for it by itself, and has the same result whatever its process did before. What is evaluated and served does not.
+    """
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@fast_products()
 def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, mined: Mined, *,
                 start: Path | None, scratch: Path, out: Path, before: Path | None = None,
                 watch: Watch = Watch()) -> list[dict[str, float]]:
@@ -75,9 +92,6 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
     cases the newest step checkpoint stays in `scratch`, and the same call goes on from it.
     """
     keep_freed_memory()
-    # oneDNN's matrix products in place of MKL's, which leave out half of what AMD's processors have: NGAME's scores in
-    # 9 ms, not 13. Single precision still, but where there is hardware that multiplies bf16 or TF32.
-    torch.set_float32_matmul_precision("medium")
     stage = next(stage for stage in method.stages() if stage.name == round_.stage)
     model.to(device())
     optimisers = Optimisers(model, model.tables(), stage)

@@ -11,7 +11,7 @@ from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Mined, Model, Round
 from xcmodels.retrieval import Retriever
-from xcmodels.training import Watch, device, train_round
+from xcmodels.training import Watch, device, fast_products, train_round
 
 UNWATCHED = Watch()
 
@@ -65,6 +65,7 @@ def run_round(corpus: Corpus, method: Method, round_: Round, mined: Mined, folde
                             scratch=folder / "scratch", out=out, watch=watch)
 
 
+@fast_products()
 def embed(corpus: Corpus, method: Method, stage: str, folder: Path) -> dict[str, np.ndarray]:
     """Return the vectors of each side by the model of a round's folder."""
     return {side: make() for side, make in method.vectors(read_model(corpus, method, stage, folder), corpus).items()}
@@ -92,6 +93,7 @@ def predict(retriever: Retriever, corpus: Corpus, depth: int,
     return metrics.drop_filtered(ids, scores, filters, depth)
 
 
+@fast_products()
 def _mined(made: Trial, round_: Round) -> Mined:
     """Return what a round is given, mined now unless a round of the same source has it."""
     if not round_.mines:
