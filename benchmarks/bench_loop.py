@@ -25,7 +25,7 @@ from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Mined, Round
 from xcmodels.methods import METHODS
 from xcmodels.presets import resolve
-from xcmodels.training import Interrupted, Progress, Watch, device, train_round
+from xcmodels.training import Interrupted, Progress, Watch, device, fast_products, train_round
 
 STEPS, WARM, TURNS = 16, 4, 3
 ASKED = ("ngame.cpu", "unidec.cpu", "astra.cpu", "siamesexml.cpu", "ngame.minilm.64")
@@ -60,6 +60,7 @@ def looped(method: Method, corpus: Corpus, round_: Round, folder: Path, steps: i
     return clock.seconds()
 
 
+@fast_products()
 def bare(method: Method, corpus: Corpus, round_: Round) -> np.ndarray:
     """Return the seconds of each step on batches that are made, and on the device, before the clock starts."""
     stage = next(stage for stage in method.stages() if stage.name == round_.stage)
