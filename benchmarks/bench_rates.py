@@ -3,9 +3,10 @@
     python -m benchmarks.bench_rates [FILE]    (HOME/rates.json is preferred to the project's xcmodels/rates.json)
 
 Seconds: to train on a point, to encode a text, to cluster a point once (over the logarithm of the clusters), to search
-a point over a label, to build the index of a label; at two widths, over a corpus that is made up. And the bytes that a
-process that trains holds beside those that are counted. Each method and width has a process of its own, three times
-by turns, and the middle one is kept: a neighbour's busy minute is not to be taken for the machine's pace.
+for a point over a label, to score what codes propose for a point, to build the index of a label; at two widths, over a
+corpus that is made up. And the bytes that a process that trains holds beside those that are counted. Each method and
+width has a process of its own, three times by turns, and the middle one is kept: a neighbour's busy minute is not to be
+taken for the machine's pace.
 """
 
 import json
@@ -28,13 +29,14 @@ from xcmodels.budget import HOST, RATES, ROUND, Size, budget, read_rates, with_w
 from xcmodels.clustering import balanced_kmeans
 from xcmodels.corpus import Corpus
 from xcmodels.methods import METHODS
-from xcmodels.mining import hard_negatives
+from xcmodels.mining import CHUNK, hard_negatives
 from xcmodels.presets import resolve
-from xcmodels.training import device
+from xcmodels.training import device, fast_products
 
-SHAPE = Shape(queries=60_000, labels=260_000, positives=22.2, tokens=14.0)    # LF-AmazonTitles-1.3M's positives
+SHAPE = Shape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0)    # LF-AmazonTitles-1.3M's positives
 NAMES = ("astra", "unidec", "ngame")
-WIDTHS, STEPS, CLUSTER, DEPTH, ASKED, FEW, TURNS = (64, 384), 56, 8, 10, 2048, 130_000, 3
+WIDTHS, STEPS, CLUSTER, DEPTH, TURNS = (64, 384), 168, 8, 10, 3
+FIRST, FEW, MANY = 256, 130_000, 1_300_000    # points searched for first; labels of an index
 
 
 def spent(action: Callable[[], Any]) -> tuple[Any, float]:
@@ -43,6 +45,7 @@ def spent(action: Callable[[], Any]) -> tuple[Any, float]:
     return action(), time.perf_counter() - began
 
 
+@fast_products()
 def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, float]:
     """Return the rates of one method at one width."""
     method = METHODS[name](with_width(resolve(name, "cpu", {}).method, width))
@@ -57,12 +60,20 @@ def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, flo
     out["encode"] = took / len(queries)
     _, took = spent(lambda: balanced_kmeans(queries, CLUSTER, seed=0))
     out["cluster"] = took / len(queries) / np.log2(len(queries) / CLUSTER)
-    labels, rows = vectors["labels"](), corpus.training_rows()[:ASKED]
-    for kind, few in (("exact", labels[:FEW]), ("quantised", labels)):
-        index, built = spent(lambda kind=kind, few=few: ann.build(few, kind))
-        _, took = spent(lambda index=index: hard_negatives(index, queries, corpus, rows, DEPTH))
-        out[f"search {kind}"] = took / len(rows) / len(few)
-    return {**out, "build": built / len(labels)}
+    labels, rows = vectors["labels"](), corpus.training_rows()[:CHUNK]
+
+    def searched(index: ann.Index) -> float:
+        """Return the seconds for a point, once threads are started and pages are read."""
+        hard_negatives(index, queries, corpus, rows[:FIRST], DEPTH)
+        return spent(lambda: hard_negatives(index, queries, corpus, rows, DEPTH))[1] / len(rows)
+
+    out["search exact"] = searched(ann.build(labels[:FEW], "exact")) / FEW
+    index, built = spent(lambda: ann.build(np.resize(labels, (MANY, width)), "quantised"))
+    out["build"] = built / MANY
+    some, most = searched(ann.build(labels, "quantised")), searched(index)
+    out["search quantised"] = (most - some) / (MANY - len(labels))
+    out["score proposed"] = max(some - len(labels) * out["search quantised"], 0.0)
+    return out
 
 
 def kept(word: str) -> Path:

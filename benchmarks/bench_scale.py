@@ -29,7 +29,7 @@ from xcmodels.method import Mined, Round
 from xcmodels.methods import METHODS
 from xcmodels.mining import hard_negatives
 from xcmodels.presets import resolve
-from xcmodels.training import Watch, train_round
+from xcmodels.training import Watch, fast_products, train_round
 
 METHODS_ASKED = ("astra", "unidec")
 DIM, DRAWN = 64, 20_000
@@ -41,6 +41,7 @@ def shape(percent: int) -> Shape:
     return replace(whole, queries=whole.queries * percent // 100, labels=whole.labels * percent // 100)
 
 
+@fast_products()
 def epoch(name: str, corpus: Corpus, scratch: Path) -> dict[str, float]:
     """Train one epoch of a method and mine for the next; return seconds and GB of either, and what was predicted.
 

@@ -71,7 +71,7 @@ class Sizing:
         if self.budget.refresh is not None:
             out.append(f"a refresh {span(self.budget.refresh)}, every {self.budget.every} epochs")
         if self.rates == RATES:
-            out += ["          on two processors of an AMD EPYC of 2021; others take from half to twice as long",
+            out += ["          on two processors of an AMD EPYC of 2024; one of 2021 takes two to three times as long",
                     f"          {own} measures yours"]
         return out
 

@@ -18,7 +18,7 @@ from xcmodels.method import Method, Round, Stage
 
 PROBED = (1000, 2000)    # labels for which models are made
 RATES = Path(__file__).with_name("rates.json")
-WANTED = {"train", "process", "encode", "cluster", "search exact", "search quantised", "build"}
+WANTED = {"train", "process", "encode", "cluster", "search exact", "search quantised", "score proposed", "build"}
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
 
@@ -173,7 +173,9 @@ def _seconds(method: Any, mining: Round | None, size: Size, width: int,
         refresh += host["cluster"] * size.points * float(np.log2(max(size.points / mining.cluster_size, 2)))
     if mining.negatives:
         kind = ann.choose("auto", size.labels)
-        refresh += host[f"search {kind}"] * size.points * size.labels + host["build"] * size.labels
+        refresh += host[f"search {kind}"] * size.points * size.labels
+        if kind == "quantised":
+            refresh += host["score proposed"] * size.points + host["build"] * size.labels
     return epoch, refresh
 
 
