@@ -150,7 +150,9 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
         there = {str(each.version) for each in client.search_model_versions(f"name = '{name}'")}
         champion = champion_of(client, name)
         now = str(champion.version) if champion else ""
-        before = [each for each in _reigns(history(client, name), now) if each in there]
+        before = [each for each in _before(_reigns(history(client, name)), now) if each in there]
+        while before and before[-1] == now:    # what reigned in between was deleted
+            before.pop()
         if not before:
             raise UsageError(f"{name} has had no champion before {'v' + now if now else 'now'}",
                              hint=f"name one: xc promote {name}/VERSION --force --reason '...'")
@@ -159,20 +161,29 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
         return now, before[-1]
 
 
-def _reigns(records: Sequence[Mapping[str, Any]], now: str) -> list[str]:
-    """Return the versions that reigned before `now`, the last one last, without those that a rollback left behind.
+def _reigns(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the versions that reigned, the last one last, each as often as it did.
 
-    A version that was given edited labels is left out, too: it is the one that has them that reigned.
+    Left out are reigns that a rollback took back, and versions that were given edited labels: the version that has
+    those reigns in their place.
     """
-    stack: list[str] = []
+    reigns: list[str] = []
     for record in records:
-        to = record["to"]
-        if record.get("how") == "labels" and stack:
-            stack.pop()
-        if record.get("how") == "rollback" and to in stack:
-            stack = stack[:stack.index(to)]
-        stack = [*(each for each in stack if each != to), to]
-    return stack[:stack.index(now)] if now in stack else stack
+        to, last, how = record["to"], record.get("from"), record.get("how")
+        if last and last not in reigns:
+            reigns.append(last)    # the alias was moved by other means, or the record of it went with its version
+        reigns = [*_before(reigns, last), last] if last else []
+        if how == "labels":
+            reigns = reigns[:-1]
+        elif how == "rollback":
+            reigns = _before(reigns[:-1], to)
+        reigns.append(to)
+    return reigns
+
+
+def _before(reigns: list[str], version: str) -> list[str]:
+    """Return the reigns before the last one of a version; all of them where it has none."""
+    return reigns[:len(reigns) - 1 - reigns[::-1].index(version)] if version in reigns else reigns
 
 
 def history(client: Client, name: str) -> list[dict[str, Any]]:

@@ -119,6 +119,29 @@ def test_rolling_back_goes_back_one_and_then_one_further(world):
     assert resolve(world.tracker).version == "1"
 
 
+def test_rolling_back_knows_each_reign_of_a_version(world):
+    for seed in range(3):
+        world.register(seed)
+    for version in "3121":
+        promote(world.tracker, "xc", version, "its turn", force=True)
+    back = [rollback(world.tracker, "xc", "worse")]
+    promote(world.tracker, "xc", "3", "for a day", force=True)
+    back += [rollback(world.tracker, "xc", "worse") for _ in range(3)]
+    assert back == [("1", "2"), ("3", "2"), ("2", "1"), ("1", "3")]
+    with pytest.raises(UsageError, match="no champion before v3"):
+        rollback(world.tracker, "xc", "and again")
+
+
+def test_rolling_back_passes_over_a_reign_that_was_deleted_to_another_version(world):
+    for seed in range(3):
+        world.register(seed)
+    for version in "3121":
+        promote(world.tracker, "xc", version, "its turn", force=True)
+    with world.tracker.required() as client:
+        client.delete_model_version("xc", "2")
+    assert rollback(world.tracker, "xc", "worse") == ("1", "3")
+
+
 def test_rolling_back_skips_what_was_deleted_or_never_came_to_reign(world, monkeypatch):
     for seed in range(3):
         world.enter(seed, 60.0 + seed)
