@@ -26,6 +26,7 @@ from tasks.registry import (
     CONTRACTS,
     DATA,
     EDITS,
+    EXAMPLES,
     TEST,
     Version,
     champion_of,
@@ -173,7 +174,7 @@ def _registered(store: Store, tracker: Tracker, client: Client, base: Resolved, 
     trained = client.get_model_version(base.name, base.version)
     said = f"\n\n## Labels\n\nVersion {base.version} with {many(edited.added, 'label')} added and " \
            f"{edited.removed:,} removed; the metrics are those of version {base.version}.\n"
-    facts = {key: trained.tags[key] for key in (DATA, COMMIT, CONTRACTS) if key in trained.tags}
+    facts = {key: trained.tags[key] for key in (DATA, COMMIT, CONTRACTS, EXAMPLES) if key in trained.tags}
     challenger = client.get_registered_model(base.name).aliases.get(CHALLENGER)
     made = register(
         tracker, trained.run_id, base.name, retriever_dir=store.open(edited.artifact),

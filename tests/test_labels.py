@@ -12,6 +12,7 @@ from tasks.journal import Journal
 from tasks.label_files import Row
 from tasks.labels import edit_labels, journal_of, refresh, with_edits
 from tasks.promotion import contest, history, rollback
+from tasks.registry import DATA, EXAMPLES
 from tasks.resolve import resolve
 from tests import tiny
 from tests.conftest import ROOT
@@ -52,14 +53,14 @@ def test_an_added_label_is_predicted_after_a_refresh_and_a_removed_one_is_not(wo
 
 
 def test_the_version_says_what_it_is(world):
-    world.enter(0)
+    world.enter(0, facts={EXAMPLES: '["a wolf"]', DATA: "d1"})
     world.enter(1, 50.0)
     ask(world, ADD, ("x:1", "a wolf"))
     refreshed(world)
     assert world.aliases() == {"champion": "3", "challenger": "2"}
     trained, _, version = world.versions()
     assert (version.tags["xc.base"], json.loads(version.tags["xc.labels"])) == ("1", [1, 0])
-    assert all(version.tags[key] == trained.tags[key] for key in ("xc.metrics", "xc.test"))
+    assert all(version.tags[key] == trained.tags[key] for key in ("xc.metrics", "xc.test", EXAMPLES, DATA))
     assert version.description.startswith("# card of 0") and "1 label added" in version.description
     with world.tracker.required() as client:
         last = history(client, "xc")[-1]
