@@ -77,6 +77,16 @@ def test_a_misspelt_model_or_alias_gets_the_nearest(cli, world, words, said):
     assert code == 2 and said in err and not out
 
 
+@pytest.mark.parametrize("words", [("promote", "xc/2"), ("rollback",), ("rollback", "xc")])
+def test_a_move_without_a_reason_says_what_is_missing(cli, world, words):
+    before = world.aliases()
+    for given in ((), ("--reason", " ")):
+        code, out, err = cli(*words, *given, "--home", str(world.store.home))
+        assert code == 2 and not out and "no reason is given" in err
+        assert f"hint: xc {' '.join(words)} --reason 'clicks fell on Monday'" in err
+    assert world.aliases() == before
+
+
 def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, world, tmp_path):
     home, before = ("--home", str(world.store.home)), world.aliases()
     code, out, err = cli("promote", "xc/2", "--reason", "why not", *home)

@@ -1,6 +1,7 @@
 """`xc models`, `xc promote`, `xc rollback`: which version answers, and since when and why."""
 
 import json
+import shlex
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -10,7 +11,7 @@ from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, requi
 from flows.known import versions
 
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
-Reason = Annotated[str, Parameter(help="Why; it is kept with the move.")]
+Reason = Annotated[str, Parameter(help="Why: it is kept with the move, and has to be given.")]
 
 
 def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
@@ -29,10 +30,11 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
         print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{why}")
 
 
-def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: Reason,
+def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: Reason = "",
             force: Annotated[bool, Parameter(help="Overrule the gates.")] = False, dry_run: DryRun = False,
             home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
+    why = _given(reason, f"promote {shlex.quote(model)}")
     from tasks.promotion import promote as promoted
     from tasks.resolve import resolve
 
@@ -40,27 +42,28 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     if not {"/", "@"} & set(model.removeprefix("models:/")):
         raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
     found = resolve(tracker, model)
-    decision = promoted(tracker, found.name, found.version, _given(reason), force=force, dry_run=dry_run)
+    decision = promoted(tracker, found.name, found.version, why, force=force, dry_run=dry_run)
     for gate in decision.gates:
         say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
     say(f"{found.name}/{found.version} {'would become' if dry_run else 'is'} the champion: {decision.reason}")
 
 
-def rollback(name: Annotated[str, Parameter(help="The model; the only one by default.")] = "", /, *, reason: Reason,
-             dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "") -> None:
+def rollback(name: Annotated[str, Parameter(help="The model; the only one by default.")] = "", /, *,
+             reason: Reason = "", dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make the champion before the present one the champion again."""
+    why = _given(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
     from tasks.promotion import rollback as rolled_back
     from tasks.resolve import model_name
 
     tracker = _tracker(home, mlflow)
     name = model_name(tracker, name or None)    # its champion's files may be what is wrong
-    before, after = rolled_back(tracker, name, _given(reason), dry_run=dry_run)
+    before, after = rolled_back(tracker, name, why, dry_run=dry_run)
     say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
 
 
-def _given(reason: str) -> str:
+def _given(reason: str, words: str) -> str:
     if not reason.strip():
-        raise UsageError("the reason is empty", hint="--reason 'clicks fell on Monday'")
+        raise UsageError("say why: no reason is given", hint=f"xc {words} --reason 'clicks fell on Monday'")
     return reason.strip()
 
 
