@@ -30,8 +30,9 @@ SIDES = {"train": "queries.train", "test": "queries.test", "label": "labels"}
 
 
 def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
-    """Return the steps that turn a raw data set into a corpus, in order."""
-    files = {path.name: file_digest(path) for path in data.files.values()}
+    """Return the steps that turn a raw data set into a corpus, in order; `read` refuses other files than these."""
+    data = sources.hashed(data, file_digest)
+    files = {path.name: data.sha256[table] for table, path in data.files.items()}
     thresholds = Thresholds(leak_share=config.leak_share, drift_fail=config.drift_fail)
     anchors = data.anchors if config.walks else ()
     facts = {"name": data.name, "propensity": list(data.propensity), "anchors": list(anchors)}

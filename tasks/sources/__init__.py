@@ -9,7 +9,7 @@ Formats, all of them with optional filter pairs and anchor sets in the same fold
     anchors    <anchor>.raw.txt with <anchor>_{trn,tst,lbl}_X_Y.txt or .npz; the one for tst may be absent
 """
 
-from tasks.sources.raw import RawDataSet, describe, groups, tables
+from tasks.sources.raw import RawDataSet, describe, groups, hashed, tables
 from tasks.sources.reading import read_table, read_tables, splits
 
-__all__ = ["RawDataSet", "describe", "groups", "read_table", "read_tables", "splits", "tables"]
+__all__ = ["RawDataSet", "describe", "groups", "hashed", "read_table", "read_tables", "splits", "tables"]

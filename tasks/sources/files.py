@@ -3,6 +3,7 @@
 import codecs
 import functools
 import gzip
+import hashlib
 import io
 import logging
 import zlib
@@ -13,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import cast
 
-from data_contracts.errors import ContractError, UsageError
+from data_contracts.errors import ContractError, ProjectError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +40,61 @@ class Share:
 
 EVERY = Share(1)
 
+
+class _Hashing(io.RawIOBase):
+    """A file that hashes what is read of it, from its beginning on."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self.file, self.sha256 = file, hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # a file of bytes never has to wait
+        count = self.file.readinto(buffer)
+        self.sha256.update(buffer[:count])
+        return count
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a file for reading bytes, through gzip where its name ends in .gz."""
+def _opened(path: Path, sha256: str = "") -> Iterator[io.BufferedReader]:
+    """Open a file for reading bytes to its end, through gzip where its name ends in .gz.
+
+    Raises ProjectError where the block ends well and what was read has another `sha256` than the one that is given.
+    """
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb", 0) as stream:
+        with open(path, "rb", 0) as file:
+            hashing = _Hashing(file)
+            stream: io.RawIOBase = hashing
+            if path.suffix == ".gz":
+                stream = cast(io.RawIOBase, gzip.GzipFile(fileobj=io.BufferedReader(hashing, _BLOCK)))
             # gzip's own lines are cut by Python, which takes as long as to unpack them
-            yield io.BufferedReader(cast(io.RawIOBase, stream), _BLOCK)
+            yield io.BufferedReader(stream, _BLOCK)
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
     except (IsADirectoryError, PermissionError) as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    _refuse_other(path, sha256, hashing.sha256.hexdigest())
+
+
+def _refuse_other(path: Path, expected: str, found: str) -> None:
+    if expected and found != expected:
+        raise ProjectError(f"{path} has changed since the run began: its sha256 is {found[:12]}, and was "
+                           f"{expected[:12]}", hint="run the same command again when nothing writes to it any more")
+
+
+def refuse_changed(path: Path, sha256: str) -> None:
+    """Raise ProjectError where a file has another sha256 than the one that is given; "" is any."""
+    if sha256:
+        with open(path, "rb") as file:
+            _refuse_other(path, sha256, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def whole_file(path: Path, sha256: str = "") -> bytes:
+    """Return all bytes of a file; ProjectError where they have another sha256 than the one that is given."""
+    data = path.read_bytes()
+    _refuse_other(path, sha256, hashlib.sha256(data).hexdigest())
+    return data
 
 
 def _damaged(path: Path, number: int, error: Exception) -> ContractError:
@@ -57,13 +102,14 @@ def _damaged(path: Path, number: int, error: Exception) -> ContractError:
                          where=f"{path.name}:{number}", hint="fetch or write the file again; check it with: gzip -t")
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def lines(path: Path, sha256: str = "") -> Iterator[tuple[int, bytes]]:
     """Yield every line of a file with its number, counted from 1, without its line end.
 
-    Raises UsageError when the file cannot be opened and ContractError when its gzip data is damaged.
+    Raises UsageError when the file cannot be opened, ContractError when its gzip data is damaged, and after the last
+    line ProjectError when what was read has another `sha256` than the one that is given.
     """
     number = 0
-    with _opened(path) as stream:
+    with _opened(path, sha256) as stream:
         try:
             for number, line in enumerate(stream, 1):
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
@@ -71,25 +117,26 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             raise _damaged(path, number, error) from error
 
 
-def blocks(path: Path, share: Share) -> Iterator[tuple[int, Iterator[tuple[int, str]]]]:
+def blocks(path: Path, share: Share, sha256: str = "") -> Iterator[tuple[int, Iterator[tuple[int, str]]]]:
     """Yield every block of a share: its number, and its lines as `text_lines` yields them, to be read before the next.
 
     A file without lines has block 0 without lines. Raises what `lines` raises.
     """
-    own, number = text_lines(path, share), -1
+    own, number = text_lines(path, share, sha256), -1
     for number, block in groupby(own, key=lambda line: share.block(line[0])):
         yield number, block
     if number < 0 and share.has(0):
         yield 0, iter(())
 
 
-def text_lines(path: Path, share: Share = EVERY) -> Iterator[tuple[int, str]]:
+def text_lines(path: Path, share: Share = EVERY, sha256: str = "") -> Iterator[tuple[int, str]]:
     """Yield every line of a share of a file as text with its number in the file, counted from 1.
 
+    The whole file is read, and hashed, whatever the share. Raises what `lines` raises.
     A line that is not UTF-8 is read as Latin-1, as one released extractor writes it; how many is logged at the end.
     """
     latin1 = first = 0
-    for number, line in lines(path):
+    for number, line in lines(path, sha256):
         if not share.has(share.block(number)):
             continue
         try:
@@ -102,7 +149,7 @@ def text_lines(path: Path, share: Share = EVERY) -> Iterator[tuple[int, str]]:
                     path.name, latin1, first)
 
 
-def count_lines(path: Path) -> int:
+def count_lines(path: Path, sha256: str = "") -> int:
     """Return how many lines a file has; a last line without a line end counts too.
 
     Raises what `lines` raises. Counted once a process for as long as the file stays as it is.
@@ -111,13 +158,13 @@ def count_lines(path: Path) -> int:
         state = path.stat()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return _count_lines(path, state.st_size, state.st_mtime_ns)
+    return _count_lines(path, sha256, state.st_size, state.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=64)
-def _count_lines(path: Path, _size: int, _changed: int) -> int:
+def _count_lines(path: Path, sha256: str, _size: int, _changed: int) -> int:
     count, last = 0, b"\n"
-    with _opened(path) as stream:
+    with _opened(path, sha256) as stream:
         try:
             while block := stream.read(_BLOCK):
                 count, last = count + block.count(b"\n"), block[-1:]

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import ProjectError, UsageError
 from data_contracts.schemas import SPLITS
 
 _JSON = {table: [f"{stem}{end}" for end in (".json.gz", ".jsonl.gz", ".json", ".jsonl")]
@@ -30,6 +30,7 @@ class RawDataSet:
     """A raw data set: `files` maps what a file is about, by the name of its main table, to its path.
 
     numbered: how many labels there are, where they have no texts but their numbers; dataset.json is their file then.
+    sha256: of each file, by table, where `hashed` has found them: what is read of a file must have it.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class RawDataSet:
     anchors: tuple[str, ...]
     propensity: tuple[float, float]
     numbered: int = 0
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
 
 def describe(folder: Path) -> RawDataSet:
@@ -72,6 +74,18 @@ def describe(folder: Path) -> RawDataSet:
     for anchor in anchors:
         files |= _anchor_files(folder, names, anchor)
     return RawDataSet(folder, _name(about, folder), form, files, anchors, _constants(about, folder), numbered)
+
+
+def hashed(data: RawDataSet, sha256: Callable[[Path], str]) -> RawDataSet:
+    """Return the data set with the digest of each of its files, by which reading sees that one was replaced.
+
+    Raises ProjectError where the folder has become another data set meanwhile: dataset.json is not read again.
+    """
+    out = replace(data, sha256={table: sha256(path) for table, path in data.files.items()})
+    if describe(data.folder) != data:
+        raise ProjectError(f"{data.folder} has changed while its files were hashed",
+                           hint="run the same command again when nothing writes to it any more")
+    return out
 
 
 def _find(folder: Path, names: set[str], table: str, candidates: list[str]) -> Path:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
-from tasks.sources.files import Share, blocks, count_lines
+from tasks.sources.files import Share, blocks, count_lines, refuse_changed
 from tasks.sources.raw import RawDataSet, groups, tables, tables_of
 from tasks.sources.shards import Ids, Shard, shard
 from tasks.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
@@ -73,13 +74,19 @@ def _shards(data: RawDataSet, group: str, share: tuple[int, int], size: int) -> 
     """
     if size < 1:
         raise ValueError(f"rows_per_shard must be positive, got {size}")
-    if splits(data, group):
-        for block, lines in blocks(data.files[group], Share(size, *share)):
-            for table, part in _texts(data, group, lines, size):
+    sha256 = data.sha256.get(group, "")
+    try:
+        if splits(data, group):
+            for block, lines in blocks(data.files[group], Share(size, *share), sha256):
+                for table, part in _texts(data, group, lines, size):
+                    yield block, table, part
+        else:
+            for block, (table, part) in enumerate(_pairs(data, group, size)):
                 yield block, table, part
-    else:
-        for block, (table, part) in enumerate(_pairs(data, group, size)):
-            yield block, table, part
+    except ContractError:
+        if group in data.files:
+            refuse_changed(data.files[group], sha256)    # half of it may be of the one file and half of the other
+        raise
 
 
 def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[Shard]:
@@ -106,9 +113,8 @@ def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
         rows, columns = _node_ids(data, side), _ids(data, "anchor", f"anchors.{anchor}")
     else:
         rows, columns = _node_ids(data, about), _ids(data, "label", "labels")
-    if kind == "filters":
-        return filter_pairs(path, size, group, rows, columns)
-    return (sparse_matrix if path.suffix == ".npz" else sparse_rows)(path, size, group, rows, columns)
+    parse = filter_pairs if kind == "filters" else sparse_matrix if path.suffix == ".npz" else sparse_rows
+    return parse(path, size, group, rows, columns, sha256=data.sha256.get(group, ""))
 
 
 def _node_ids(data: RawDataSet, side: str) -> Ids:
@@ -120,4 +126,4 @@ def _ids(data: RawDataSet, what: str, table: str) -> Ids:
     """Return the ids of a table, which number the lines of its file; that file alone says how many there are."""
     if table == "labels" and data.numbered:
         return Ids(what, data.numbered, data.files[table].name, "labels")
-    return Ids(what, count_lines(data.files[table]), data.files[table].name)
+    return Ids(what, count_lines(data.files[table], data.sha256.get(table, "")), data.files[table].name)

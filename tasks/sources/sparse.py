@@ -1,5 +1,6 @@
 """Parsers of relations: sparse matrices as text or .npz, and filter pairs, each row with the line it was read from."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,17 @@ import numpy as np
 
 from data_contracts.errors import ContractError, UsageError
 from data_contracts.schemas import SCHEMAS, kind_of
-from tasks.sources.files import lines
+from tasks.sources.files import lines, whole_file
 from tasks.sources.shards import Ids, Shard, ShardBuffer, check_relevance, rows_in, shard, short
 
 
-def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids) -> Iterator[Shard]:
+def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, sha256: str = "") -> Iterator[Shard]:
     """Yield shards of positives or edges from a sparse file: a header "N L", then "id:value id:value" a row.
 
     Raises ContractError when the header, `rows` and `columns` do not agree, and for a pair that cannot be meant.
     """
     buffer = ShardBuffer(table, path.name, size)
-    stream = lines(path)
+    stream = lines(path, sha256)
     _, header = next(stream, (1, b""))
     _check_header(path, header, rows, columns)
     row = -1
@@ -69,13 +70,13 @@ def _pairs(line: bytes, columns: Ids, where: str) -> tuple[list[int], list[float
     return found, values
 
 
-def sparse_matrix(path: Path, size: int, table: str, rows: Ids, columns: Ids) -> Iterator[Shard]:
+def sparse_matrix(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, sha256: str = "") -> Iterator[Shard]:
     """Yield shards of positives or edges from a scipy sparse matrix (.npz); a row's `line` is its number from 1.
 
     The matrix is held whole (12 bytes an entry), as its parts are compressed one after the other.
     Raises ContractError for a file that is no such matrix, and for what `sparse_rows` refuses.
     """
-    matrix = _load_matrix(path)
+    matrix = _load_matrix(path, sha256)
     if matrix.shape != (rows.count, columns.count):
         raise ContractError(f"the matrix has {matrix.shape[0]} rows and {matrix.shape[1]} columns, but {rows.file} "
                             f"has {rows.count} lines and {columns.file} has {columns.count}", where=path.name,
@@ -94,7 +95,7 @@ def sparse_matrix(path: Path, size: int, table: str, rows: Ids, columns: Ids) ->
         yield table, shard(SCHEMAS[kind_of(table)], path.name, [row, found[part], values, row + 1])
 
 
-def _load_matrix(path: Path) -> Any:
+def _load_matrix(path: Path, sha256: str = "") -> Any:
     """Load a CSR matrix without ever unpickling, with its parts checked against each other.
 
     Other kinds of matrix are refused: scipy adds up the duplicates in some, and trusts the ids in others.
@@ -106,7 +107,7 @@ def _load_matrix(path: Path) -> Any:
 
     hint = "write it with scipy.sparse.save_npz(path, matrix.tocsr())"
     try:
-        matrix = sparse.load_npz(path)  # it passes allow_pickle=False to numpy
+        matrix = sparse.load_npz(io.BytesIO(whole_file(path, sha256)))  # it passes allow_pickle=False to numpy
         if matrix.format != "csr" or not np.can_cast(matrix.dtype, np.float64, "same_kind"):
             raise ValueError(f"it is of kind {matrix.format} with values of type {matrix.dtype}")
         if (np.diff(matrix.indptr) < 0).any() or matrix.indptr[-1] != len(matrix.indices):
@@ -120,10 +121,10 @@ def _load_matrix(path: Path) -> Any:
     return matrix
 
 
-def filter_pairs(path: Path, size: int, table: str, rows: Ids, labels: Ids) -> Iterator[Shard]:
+def filter_pairs(path: Path, size: int, table: str, rows: Ids, labels: Ids, *, sha256: str = "") -> Iterator[Shard]:
     """Yield shards of filter pairs from lines "row label", both 0-based; blank lines are passed over."""
     buffer = ShardBuffer(table, path.name, size)
-    for number, line in lines(path):
+    for number, line in lines(path, sha256):
         fields = line.split()
         if not fields:
             continue
