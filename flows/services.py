@@ -19,6 +19,7 @@ from flows.environment import HEARTBEAT, QUIET, set_up
 from flows.stack import Service, Stack, end, free_port, launch, processes, wait_well
 from tasks.files import write_file
 from tasks.mlflow_client import make_database
+from tasks.relocation import relocate
 
 ROOT = Path(__file__).parent.parent
 RUN_SECONDS = 120.0     # a server that lasts for one run takes 7 to 27 s to start on two cores
@@ -213,9 +214,10 @@ def _prepare(home: Path, port: int) -> None:
 
 
 def _whole_database(home: Path) -> None:
-    """Make MLflow's database whole or not at all, where there is none: its server's own way is not."""
+    """Make MLflow's database whole or not at all, where there is none; have one that was moved name files anew."""
     if not (home / "mlflow.db").exists():
         make_database(home)
+    relocate(home)
 
 
 def _use(home: Path, address: str) -> None:

@@ -7,6 +7,7 @@ server that was away and a deleted database all end the same: run the command ag
 
 import logging
 import re
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ from tasks.mlflow_run import (
     user_name,
     with_room,
 )
+from tasks.relocation import relocate
 
 RETRY_SECONDS = 30.0    # between attempts at a server that does not answer
 _log = logging.getLogger(__name__)
@@ -154,7 +156,7 @@ class Tracker:
             yield self._connected()
         except ProjectError:
             raise
-        except (MlflowException, SQLAlchemyError, CommandError, OSError) as error:
+        except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:
             remedy = f"where it is damaged, move it away; the next run rebuilds it: {self.home}/mlflow.db"
             raise ServerError(f"MLflow at {self.address} failed: {first_line(error)}",
                               hint=remedy if self.embedded else "see the server's log") from error
@@ -203,6 +205,8 @@ class Tracker:
         if self._client is None:
             from mlflow import MlflowClient
 
+            if self.embedded:
+                relocate(self.home)
             quiet_mlflow()
             self._client = MlflowClient(self.uri, self.uri)
         return self._client

@@ -1,0 +1,182 @@
+"""A home that was moved, copied or restored elsewhere works there, and touches nothing where it was."""
+
+import json
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
+
+from data_contracts.errors import DamagedArtifact, ServerError
+from tasks import relocation
+from tasks.artifacts import Artifact, Store
+from tasks.collection import collect
+from tasks.identity import FILE, earlier_places, identity
+from tasks.label_files import Row
+from tasks.labels import edit_labels, refresh
+from tasks.relocation import relocate
+from tasks.resolve import resolve
+from tasks.tracking import Tracker
+from tests import tiny
+from xcmodels.editing import ADD
+from xcmodels.retrieval import Retriever
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A home with a champion, as it was left where it was."""
+    world = tiny.World(tmp_path / "first place" / ".xc")
+    world.enter(0)
+    world.tracker.log_text("said", "notes.txt")
+    world.tracker.finish("FINISHED", f"done\n\n    xc run --data d --home '{world.store.home}' --set seed=1")
+    return world.store.home
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return inode, time and content of every file below a folder."""
+    return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
+            for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def named(home: Path, needle: str) -> list[str]:
+    """Return where MLflow's database still has a text."""
+    with closing(sqlite3.connect(home / "mlflow.db")) as base:
+        tables = [name for name, in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = [(table, row[1]) for table in tables for row in base.execute(f"PRAGMA table_info('{table}')")]
+        return [f"{table}.{column}" for table, column in columns if base.execute(
+            f'SELECT 1 FROM "{table}" WHERE instr("{column}", ?)', (needle,)).fetchone()]
+
+
+def used(home: Path) -> None:
+    """Do in a home what its users do: predict, go on with a run, train, register, edit labels, collect."""
+    _artifact_repos_cache.clear()    # of this process, which would know a run's files from before it was moved
+    store, world = Store(home), tiny.World.__new__(tiny.World)
+    world.store, world.tracker = store, Tracker(home)
+    shutil.rmtree(home / Artifact.of(resolve(world.tracker).digest).path)    # so MLflow's copy has to be found
+    found = resolve(world.tracker)
+    assert found.folder.is_relative_to(home / "mlartifacts")
+    assert Retriever.load(found.folder).predict(["a wolf"], 1)[0]
+    for key in ("k1", "k2"):    # the run that is there, and another
+        world.run = world.tracker.start(key, experiment="xc", name="tiny", params={}, config_yaml="", data={}, tags={})
+        world.tracker.log_text(f"said again by {key}", "notes.txt")
+        assert world.tracker.close() == []
+    assert world.enter(1, 66.0).promoted
+    assert edit_labels(store, world.tracker, "xc", ADD, [Row("f.csv:1", "x:1", "mountain fox pike")]) == 1
+    made = refresh(store, world.tracker, "xc")
+    assert made is not None and made.moved
+    assert Retriever.load(resolve(world.tracker).folder).predict(["mountain fox pike"], 1)[0][0].uid == "x:1"
+    collect(store, world.tracker, 0)
+    assert resolve(world.tracker, "xc/2").version == "2"
+
+
+def is_there(old: Path, new: Path) -> None:
+    shutil.copytree(old, new)
+
+
+def is_gone(old: Path, new: Path) -> None:
+    os.rename(old, new)
+
+
+def is_closed(old: Path, new: Path) -> None:
+    """Stands for a folder of mode 000, which does not stop the user that tests may run as: nothing leads below it."""
+    os.rename(old, new)
+    old.write_text("")
+
+
+def is_another_home(old: Path, new: Path) -> None:
+    os.rename(old, new)
+    os.rename(tiny.fresh_store(new.parent / "other").home, old)
+
+
+@pytest.mark.parametrize("the_old_one", [is_there, is_gone, is_closed, is_another_home])
+def test_a_home_works_in_another_place_and_leaves_the_old_one_alone(old, tmp_path, the_old_one):
+    new = tmp_path / "second place" / "home"
+    new.parent.mkdir()
+    the_old_one(old, new)
+    before = listing(old.parent)
+    used(new)
+    assert named(new, str(old)) == ["model_versions.description"] or not named(new, str(old))
+    assert listing(old.parent) == before
+    with Tracker(new).required() as client:
+        runs = client.search_runs(["1"], "tags.`mlflow.note.content` LIKE '%--data d%'")
+    assert [run.data.tags["mlflow.note.content"].split("\n\n")[1] for run in runs] == [
+        f"    xc run --data d --home '{new}' --set seed=1"]
+    if the_old_one is is_there:    # both are homes of their own
+        after = listing(new)
+        used(old)
+        assert listing(new) == after and not named(old, str(new))
+
+
+def test_a_home_of_an_earlier_version_is_recognised_by_its_experiments(old, tmp_path):
+    (old / FILE).unlink()
+    with Tracker(old).required() as client:
+        client.create_experiment("a stranger's", artifact_location=str(tmp_path / "mlartifacts" / "his"))
+    (old / FILE).unlink()
+    os.rename(old, tmp_path / "new")
+    used(tmp_path / "new")
+    assert not named(tmp_path / "new", str(old)) and named(tmp_path / "new", str(tmp_path / "mlartifacts" / "his"))
+
+
+def test_a_move_that_was_cut_off_is_made_by_the_next(old, tmp_path, monkeypatch):
+    new = tmp_path / "new"
+    os.rename(old, new)
+    before = (new / "mlflow.db").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(relocation, "_PATHS", (*relocation._PATHS, ("no_table", "no_column")))
+        with pytest.raises(ServerError, match="no such table"), Tracker(new).required():
+            pass
+    assert (new / "mlflow.db").read_bytes() == before
+    assert relocate(new) and not relocate(new)
+    used(new)
+
+
+def test_a_database_that_can_only_be_read_is_left_as_it_is(old, tmp_path, monkeypatch):
+    new = tmp_path / "new"
+    os.rename(old, new)
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **more: connect(f"file:{path}?mode=ro", uri=True, **more))
+    assert not relocate(new)
+    monkeypatch.undo()
+    assert relocate(new)
+
+
+def test_a_link_to_a_home_is_a_name_of_it_for_as_long_as_it_leads_there(old, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(old)
+    world = tiny.World.__new__(tiny.World)
+    world.store, world.tracker = Store(link), Tracker(link)
+    world.run = world.tracker.start("k2", experiment="by link", name="", params={}, config_yaml="", data={}, tags={})
+    assert named(old, f"{link}/mlartifacts") and named(old, f"{old}/mlartifacts")
+    assert identity(link) == identity(old) and not earlier_places(old) and not relocate(link)
+    link.unlink()
+    link.mkdir()    # another folder goes by that name now
+    used(old)
+    assert not named(old, str(link)) and not list(link.iterdir())
+
+
+def test_only_what_a_home_holds_is_renamed():
+    renamed = relocation._renaming(["/w/.xc", "/w/.xc/old"], "/w/.xc/old/new")
+    for text, expected in (
+            ("/w/.xc/mlartifacts/1", "/w/.xc/old/new/mlartifacts/1"),
+            ("/w/.xc/old/mlartifacts", "/w/.xc/old/new/mlartifacts"),
+            ("file:///w/.xc/mlartifacts/a b", "file:///w/.xc/old/new/mlartifacts/a b"),
+            ("xc run --home /w/.xc/ --json", "xc run --home /w/.xc/old/new/ --json")):
+        assert renamed(text) == expected == renamed(expected)
+    for text in ("/w/.xc2/mlartifacts/1", "/v/w/.xc/mlartifacts", "/w/.xc/mlartifacts2", "/w/.xc/objects", None):
+        assert renamed(text) == text
+
+
+def test_an_identity_is_one_whoever_asks_first_and_stays(tmp_path):
+    Store(tmp_path / "home")
+    known = identity(tmp_path / "home")
+    assert identity(tmp_path / "home") == known and known.places == [str(tmp_path / "home")]
+    shutil.copytree(tmp_path / "home", tmp_path / "copy")
+    assert identity(tmp_path / "copy").id == known.id
+    assert earlier_places(tmp_path / "copy") == [str(tmp_path / "home")]
+    for wrong in ("", "[]", json.dumps({"id": "x"})):
+        (tmp_path / "home" / FILE).write_text(wrong)
+        with pytest.raises(DamagedArtifact, match="which home this is"):
+            identity(tmp_path / "home")
