@@ -38,6 +38,7 @@ LISTED = {
         "dpr")},
     **{f"python -m benchmarks.bench_{name}": "minutes of measuring" for name in (
         "loop", "classifier_step", "clustering", "walks", "prepare", "search", "query", "scale")},
+    "python -m benchmarks.datasets": "packages from the network; tests/test_datasets.py tries its parsers",
     "xc run --data tickets --method astra --processes 2": "tests/test_run_processes.py does one",
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
 TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after password change,login;account"]

@@ -1,0 +1,115 @@
+"""Packages of Debian and npm as data: fetched by name with the ordinary clients and unpacked, no code of theirs run."""
+
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from data_contracts.errors import ProjectError
+
+TIMEOUT = 300.0
+LANGUAGES = ("en", "de")    # of Debian's package descriptions
+_CAT = "/usr/lib/apt/apt-helper"
+
+
+class Packages:
+    """Packages unpacked below a folder, each once; apt's own lists and settings stay as they are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.version = cache(self._version)
+        self.debian = cache(self._debian)
+        self.npm = cache(self._npm)
+        self._lists = cache(self._update)
+
+    def available(self) -> str:
+        """Return the newest version of each package, in paragraphs of "Field: value" lines, English in one line."""
+        self._lists()
+        return self._apt("apt-cache", "dumpavail")
+
+    def release(self) -> str:
+        """Return which lists those packages are from: the name and the day of each."""
+        told = (next(paragraphs(path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[1]))
+                for path in sorted(self._lists().glob("*_InRelease")))
+        return ", ".join(f"{fields.get('Label', '')} {fields.get('Codename', '')} of {fields.get('Date', '')}"
+                         for fields in told)
+
+    def descriptions(self, language: str) -> str:
+        """Return long descriptions in a language: paragraphs with Package, Description-md5 and Description-de."""
+        paths = sorted(self._lists().glob(f"*_i18n_Translation-{language}*"))
+        return "\n".join(_run([_CAT, "cat-file", str(path)], self.folder) for path in paths)
+
+    def _debian(self, name: str) -> Path:
+        """Return the folder in which a Debian package is unpacked. Raises ProjectError where it cannot be had."""
+        self._lists()
+        work = self.folder / "debian" / name
+        work.mkdir(parents=True)
+        self._apt("apt-get", "download", name, work=work)
+        _run(["dpkg-deb", "-x", str(_only(work, "*.deb")), "unpacked"], work)
+        return work / "unpacked"
+
+    def _version(self, name: str) -> str:
+        """Return "name version" of a Debian package that was fetched."""
+        package, version, _ = _only(self.folder / "debian" / name, "*.deb").name.split("_", 2)
+        return f"{package} {version.replace('%3a', ':')}"
+
+    def _npm(self, name: str) -> Path:
+        """Return the folder in which an npm package, given as name@version, is unpacked."""
+        work = self.folder / "npm" / name.replace("/", "_")
+        work.mkdir(parents=True)
+        _run(["npm", "pack", name, "--ignore-scripts"], work)
+        with tarfile.open(_only(work, "*.tgz")) as archive:
+            archive.extractall(work, filter="data")
+        return work / "package"
+
+    def _update(self) -> Path:
+        """Fetch the lists of packages and return their folder."""
+        lists = self.folder / "apt" / "lists"
+        lists.mkdir(parents=True)
+        (self.folder / "apt" / "cache").mkdir()
+        self._apt("apt-get", "update")
+        return lists
+
+    def _apt(self, *words: str, work: Path | None = None) -> str:
+        own = self.folder / "apt"
+        options = [f"Dir::State::Lists={own}/lists", f"Dir::Cache={own}/cache", "APT::Sandbox::User=root",
+                   f"Acquire::Languages={','.join(LANGUAGES)}"]
+        return _run([words[0], *(part for option in options for part in ("-o", option)), *words[1:]],
+                    work or self.folder)
+
+
+def _run(words: list[str], work: Path) -> str:
+    """Run a program in a folder and return what it printed. Raises ProjectError with its last line where it fails."""
+    if shutil.which(words[0]) is None:
+        raise ProjectError(f"{words[0]} is not installed",
+                           hint="these data sets are built on Debian or Ubuntu; icons and emoji want npm alone")
+    done = subprocess.run(words, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise ProjectError(f"{' '.join([words[0], *words[-2:]])} ended with code {done.returncode}: "
+                           f"{said[-1] if said else 'without a word'}")
+    return done.stdout.decode(errors="replace")
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise ProjectError(f"{folder} holds {len(found)} files {pattern}, not one")
+    return found[0]
+
+
+def paragraphs(text: str) -> Iterator[dict[str, str]]:
+    """Yield the paragraphs of Debian's control files, fields by name, further lines of a field after a newline."""
+    for paragraph in text.split("\n\n"):
+        fields: dict[str, str] = {}
+        name = ""
+        for line in paragraph.splitlines():
+            if line[:1] in (" ", "\t"):
+                fields[name] = fields.get(name, "") + "\n" + line[1:]
+            elif ":" in line:
+                name, _, value = line.partition(":")
+                fields[name] = value.strip()
+        if fields:
+            yield fields
