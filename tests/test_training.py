@@ -292,6 +292,37 @@ def test_small_data_makes_small_batches():
     assert replace(stage, batch_size=16).rows(400) == 16
 
 
+def test_an_epoch_of_few_rows_is_several_passes():
+    stage = replace(Ngame(toy_config()).stages()[0], batch_size=1024, epochs=8, least_steps=80)
+    assert [stage.passes(n) for n in (1, 400, 2_500, 20_480, 40_960, 81_920, 1_000_000)] == [80, 12, 4, 4, 2, 1, 1]
+    assert [stage.steps_an_epoch(n) for n in (400, 20_480, 1_000_000)] == [84, 80, 977]
+    assert stage.steps(400) == 8 * 84
+
+
+def test_every_pass_of_an_epoch_sees_every_row_once_in_an_order_of_its_own(toy, tmp_path):
+    seen = []
+
+    class Noted(Ngame):
+        def batch(self, corpus, round_, mined, rows, rng):
+            seen.append(rows)
+            return super().batch(corpus, round_, mined, rows, rng)
+
+    config = toy_config()
+    once = replace(config, m1=replace(config.m1, epochs=1, refresh_from=1))
+    thrice = replace(once, m1=replace(once.m1, least_steps=3 * Ngame(once).stages()[0].steps_a_pass(540)))
+    orders = []
+    for number, each in enumerate((once, thrice)):
+        seen.clear()
+        method = Noted(each)
+        run_round(toy.corpus, method, method.rounds()[0], Mined(), tmp_path / str(number))
+        orders.append(np.concatenate(seen))
+    rows = toy.corpus.training_rows()
+    assert len(orders[0]) == len(rows) and len(orders[1]) == 3 * len(rows)
+    passes = orders[1].reshape(3, -1)
+    assert all(sorted(each) == rows.tolist() for each in passes.tolist())
+    assert np.array_equal(passes[0], orders[0]) and not np.array_equal(passes[0], passes[1])
+
+
 def test_a_cosine_falls_late_and_ends_at_nothing():
     stage = replace(Ngame(toy_config()).stages()[0], decay="cosine", warmup=0)
     n, steps = 540, 12 * 9

@@ -39,8 +39,8 @@ class Stage:
     """A stretch of training with one model, one loss and one schedule; epochs count from 0 in each stage.
 
     Schedules are made for tens of thousands of rows and more. On fewer, batches are smaller than `batch_size`, down to
-    FEWEST_ROWS, for as long as an epoch has less than LEAST_STEPS of them. Otherwise 400 texts would be 8 steps in all,
-    and a model that has learned nothing. A warm-up that is most of a short stage keeps its rates low, which suits it.
+    FEWEST_ROWS, for as long as a pass over the rows has less than LEAST_STEPS of them, and an epoch is as many passes
+    as it takes for `least_steps`. Otherwise 400 texts would be 8 steps in all, and a model that has learned nothing.
     """
 
     name: str
@@ -52,14 +52,23 @@ class Stage:
     weight_decay: float = 0.0
     decay: str = "linear"  # linear | cosine
     frozen: bool = False  # works on the vectors of the stage before, whose encoder it leaves as it is
+    least_steps: int = 0  # of an epoch
 
     def rows(self, n: int) -> int:
         """Rows of a batch where an epoch has n; its last batch may have fewer."""
         return min(self.batch_size, max(n // LEAST_STEPS, FEWEST_ROWS))
 
-    def steps_an_epoch(self, n: int) -> int:
+    def steps_a_pass(self, n: int) -> int:
         """How many batches n rows make."""
         return max(1, -(-n // self.rows(n)))
+
+    def passes(self, n: int) -> int:
+        """How often an epoch passes over n rows."""
+        return max(1, -(-self.least_steps // self.steps_a_pass(n)))
+
+    def steps_an_epoch(self, n: int) -> int:
+        """How many steps an epoch over n rows takes."""
+        return self.passes(n) * self.steps_a_pass(n)
 
     def steps(self, n: int) -> int:
         """Optimiser steps of the whole stage over n rows."""

@@ -24,10 +24,11 @@ class Schedule:
     epochs: int
     refresh_from: int     # tau_s: epochs before it draw random batches: easy negatives first
     refresh_every: int    # tau, tau_r: epochs between two refreshes
+    least_steps: int = 0  # of an epoch: of fewer texts, one is several passes over them
 
     def __post_init__(self) -> None:
         limits.at_least(self, 1, "epochs", "refresh_every")
-        limits.at_least(self, 0, "refresh_from")
+        limits.at_least(self, 0, "refresh_from", "least_steps")
 
     def cluster_size_at(self, epoch: int) -> int:
         """Return the size of the clusters that a refresh at `epoch` makes; 0 = none."""

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -138,17 +138,17 @@ class _Loop:
 
     def epoch(self, position: Position, checkpoints: StepCheckpoints, watch: Watch) -> None:
         """Train from `position` to the end of its epoch, moving `position` along."""
-        order = self.method.order(self.corpus, self.round_, self.mined, position.epoch)
-        steps = self.stage.steps_an_epoch(len(order))
+        orders = self.orders(position.epoch)
+        n, steps = len(orders[0]), self.stage.steps_an_epoch(len(orders[0]))
         saved, unread = time.monotonic(), deque[_Taken]()
 
         def read(most: int = 0) -> None:
             while len(unread) > most:
                 self.read(unread.popleft(), position, steps, watch)
 
-        for rows, batch in self.batches(order, position.epoch, range(position.step, steps)):
+        for rows, batch in self.batches(orders, position.epoch, range(position.step, steps)):
             done = position.epoch * steps + position.step
-            loss = self.step(rows, batch, position, self.stage.rate(done, len(order)))
+            loss = self.step(rows, batch, position, self.stage.rate(done, n))
             unread.append(_Taken(position.step, rows, loss))
             position.step += 1
             # An accelerator is given its next step before this process waits for the loss of the last.
@@ -165,12 +165,23 @@ class _Loop:
         position.epochs = [*(position.epochs or []), metrics]
         position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
 
-    def batches(self, order: np.ndarray, epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
+    def orders(self, epoch: int) -> list[np.ndarray]:
+        """Return the rows of an epoch in the order of each of its passes, which are numbered through all epochs."""
+        def order(number: int) -> np.ndarray:
+            return self.method.order(self.corpus, self.round_, self.mined, number)
+
+        passes = self.stage.passes(len(order(epoch)))
+        return [order(epoch * passes + number) for number in range(passes)]
+
+    def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yield the rows and the batch of each step; the next one is made while this one is computed."""
-        size, ahead = self.stage.rows(len(order)), deque[Future[tuple[np.ndarray, Batch]]]()
+        n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
+        size, a_pass = self.stage.rows(n), self.stage.steps_a_pass(n)
 
         def made(step: int) -> tuple[np.ndarray, Batch]:
-            rows, rng = order[step * size:(step + 1) * size], seeds.generator(self.method.seed, *self._of(epoch, step))
+            start = step % a_pass * size
+            rows = orders[step // a_pass][start:start + size]
+            rng = seeds.generator(self.method.seed, *self._of(epoch, step))
             return rows, self.method.batch(self.corpus, self.round_, self.mined, rows, rng)
 
         with ThreadPoolExecutor(1) as maker:

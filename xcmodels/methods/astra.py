@@ -144,11 +144,12 @@ class Astra:
         self.name = "renee" if config.every_label else "astra"
 
     def stages(self) -> list[Stage]:
-        """One: encoder by Adam, classifiers by SGD."""
+        """One: encoder by Adam, classifiers by SGD or Adam."""
         config = self.config
-        tables = {"tokens": RowRule(config.token_lr),
-                  "labels": RowRule(config.label_lr, config.momentum, config.weight_decay)}
-        return [Stage(STAGE, config.epochs, config.batch_size, config.lr, tables, config.warmup, decay=config.decay)]
+        sgd = (config.momentum, config.weight_decay) if config.label_optimiser == "sgd" else ()
+        tables = {"tokens": RowRule(config.token_lr), "labels": RowRule(config.label_lr, *sgd)}
+        return [Stage(STAGE, config.epochs, config.batch_size, config.lr, tables, config.warmup, decay=config.decay,
+                      least_steps=config.least_steps)]
 
     def settings(self, stage: str) -> dict[str, object]:
         """Training depends on everything but how what it made is indexed."""

@@ -99,7 +99,8 @@ class Ngame:
         """M1, then M2."""
         tables = {ENCODER: "tokens", CLASSIFIER: "labels"}
         return [Stage(name, module.epochs, module.batch_size, module.lr, {tables[name]: RowRule(module.table_lr)},
-                      module.warmup, frozen=name == CLASSIFIER) for name, module in self._modules.items()]
+                      module.warmup, frozen=name == CLASSIFIER, least_steps=module.least_steps)
+                for name, module in self._modules.items()]
 
     def settings(self, stage: str) -> dict[str, object]:
         """M1 depends on its own settings and the encoder's, M2 on its own, the retriever on the fusion's."""

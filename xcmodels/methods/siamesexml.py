@@ -49,10 +49,11 @@ class LikelihoodConfig:
     c: float
     d: float
     negatives: int             # kappa: hardest of a label in its batch (I), of a query for each of its positives (IV)
+    least_steps: int = 0       # of an epoch: of fewer labels (I) or texts (IV), one is several passes over them
 
     def __post_init__(self) -> None:
         limits.at_least(self, 1, "epochs", "batch_size", "d", "negatives")
-        limits.at_least(self, 0, "lr", "table_lr", "warmup")
+        limits.at_least(self, 0, "lr", "table_lr", "warmup", "least_steps")
         if not 0 < self.c < 1:
             raise ValueError(f"c must be above 0 and below 1, got {self.c}")
 
@@ -154,9 +155,10 @@ class Siamesexml:
         one, four = self.config.siamese, self.config.extreme
         tables = {"labels": RowRule(four.table_lr), **({"tokens": RowRule(self.config.token_lr)} if self.config.joint
                                                        else {})}
-        return [Stage(SIAMESE, one.epochs, one.batch_size, one.lr, {"tokens": RowRule(one.table_lr)}, one.warmup),
+        return [Stage(SIAMESE, one.epochs, one.batch_size, one.lr, {"tokens": RowRule(one.table_lr)}, one.warmup,
+                      least_steps=one.least_steps),
                 Stage(EXTREME, four.epochs, four.batch_size, four.lr, tables, four.warmup,
-                      frozen=not self.config.joint)]
+                      frozen=not self.config.joint, least_steps=four.least_steps)]
 
     def settings(self, stage: str) -> dict[str, object]:
         """Module I depends on its own settings, IV on its own and what is mined, the retriever on the shortlist."""

@@ -123,7 +123,8 @@ class Unidec:
         """One: both learn together."""
         config = self.config
         tables = {"tokens": RowRule(config.token_lr), "labels": RowRule(config.label_lr)}
-        return [Stage(STAGE, config.epochs, config.batch_size, config.lr, tables, config.warmup, decay=config.decay)]
+        return [Stage(STAGE, config.epochs, config.batch_size, config.lr, tables, config.warmup, decay=config.decay,
+                      least_steps=config.least_steps)]
 
     def settings(self, stage: str) -> dict[str, object]:
         """Training depends on everything but what is served and how it is indexed."""
