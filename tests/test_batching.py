@@ -1,5 +1,6 @@
 """Orders of rows and blocks of pairs against loops over the label matrix."""
 
+from copy import copy
 from itertools import pairwise
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from tests.toy import toy_corpus
+from xcmodels import seeds
 from xcmodels.batching import (
     Batch,
     Block,
@@ -14,11 +16,13 @@ from xcmodels.batching import (
     clustered_order,
     epoch_order,
     membership,
+    own_block,
     pooled_block,
     sample_columns,
     sample_positive,
     sample_some,
 )
+from xcmodels.centroids import queries_of
 from xcmodels.corpus import Ragged
 from xcmodels.tokens import Tokens
 
@@ -204,3 +208,29 @@ def test_a_batch_moves_whole():
     assert moved.blocks["triplet"].weights.is_meta
     assert moved.blocks["own"].columns.is_meta
     assert moved.blocks["own"].weights is None
+
+
+def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
+    """Positives that are filter pairs as well: in no batch of any kind, no centroid and no draw."""
+    made = copy(corpus)
+    vars(made).pop("pulled", None)
+    rows = [row for row in corpus.training_rows().tolist() if len(corpus.positives["train"][row]) > 1][:40]
+    banned = {(row, int(corpus.positives["train"][row][0])) for row in rows}
+    pairs = np.array([*banned, *((row, label) for row in range(corpus.n_queries)
+                                 for label in corpus.filters["train"][row].tolist())])
+    made.filters = {**corpus.filters, "train": Ragged.of_pairs(pairs[:, 0], pairs[:, 1], corpus.n_queries)}
+    assert [(row, label) for row in rows for label in made.pulled[row].tolist()] == [
+        (row, label) for row in rows for label in corpus.positives["train"][row].tolist()[1:]]
+    at, rng = np.array(rows), seeds.generator(0, "filters")
+    own = own_block(made, at, 99, np.empty((len(at), 0), np.int32), rng)
+    held = {(rows[r], int(own.columns[r, c])) for r, c in own.weights.nonzero().tolist()}
+    assert held == {(row, label) for row in rows for label in made.pulled[row].tolist()}
+    assert not banned & {(row, label) for label, of in enumerate(queries_of(made)) for row in of.tolist()}
+    drawn = sample_positive(made.pulled, at, rng)
+    block = pooled_block(made, at, np.unique(drawn))
+    for r, label in enumerate(drawn.tolist()):
+        assert (rows[r], label) not in banned and block.weights[r, np.unique(drawn).tolist().index(label)]
+    gone = copy(made)
+    vars(gone).pop("pulled")
+    gone.filters = {**made.filters, "train": corpus.positives["train"].subset(np.arange(corpus.n_queries))}
+    assert (gone.training_rows() >= corpus.n_queries).all(), "a query with nothing to be pulled to is not trained on"

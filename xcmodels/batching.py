@@ -232,9 +232,9 @@ def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rn
     most: positives of a row; of a row that has more as many are drawn, and each weighs positives / most, so that
     their sum has the mean of all. mined (R, H) label ids that are neither positives nor filter pairs, -1 = none.
     """
-    values, lengths = sample_some(corpus.positives["train"], rows, most, rng)
+    values, lengths = sample_some(corpus.pulled, rows, most, rng)
     drawn = padded(values, lengths)
-    share = corpus.positives["train"].subset(rows).lengths / np.maximum(lengths, 1)
+    share = corpus.pulled.subset(rows).lengths / np.maximum(lengths, 1)
     columns = np.concatenate([drawn, mined], axis=1)
     weights = (columns >= 0).astype(np.float32)
     weights[:, :drawn.shape[1]] *= share[:, None]

@@ -9,6 +9,7 @@ shown of a training query). Per split: `positives.<split>.*`, `filters.<split>.*
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -217,9 +218,18 @@ class Corpus:
         """The data set's name."""
         return str(self.facts["name"])
 
+    @cached_property
+    def pulled(self) -> Ragged:
+        """The positives of the training side that training pulls a row to: all but its filter pairs."""
+        positives, filters = self.positives["train"], self.filters["train"].keys(self.n_labels)
+        if not len(filters):
+            return positives
+        kept = ~among(positives.keys(self.n_labels), np.sort(filters))
+        return Ragged(np.concatenate([[0], np.cumsum(kept)])[positives.offsets], positives.values[kept])
+
     def training_rows(self) -> np.ndarray:
-        """Return the rows to train on: those with a positive, less the validation split."""
-        rows = np.flatnonzero(self.positives["train"].lengths > 0)
+        """Return the rows to train on: those with a positive to be pulled to, less the validation split."""
+        rows = np.flatnonzero(self.pulled.lengths > 0)
         return np.setdiff1d(rows, self.validation, assume_unique=True)
 
     def frequencies(self, rows: np.ndarray | None = None) -> np.ndarray:

@@ -179,7 +179,7 @@ class Astra:
         labels = np.sort(rng.choice(n, min(PRIOR_LABELS, n), replace=False))
         drawn_ones = model.labels.read(torch.from_numpy(labels).to(model.labels.weight.device)).cpu().numpy()
         scores = encode_all(model.encoder, corpus.sides["train"], QUERY, rows) @ drawn_ones.T
-        return prior_bias(self.config.scale * scores, n / len(labels), corpus.positives["train"].subset(rows).lengths)
+        return prior_bias(self.config.scale * scores, n / len(labels), corpus.pulled.subset(rows).lengths)
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
         """Training rows of an epoch, shuffled."""

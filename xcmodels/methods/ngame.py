@@ -130,7 +130,7 @@ class Ngame:
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Queries against the pool of their own positives: one drawn a query (M1), or all (M2)."""
-        positives = corpus.positives["train"]
+        positives = corpus.pulled
         if round_.stage == ENCODER:
             chosen = sample_positive(positives, rows, rng)[:, None]
         else:

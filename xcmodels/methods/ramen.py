@@ -223,6 +223,7 @@ def _augmented(corpus: Corpus, most: int) -> Corpus:
     keys = distinct(np.concatenate([truth.keys(width), *(each.keys(width) for each in found)]))
     keys = keys[~among(keys, distinct(filters.keys(width)))]
     out = copy(corpus)
+    vars(out).pop("pulled", None)    # is of the positives that it had
     out.positives = {**corpus.positives, "train": Ragged.of_pairs(keys // width, keys % width, len(truth))}
     return out
 

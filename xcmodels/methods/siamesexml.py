@@ -312,7 +312,7 @@ class Siamesexml:
         index = partial(ann.build, kind=self.config.index, limit=ann.ASKED)
         return Shortlist(
             {"texts": Proposer(index(self._smoothed(corpus, labels))), "centroids": Proposer(index(centroids)),
-             "queries": Proposer(index(queries[rows]), corpus.positives["train"].subset(rows))},
+             "queries": Proposer(index(queries[rows]), corpus.pulled.subset(rows))},
             InnerProduct(labels + centroids))
 
 

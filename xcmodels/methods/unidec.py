@@ -153,7 +153,7 @@ class Unidec:
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Queries against the pool of their picked positives and hard negatives."""
-        picked = [sample_some(corpus.positives["train"], rows, self.config.positives, rng)[0]]
+        picked = [sample_some(corpus.pulled, rows, self.config.positives, rng)[0]]
         if mined.negatives is not None:
             picked.append(sample_columns(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
