@@ -158,8 +158,3 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
 def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
     with pytest.raises(ValueError, match=said):
         resolve("ngame", "cpu", {key: value})
-
-
-def test_siamesexml_takes_one_vector_a_text():
-    with pytest.raises(ValueError, match=r"encoder\.sums must be 1, got 2"):
-        resolve("siamesexml", "cpu", {"encoder.sums": "2"})

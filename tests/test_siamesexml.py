@@ -14,10 +14,13 @@ from safetensors.torch import load_file
 from tests.test_losses import case
 from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision
 from xcmodels import seeds
+from xcmodels.batching import sample_pair
+from xcmodels.centroids import label_centroids, queries_of
+from xcmodels.corpus import Ragged
 from xcmodels.encoders import QUERY
 from xcmodels.losses import bounded_nll
 from xcmodels.method import Mined
-from xcmodels.methods.siamesexml import EXTREME, SIAMESE, LikelihoodConfig, Siamesexml, SiamesexmlConfig
+from xcmodels.methods.siamesexml import EXTREME, INTERMEDIATE, SIAMESE, LikelihoodConfig, Siamesexml, SiamesexmlConfig
 from xcmodels.presets import PRESETS, resolve
 from xcmodels.retrieval import Retriever
 from xcmodels.trial import embed, train_all
@@ -28,8 +31,9 @@ TOY = SiamesexmlConfig(
     siamese=LikelihoodConfig(epochs=30, batch_size=32, lr=2e-3, table_lr=1e-2, warmup=5, c=0.9, d=1.5, negatives=3),
     extreme=LikelihoodConfig(epochs=6, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, c=0.75, d=3.0, negatives=3),
     shortlist=20, mined=8, dropout=0.1, token_lr=3e-3,
-    encoder=EncoderConfig(source="random", dim=32, sums=1, batch=256))
-RELATIVES = {"siamesexml": {}, "++": {"joint": True}, "partitions": {"partitions": 3, "correlation": False}}
+    encoder=EncoderConfig(source="random", dim=32, batch=256))
+RELATIVES = {"siamesexml": {}, "partitions": {"partitions": 3, "correlation": False},
+             "++": {"joint": True, "siamese": replace(TOY.siamese, epochs=10, least_steps=8)}}    # passes, resumed too
 
 
 @pytest.fixture(scope="module", params=RELATIVES)
@@ -94,15 +98,45 @@ def test_a_batch_of_labels(corpus):
     labels = np.array([3, 7, 3, 50, 0, 41])
     batch = method.batch(corpus, round_, Mined(), labels, seeds.generator(0, "labels"))
     first, second = batch.sides["queries"].ids.tolist(), batch.sides["seconds"].ids.tolist()
-    rows, block = set(corpus.training_rows().tolist()), batch.blocks["labels"]
+    rows, block, centroid = set(corpus.training_rows().tolist()), batch.blocks["text"], batch.blocks["centroid"]
     for r, label in enumerate(labels):
         assert label in corpus.positives["train"][first[r]] and label in corpus.positives["train"][second[r]]
         assert {first[r], second[r]} <= rows, "nothing is drawn from the validation split"
+        assert (first[r] == second[r]) == (len(queries_of(corpus)[label]) == 1), "the centroid is of two queries"
         for c, query in enumerate(first):
             true = label in corpus.positives["train"][query]
             banned = label in corpus.filters["train"][query]
             assert block.positives[r, c] == true
-            assert float(block.weights[r, c]) == (1.0 if r == c or not (true or banned) else 0.0)
+            counts = r == c or not (true or banned)
+            assert float(block.weights[r, c]) == counts
+            assert float(centroid.weights[r, c]) == (counts and first[r] != second[r])
+
+
+def test_two_queries_of_a_label_are_drawn_alike_and_never_the_same():
+    several = Ragged(np.array([0, 1, 5]), np.array([9, 2, 4, 6, 8]))
+    first, second = sample_pair(several, np.repeat([0, 1], 6000), seeds.generator(0, "pairs"))
+    assert set(first[:6000]) == set(second[:6000]) == {9}
+    pairs, counts = np.unique(np.stack([first, second])[:, 6000:], axis=1, return_counts=True)
+    assert pairs.shape[1] == 12 and (pairs[0] != pairs[1]).all()
+    assert np.abs(counts / 500 - 1).max() < 0.2
+
+
+def test_what_is_indexed_is_what_module_i_trained(corpus, trained):
+    """Texts, centroids and training queries of the indexes are module I's embeddings, whose loss is on the cosines."""
+    if trained.method.config.joint:
+        pytest.skip("module IV trains the embeddings further, and they are indexed as it leaves them")
+    model, retriever = trained.method.build(corpus, SIAMESE, {}).eval(), Retriever.load(trained.retriever)
+    model.load_state_dict(load_file(trained.outs["siamese round 0"] / "model.safetensors"))
+    rows = np.flatnonzero(corpus.positives["train"].lengths)
+    with torch.no_grad():
+        queries = model(corpus.sides["train"].tokens(rows), QUERY).numpy()
+        labels = model(corpus.sides["label"].tokens(np.arange(corpus.n_labels)), "label").numpy()
+    np.testing.assert_allclose(retriever.indexes["queries"].vectors, queries, atol=1e-5)
+    np.testing.assert_allclose(retriever.indexes["texts"].vectors, trained.method._smoothed(corpus, labels), atol=1e-5)
+    shown = retriever.embed(corpus.sides["train"].tokens(rows[:50]))
+    np.testing.assert_allclose(shown[:, :queries.shape[1]], queries[:50], atol=1e-5)
+    centroids = label_centroids(corpus, trained.vectors["queries"], held_out=True)
+    np.testing.assert_allclose(retriever.combine.centroids, labels + centroids, atol=1e-5)
 
 
 @pytest.mark.parametrize("centroid", [0.3, 0.0])
@@ -111,13 +145,13 @@ def test_module_i_is_equation_6(corpus, centroid):
     round_ = method.rounds()[0]
     model = method.build(corpus, SIAMESE, {}).eval()
     batch = method.batch(corpus, round_, Mined(), np.arange(20), seeds.generator(0, "labels"))
-    sides, block = batch.sides, batch.blocks["labels"]
+    sides, (block, several) = batch.sides, (batch.blocks[name] for name in ("text", "centroid"))
     one, two = (model(sides[name].tokens, QUERY) for name in ("queries", "seconds"))
     text, how = model(sides["labels"].tokens, "label"), {"c": 0.9, "d": 1.5, "most": [3] * 20}
     wanted = {"text": (1 - centroid) * oracle(text @ one.T, block.positives, block.weights, **how)}
     if centroid:
         middle = F.normalize(one + two, dim=1)
-        wanted["centroid"] = centroid * oracle(middle @ one.T, block.positives, block.weights, **how)
+        wanted["centroid"] = centroid * oracle(middle @ one.T, several.positives, several.weights, **how)
     mine = method.loss(model, batch, SIAMESE)
     assert mine.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -131,7 +165,7 @@ def test_module_iv_scores_by_the_residual_layer_of_a_labels_partition(corpus, tr
     rows = corpus.training_rows()[:12]
     batch = method.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "extreme"))
     columns, encoder = batch.blocks["own"].columns, model.encoder
-    inner = encoder.trunk(corpus.sides["train"].tokens(rows), QUERY)
+    inner = encoder(corpus.sides["train"].tokens(rows), INTERMEDIATE)
     scores, counts = model(batch, 2)
     block, every = batch.blocks["own"], torch.zeros(columns.shape)
     for r in range(len(rows)):
@@ -195,9 +229,10 @@ def test_an_answer_is_explained(trained):
 
 
 def test_only_the_joint_method_moves_the_encoder(trained):
-    before = load_file(trained.outs["siamese round 0"] / "model.safetensors")["trunk.table.weight"]
-    after = load_file(trained.outs["extreme round 0"] / "model.safetensors")["encoder.trunk.table.weight"]
-    assert torch.equal(before, after) != trained.method.config.joint
+    before = load_file(trained.outs["siamese round 0"] / "model.safetensors")
+    after = load_file(trained.outs["extreme round 0"] / "model.safetensors")
+    for name in ("trunk.table.weight", "heads.query.inner.weight"):
+        assert torch.equal(before[name], after[f"encoder.{name}"]) != trained.method.config.joint
 
 
 def test_stopped_again_and_again_ends_the_same(trained, tmp_path):

@@ -100,6 +100,16 @@ def sample_positive(positives: Ragged, rows: np.ndarray, rng: np.random.Generato
     return positives.values[positives.offsets[rows] + (rng.random(len(rows)) * lengths).astype(np.int64)]
 
 
+def sample_pair(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return two positives of each row (n,), drawn without replacement; of a row that has one, that one twice."""
+    lengths = positives.offsets[rows + 1] - positives.offsets[rows]
+    first = (rng.random(len(rows)) * lengths).astype(np.int64)
+    step = 1 + (rng.random(len(rows)) * (lengths - 1)).astype(np.int64)    # to another one, around the row's end
+    second = np.where(lengths > 1, (first + step) % np.maximum(lengths, 1), first)
+    drawn = [positives.values[positives.offsets[rows] + place].astype(np.int64) for place in (first, second)]
+    return drawn[0], drawn[1]
+
+
 def sample_kept(edges: Ragged, kept: np.ndarray | None, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return one value of each row (n,), uniformly among those that `kept` marks (None = all); -1 where none is.
 

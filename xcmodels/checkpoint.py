@@ -108,11 +108,11 @@ def load_model(model: nn.Module, folder: Path) -> None:
     model.load_state_dict(read(folder / MODEL, shares_of(model)))
 
 
-def load_part(module: nn.Module, folder: Path, prefix: str) -> None:
-    """Read the tensors of one part of a saved model, those whose names begin with `prefix`; none may be missing."""
-    saved = load_file(folder / MODEL)
-    module.load_state_dict({name.removeprefix(prefix): value for name, value in saved.items()
-                            if name.startswith(prefix)})
+def load_part(module: nn.Module, folder: Path) -> None:
+    """Read a saved model into a module that has all of its tensors and more; what it has more stays as it is."""
+    unknown = module.load_state_dict(load_file(folder / MODEL), strict=False).unexpected_keys
+    if unknown:
+        raise ValueError(f"{folder / MODEL} has tensors that the model has not: {', '.join(unknown)}")
 
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor], shares: Shares,

@@ -35,9 +35,10 @@ Plain = Callable[[np.ndarray], np.ndarray]
 class HeadConfig:
     """One head of an encoder."""
 
-    kind: str               # unit | residual | tanh | linear
-    dim: int = 0            # of what it returns; 0 = as the trunk (always so for unit and residual)
+    kind: str               # unit | gelu | residual | tanh | linear
+    dim: int = 0            # of what it returns; 0 = as the trunk (always so for unit, gelu and residual)
     dropout: float = 0.0    # on what it returns (tanh, linear), on what it adds (residual)
+    over: str = ""          # the head whose vectors, at unit length, it reads; "" = it reads the trunk's
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Layout:
 def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
     """Return one head for both sides, or one a side; by default a residual layer, beside a transformer none."""
     head = head or HeadConfig("residual" if config.kind == "bag" else "unit")
-    if config.tied or head.kind == "unit":
+    if config.tied or head.kind in ("unit", "gelu"):    # neither has anything to learn
         return Layout({QUERY: head}, {QUERY: (QUERY,), LABEL: (QUERY,)})
     return Layout({QUERY: head, LABEL: head}, {QUERY: (QUERY,), LABEL: (LABEL,)})
 
@@ -79,6 +80,17 @@ class Unit(Head):
         return lambda vectors: unit(vectors[0])
 
 
+class Gelu(Unit):
+    """v -> normalise(gelu(v)): SiameseXML's intermediate embedding (section 4)."""
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return super().forward(F.gelu(vectors))
+
+    def plain(self) -> Plain:
+        """Return what takes the first vector's direction after gelu."""
+        return lambda vectors: unit(_gelu(vectors[0]))
+
+
 class Residual(Head):
     """v, v' -> normalise(v + U dropout(gelu(W [v, v'] + b))), the identity on v at the start since U = 0.
 
@@ -101,16 +113,11 @@ class Residual(Head):
 
     def plain(self) -> Plain:
         """Return what computes the same of one text's vectors."""
-        from scipy.special import erf
-
         inner, bias, outer = _arrays(self.inner.weight, self.inner.bias, self.outer.weight)
-        half, root = np.float32(0.5), np.float32(0.5**0.5)
 
         def vector(vectors: np.ndarray) -> np.ndarray:
             each = unit(vectors)
-            hidden = inner @ each.ravel() + bias
-            hidden *= half * (1 + erf(root * hidden))    # gelu
-            return unit(each[0] + outer @ hidden)
+            return unit(each[0] + outer @ _gelu(inner @ each.ravel() + bias))
 
         return vector
 
@@ -143,6 +150,13 @@ class Projection(Head):
             return np.tanh(out) if self.tanh else out
 
         return vector
+
+
+def _gelu(values: np.ndarray) -> np.ndarray:
+    from scipy.special import erf
+
+    out: np.ndarray = values * (np.float32(0.5) * (1 + erf(np.float32(0.5**0.5) * values)))
+    return out
 
 
 def _arrays(*weights: torch.Tensor) -> list[np.ndarray]:
@@ -183,13 +197,21 @@ class Encoder(Model):
         trunk = self.trunk.plain(LABEL if view.startswith(LABEL) else QUERY)
         if trunk is None:
             return None
-        heads = [cast(Head, self.heads[name]).plain() for name in self.layout.views[view]]
+        heads = [self._plain(name) for name in self.layout.views[view]]
 
         def vector(tokens: Tokens) -> np.ndarray:
             sums = trunk(tokens)
             return np.concatenate([unit(head(sums)) for head in heads])[None]
 
         return vector
+
+    def _plain(self, name: str) -> Plain:
+        """Return what makes a head's vector of the trunk's vectors of one text."""
+        head, over = cast(Head, self.heads[name]).plain(), self.layout.heads[name].over
+        if not over:
+            return head
+        below = self._plain(over)
+        return lambda sums: head(unit(below(sums))[None])
 
     def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
         """Return the trunk's vectors of each side that has tokens, in one pass; all but `queries` count as labels."""
@@ -199,7 +221,12 @@ class Encoder(Model):
 
     def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
         """Return the vectors that a view's heads make of the trunk's."""
-        return torch.cat([direction(self.heads[name](pooled)) for name in self.layout.views[view]], dim=1)
+        return torch.cat([self._directions(pooled, name) for name in self.layout.views[view]], dim=1)
+
+    def _directions(self, pooled: torch.Tensor, name: str) -> torch.Tensor:
+        """Return what a head makes of the trunk's vectors, itself or over another head, at unit length."""
+        over = self.layout.heads[name].over
+        return direction(self.heads[name](self._directions(pooled, over) if over else pooled))
 
     def width(self, view: str) -> int:
         """Return the length of a vector of `view`."""
@@ -207,9 +234,12 @@ class Encoder(Model):
 
 
 def _head(trunk: Trunk, config: HeadConfig) -> Head:
+    sums = 1 if config.over else trunk.sums
     if config.kind in ("tanh", "linear"):
-        return Projection(trunk.dim, trunk.sums, config)
-    return Unit(trunk.dim) if config.kind == "unit" else Residual(trunk.dim, trunk.sums, config.dropout)
+        return Projection(trunk.dim, sums, config)
+    if config.kind == "residual":
+        return Residual(trunk.dim, sums, config.dropout)
+    return Gelu(trunk.dim) if config.kind == "gelu" else Unit(trunk.dim)
 
 
 def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:

@@ -1,6 +1,7 @@
 """SiameseXML: a Siamese encoder trained on batches of labels, then a classifier a label (Dahiya et al., 2021).
 
 Module I draws labels, not queries, into its batches, by frequency^0.45, so that rare labels are pulled and mined, too.
+What it trains is the intermediate embedding, which every later module reads: indexes, centroids, starts of classifiers.
 Module II mines hard negatives from three indexes: of label texts smoothed over correlated labels, of label centroids,
 and of training queries, whose labels are proposed. Module III starts classifiers at the smoothed label
 embeddings; module IV trains them with a residual layer over the frozen encoder, or in SiameseXML++ with all of it.
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from xcmodels import ann, limits, losses, metrics, seeds
-from xcmodels.batching import Batch, Entries, drawn_block, own_block, sample_positive
+from xcmodels.batching import Batch, Entries, drawn_block, own_block, sample_pair
 from xcmodels.centroids import label_centroids, queries_of, unit
 from xcmodels.checkpoint import load_model, load_part
 from xcmodels.combine import CentroidMix, InnerProduct
@@ -33,8 +34,7 @@ from xcmodels.trunks import EncoderConfig
 
 SIAMESE, EXTREME = "siamese", "extreme"
 CHUNK = 2048        # queries whose shortlists are ranked at once
-# Views of the intermediate embedding, before any residual layer: what is indexed, and stays as module I left it.
-INNER, LABEL_INNER = "inner", "label inner"
+INTERMEDIATE = "intermediate"    # the view of a query before any layer of module IV: what is indexed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,45 +74,44 @@ class SiamesexmlConfig:
     joint: bool = False          # SiameseXML++: module IV trains the whole encoder
     token_lr: float = 0.0        # of token embeddings in module IV (++)
     dropout: float = 0.5         # after the residual layers of module IV
-    encoder: EncoderConfig = field(default_factory=lambda: EncoderConfig(sums=1))
+    head: str = "residual"       # residual | gelu (the paper's) | unit: of the intermediate embedding
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
     index: str = "auto"          # auto | exact | quantised | hnsw
     seed: int = 0
 
     def __post_init__(self) -> None:
-        limits.one_of(self, index=ann.CHOICES)
+        limits.one_of(self, index=ann.CHOICES, head=("residual", "gelu", "unit"))
         limits.at_least(self, 1, "shortlist", "mined", "positives", "partitions")
         limits.at_least(self, 0, "power", "token_lr")
         limits.share(self, "centroid")
         limits.share(self, "dropout", whole=False)
-        if self.encoder.kind == "bag" and self.encoder.sums > 1:
-            raise ValueError(f"encoder.sums must be 1, got {self.encoder.sums}: module IV works on one vector a text")
 
 
-def inner_layout(config: EncoderConfig) -> Layout:
-    """Return module I's heads: those of a Siamese encoder, and none for the intermediate embeddings."""
-    heads = siamese(config)
-    return Layout({**heads.heads, INNER: HeadConfig("unit")},
-                  {**heads.views, INNER: (INNER,), LABEL_INNER: (INNER,)})
+def siamese_layout(config: SiamesexmlConfig) -> Layout:
+    """Return module I's heads: the intermediate embeddings of queries and labels, on which its loss is."""
+    return siamese(config.encoder, None if config.head == "residual" else HeadConfig(config.head))
 
 
-def extreme_layout(partitions: int, dropout: float) -> Layout:
-    """Return module IV's heads: a residual layer a partition of labels; a query shows its intermediate vector first."""
-    names = tuple(f"{EXTREME}{part}" for part in range(partitions))
-    return Layout({INNER: HeadConfig("unit"), **{name: HeadConfig("residual", dropout=dropout) for name in names}},
-                  {QUERY: (INNER, *names), INNER: (INNER,), LABEL_INNER: (INNER,), EXTREME: names})
+def extreme_layout(config: SiamesexmlConfig) -> Layout:
+    """Return module I's heads and over a query's a residual layer a partition of labels; a query shows all of them."""
+    made = siamese_layout(config)
+    layer = HeadConfig("residual", dropout=config.dropout, over=QUERY)
+    names = tuple(f"{EXTREME}{part}" for part in range(config.partitions))
+    return Layout({**made.heads, **dict.fromkeys(names, layer)},
+                  {**made.views, QUERY: (QUERY, *names), INTERMEDIATE: (QUERY,), EXTREME: names})
 
 
 class Extreme(Model):
-    """Module IV: residual layers over the encoder of module I, and the classifiers N(z + eta), kept as z + eta."""
+    """Module IV: residual layers over module I's embeddings, and the classifiers N(z + eta), kept as z + eta."""
 
     def __init__(self, config: SiamesexmlConfig, corpus: Corpus) -> None:
         super().__init__()
         self.partitions, self.joint = config.partitions, config.joint
-        layout = extreme_layout(config.partitions, config.dropout)
-        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout)
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config))
         self.labels = RowTable.zeros(corpus.n_labels, self.encoder.trunk.dim)
         if not config.joint:
-            self.encoder.trunk.requires_grad_(False)
+            for part in (self.encoder.trunk, *(self.encoder.heads[name] for name in siamese_layout(config).heads)):
+                part.requires_grad_(False)
 
     def tables(self) -> dict[str, RowTable]:
         """The classifiers, and in SiameseXML++ the token embeddings."""
@@ -125,8 +124,10 @@ class Extreme(Model):
         """
         block, side = batch.blocks["own"], batch.sides["queries"]
         assert block.columns is not None and block.weights is not None
-        pooled = side.vectors if side.vectors is not None else self.encoder.pool(batch.sides)["queries"]
-        embedded = self.encoder.view(pooled, EXTREME).view(len(pooled) * self.partitions, -1)
+        inner = side.vectors if side.vectors is not None else \
+            self.encoder.view(self.encoder.pool(batch.sides)["queries"], INTERMEDIATE)
+        layers = [self.encoder.heads[name] for name in self.encoder.layout.views[EXTREME]]
+        embedded = torch.stack([direction(layer(inner)) for layer in layers], 1).flatten(0, 1)
         with torch.no_grad():   # a label that is not among the hardest is read, and not trained
             every = self._cosines(embedded, block.columns, block.weights > 0)
             pushed = every.masked_fill(block.positives | (block.weights == 0), -torch.inf)
@@ -165,8 +166,8 @@ class Siamesexml:
         config = self.config
         mined = {"correlation": config.correlation, "shortlist": config.shortlist}
         own: dict[str, dict[str, object]] = {
-            SIAMESE: {"siamese": config.siamese, "encoder": config.encoder, "power": config.power,
-                      "centroid": config.centroid},
+            SIAMESE: {"siamese": config.siamese, "encoder": config.encoder, "head": config.head,
+                      "power": config.power, "centroid": config.centroid},
             EXTREME: {"extreme": config.extreme, "mined": config.mined, "positives": config.positives,
                       "partitions": config.partitions, "joint": config.joint, "token_lr": config.token_lr,
                       "dropout": config.dropout, **mined},
@@ -182,14 +183,14 @@ class Siamesexml:
         """Build the Siamese encoder (I), or residual layers and classifiers (IV)."""
         if stage == EXTREME:
             return Extreme(self.config, corpus)
-        return build_encoder(self.config.encoder, corpus.idf, self.seed, inner_layout(self.config.encoder))
+        return build_encoder(self.config.encoder, corpus.idf, self.seed, siamese_layout(self.config))
 
     def begin(self, model: Model, corpus: Corpus, before: Path | None) -> None:
         """Module III: take over the encoder, and start classifiers at the smoothed label embeddings."""
         if isinstance(model, Extreme):
             assert before is not None
-            load_part(model.encoder.trunk, before, "trunk.")
-            inner = encode_all(model.encoder, corpus.sides["label"], LABEL_INNER)
+            load_part(model.encoder, before)
+            inner = encode_all(model.encoder, corpus.sides["label"], LABEL)
             model.labels.fill(self._smoothed(corpus, inner).__getitem__)
 
     def order(self, corpus: Corpus, round_: Round, mined: Mined, epoch: int) -> np.ndarray:
@@ -211,12 +212,15 @@ class Siamesexml:
             return Batch({"queries": asked},
                          {"own": own_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
         queries = queries_of(corpus)
-        first, second = (sample_positive(queries, rows, rng).astype(np.int64) for _ in range(2))
-        text = corpus.sides["train"].tokens
+        first, second = sample_pair(queries, rows, rng)
+        text, block = corpus.sides["train"].tokens, drawn_block(corpus, rows, first)
+        # The centroid of a single query is that query, which cannot be pulled to itself but would be pushed.
+        assert block.weights is not None
+        several = replace(block, weights=block.weights & torch.from_numpy(first != second)[:, None])
         return Batch({"labels": Entries(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
                       "queries": Entries(torch.from_numpy(first), tokens=text(first)),
                       "seconds": Entries(torch.from_numpy(second), tokens=text(second))},
-                     {"labels": drawn_block(corpus, rows, first)})
+                     {"text": block, "centroid": several})
 
     def loss(self, model: Model, batch: Batch, stage: str) -> dict[str, torch.Tensor]:
         """Equation 6 (I), or the incomplete negative log-likelihood over classifiers (IV)."""
@@ -227,22 +231,22 @@ class Siamesexml:
             return {"nll": losses.bounded_nll(scores, block.positives, block.weights * counts, c=config.c, d=config.d,
                                               hard_negatives=counts.sum(1))}
         assert isinstance(model, Encoder)
-        config, block, share = self.config.siamese, batch.blocks["labels"], self.config.centroid
+        config, share = self.config.siamese, self.config.centroid
         pooled = model.pool(batch.sides, ("queries", "seconds"))
         queries, seconds = model.view(pooled["queries"], QUERY), model.view(pooled["seconds"], QUERY)
         against = {"text": (1 - share, model.view(pooled["labels"], LABEL)),
                    "centroid": (share, direction(queries + seconds))}
-        return {name: part * losses.bounded_nll(
-                    labels @ queries.T, block.positives, block.weights, c=config.c, d=config.d,
-                    hard_negatives=torch.full((len(labels),), config.negatives, device=labels.device))
-                for name, (part, labels) in against.items() if part}
+        most = torch.full((len(queries),), config.negatives, device=queries.device)
+        return {name: part * losses.bounded_nll(labels @ queries.T, block.positives, block.weights, c=config.c,
+                                                d=config.d, hard_negatives=most)
+                for name, (part, labels) in against.items() if part for block in (batch.blocks[name],)}
 
     def vectors(self, model: Model, corpus: Corpus) -> Vectors:
         """Intermediate embeddings of the training queries and of the labels."""
-        encoder = model.encoder if isinstance(model, Extreme) else model
+        encoder, view = (model.encoder, INTERMEDIATE) if isinstance(model, Extreme) else (model, QUERY)
         assert isinstance(encoder, Encoder)
-        return {"queries": partial(encode_all, encoder, corpus.sides["train"], INNER),
-                "labels": partial(encode_all, encoder, corpus.sides["label"], LABEL_INNER)}
+        return {"queries": partial(encode_all, encoder, corpus.sides["train"], view),
+                "labels": partial(encode_all, encoder, corpus.sides["label"], LABEL)}
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Module II: the best labels of each training query's shortlist that are none of its own."""
@@ -316,4 +320,4 @@ class Siamesexml:
             InnerProduct(labels + centroids))
 
 
-__all__ = ["EXTREME", "INNER", "SIAMESE", "LikelihoodConfig", "Siamesexml", "SiamesexmlConfig"]
+__all__ = ["EXTREME", "INTERMEDIATE", "SIAMESE", "LikelihoodConfig", "Siamesexml", "SiamesexmlConfig"]

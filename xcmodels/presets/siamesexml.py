@@ -11,7 +11,7 @@ def _cpu(*, joint: bool) -> Settings:
     return Settings(PrepareConfig(), SiamesexmlConfig(
         joint=joint, token_lr=5e-4 if joint else 0.0, shortlist=100, mined=20,
         siamese=LikelihoodConfig(epochs=12, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, c=0.9, d=1.5,
-                                 negatives=5),
+                                 negatives=1),
         extreme=LikelihoodConfig(epochs=6, batch_size=1024, lr=1e-3, table_lr=1e-3, warmup=50, c=0.75, d=3.0,
                                  negatives=5)))
 
@@ -22,7 +22,8 @@ def _paper(*, joint: bool) -> Settings:
     method = made.method
     assert isinstance(method, SiamesexmlConfig)
     return Settings(made.prepare, replace(
-        method, encoder=replace(method.encoder, dim=300, tied=True, places=0), shortlist=500, mined=100,
+        method, head="gelu", encoder=replace(method.encoder, dim=300, tied=True, places=0, sums=1), shortlist=500,
+        mined=100,
         token_lr=2e-4 if joint else 0.0,
         siamese=replace(method.siamese, epochs=50, batch_size=4095, lr=0.01, table_lr=0.01, negatives=1),
         extreme=replace(method.extreme, epochs=20, batch_size=255, lr=2e-4, table_lr=2e-4, negatives=5)))
