@@ -27,11 +27,11 @@ RELATIVES = {"unidec": {}, "depsl": {"balance": 1.0, "serve": "encoder"}, "tanh"
              "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
              "classifier": {"balance": 0.0, "serve": "classifier"},
              "fused": {"fused": True, "unit": False, "fusion": FusionConfig(shortlist=20, min_leaf=20)}}
-for name in ("dpr", "tas", "ance", "dexml"):
+for name in ("dpr", "dpr-clustered", "ance", "dexml"):
     own = resolve(name, "cpu", {}).method
     RELATIVES[name] = {key: getattr(own, key) for key in
                        ("balance", "serve", "positives", "symmetric", "cluster_size", "negatives", "every_label")}
-    RELATIVES[name]["refresh_every"] = 2 if name != "tas" else own.refresh_every
+    RELATIVES[name]["refresh_every"] = 2 if name != "dpr-clustered" else own.refresh_every
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_the_rounds_of_the_relatives():
 
     assert shape() == [(0, 4, 0, 0), (4, 6, 4, 6), (6, 8, 8, 6)]
     assert shape(**RELATIVES["dpr"]) == [(0, 8, 0, 0)]
-    assert shape(**RELATIVES["tas"]) == [(0, 4, 0, 0), (4, 8, 8, 0)]
+    assert shape(**RELATIVES["dpr-clustered"]) == [(0, 4, 0, 0), (4, 8, 8, 0)]
     assert shape(**RELATIVES["ance"]) == [(0, 4, 0, 0), (4, 6, 0, 12), (6, 8, 0, 12)]
 
 
@@ -216,7 +216,7 @@ def test_settings_that_cannot_be_meant(changed, said):
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("method", ["unidec", "depsl", "dpr", "tas", "ance", "dexml"])
+@pytest.mark.parametrize("method", ["unidec", "depsl", "dpr", "dpr-clustered", "ance", "dexml"])
 def test_every_preset_resolves(method):
     for preset in PRESETS[method]:
         made = resolve(method, preset, {"seed": "3"})

@@ -23,5 +23,5 @@ def _ramen(base: Callable[[Any], Base]) -> Callable[[RamenConfig], Ramen]:
 METHODS: Mapping[str, Callable[[Any], Method]] = {
     "ngame": Ngame, "ramen": _ramen(Ngame), "ramen-ance": _ramen(Unidec), "ramen-unidec": _ramen(Unidec),
     **dict.fromkeys(("astra", "renee"), Astra),
-    **{name: partial(Unidec, name=name) for name in ("unidec", "depsl", "dpr", "tas", "ance", "dexml")},
+    **{name: partial(Unidec, name=name) for name in ("unidec", "depsl", "dpr", "dpr-clustered", "ance", "dexml")},
     **dict.fromkeys(("siamesexml", "siamesexml++"), Siamesexml)}

@@ -3,7 +3,7 @@
 A batch is made of clusters of queries; its labels are up to beta positives of each query and eta of its mined hard
 negatives, and every positive that a query finds among them counts: pick-some-labels (section 3.1). The dual encoder
 scores with one pair of heads, the classifier with a third head and a vector a label; either may be served, or both
-end to end. DEPSL is the dual encoder alone; DPR, TAS, ANCE and DEXML are settings of it.
+end to end. DEPSL is the dual encoder alone; DPR, ANCE and DEXML are settings of it.
 """
 
 from collections.abc import Mapping

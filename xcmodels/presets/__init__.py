@@ -11,13 +11,13 @@ from xcmodels.presets.ngame import NGAME
 from xcmodels.presets.ramen import RAMEN, RAMEN_ANCE, RAMEN_UNIDEC
 from xcmodels.presets.settings import Preset, Settings
 from xcmodels.presets.siamesexml import SIAMESEXML, SIAMESEXML_PLUS
-from xcmodels.presets.unidec import ANCE, DEPSL, DEXML, DPR, TAS, UNIDEC
+from xcmodels.presets.unidec import ANCE, DEPSL, DEXML, DPR, DPR_CLUSTERED, UNIDEC
 
 PRESETS: dict[str, dict[str, Preset]] = {
     "astra": ASTRA, "renee": RENEE, "ngame": NGAME,
     "ramen": RAMEN, "ramen-ance": RAMEN_ANCE, "ramen-unidec": RAMEN_UNIDEC,
     "siamesexml": SIAMESEXML, "siamesexml++": SIAMESEXML_PLUS,
-    "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "tas": TAS, "ance": ANCE, "dexml": DEXML}
+    "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "dpr-clustered": DPR_CLUSTERED, "ance": ANCE, "dexml": DEXML}
 
 
 def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
