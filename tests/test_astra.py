@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_corpus
 from xcmodels import seeds
 from xcmodels.batching import Batch, Entries, own_block, uniform_block
+from xcmodels.checkpoint import load_model
 from xcmodels.corpus import Ragged, Side
 from xcmodels.encoders import QUERY
 from xcmodels.losses import weighted_bce
 from xcmodels.method import Mined
-from xcmodels.methods.astra import Astra, AstraConfig, prior_bias
+from xcmodels.methods.astra import Astra, AstraConfig, OneVsAll, prior_bias
 from xcmodels.presets import PRESETS, resolve
 from xcmodels.retrieval import Retriever
 from xcmodels.trial import embed, train_all
@@ -36,6 +37,19 @@ RELATIVES = {"astra": {}, "random": {"negatives": "random"}, "hard": {"negatives
 def trained(corpus, tmp_path_factory):
     torch.set_num_threads(1)
     return train_all(corpus, Astra(TOY), tmp_path_factory.mktemp("astra"))
+
+
+def test_how_far_classifiers_went_is_told_by_how_frequent_they_are(corpus, trained):
+    model = OneVsAll(TOY, corpus)
+    trained.method.begin(model, corpus, None)
+    start, frequencies = model.classifiers().copy(), corpus.frequencies(corpus.training_rows())
+    load_model(model, trained.outs[list(trained.outs)[-1]])
+    found: dict[str, list[float]] = {}
+    for label, count in enumerate(frequencies.tolist()):
+        went = np.linalg.norm(model.classifiers()[label] - start[label]) / np.linalg.norm(start[label])
+        group = max(edge for edge in (0, 1, 2, 10) if edge <= count)
+        found.setdefault(f"moved/{group}", []).append(went)
+    assert trained.measured == pytest.approx({name: np.mean(values) for name, values in found.items()}, rel=1e-4)
 
 
 @pytest.mark.parametrize("relative", RELATIVES)

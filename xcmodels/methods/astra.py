@@ -21,14 +21,14 @@ from xcmodels.batching import Batch, Entries, epoch_order, own_block, pooled_blo
 from xcmodels.checkpoint import load_model
 from xcmodels.combine import CLASSIFIER, InnerProduct
 from xcmodels.corpus import Corpus
-from xcmodels.encoders import QUERY, HeadConfig, Layout, build_encoder, encode_all
+from xcmodels.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
 from xcmodels.method import Mined, Model, Round, RowRule, Stage, Vectors
 from xcmodels.retrieval import Proposer, save_retriever
 from xcmodels.tables import RowTable, drawn
 from xcmodels.trunks import EncoderConfig
 
 STAGE = "joint"
-PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # of which the first bias is made
+PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # of which the first bias is made, and displacement is measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +88,18 @@ class AstraConfig(mining.Schedule):
         return hard, total - hard
 
 
+def first_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
+    """Build the encoder as training begins with it."""
+    head = HeadConfig("linear", config.dim, config.dropout)
+    return build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
+
+
 class OneVsAll(Model):
     """An encoder and a vector a label; the logit of a pair is scale * <x, w> + bias."""
 
     def __init__(self, config: AstraConfig, corpus: Corpus) -> None:
         super().__init__()
-        head = HeadConfig("linear", config.dim, config.dropout)
-        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
+        self.encoder = first_encoder(config, corpus)
         width = self.encoder.width(QUERY)
         self.labels = RowTable.shared(corpus.n_labels, lambda part: drawn(corpus.n_labels, width, part) * 0.02)
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
@@ -136,6 +141,18 @@ def prior_bias(scores: np.ndarray, weight: float, positives: np.ndarray) -> floa
     return (low + high) / 2
 
 
+def displacement(start: np.ndarray, end: np.ndarray, frequencies: np.ndarray) -> dict[str, float]:
+    """Return how far training moved classifiers (L, d), ||end - start|| / ||start||, on average of labels.
+
+    Of those with 0, 1, 2 to 9, and 10 and more training queries, as "moved/0", "moved/1", "moved/2", "moved/10"; of a
+    group that no label is in, nothing. Classifiers that hardly move are label texts read by an untrained encoder.
+    """
+    share = np.linalg.norm(end - start, axis=1) / np.maximum(np.linalg.norm(start, axis=1), 1e-12)
+    edges = (0, 1, 2, 10)
+    group = np.searchsorted(edges, frequencies, side="right") - 1
+    return {f"moved/{edge}": float(share[group == at].mean()) for at, edge in enumerate(edges) if (group == at).any()}
+
+
 class Astra:
     """The method, for one configuration."""
 
@@ -144,10 +161,10 @@ class Astra:
         self.name = "renee" if config.every_label else "astra"
 
     def stages(self) -> list[Stage]:
-        """One: encoder by Adam, classifiers by SGD or Adam."""
+        """One: encoder by Adam, classifiers by SGD."""
         config = self.config
-        sgd = (config.momentum, config.weight_decay) if config.label_optimiser == "sgd" else ()
-        tables = {"tokens": RowRule(config.token_lr), "labels": RowRule(config.label_lr, *sgd)}
+        tables = {"tokens": RowRule(config.token_lr),
+                  "labels": RowRule(config.label_lr, config.momentum, config.weight_decay)}
         return [Stage(STAGE, config.epochs, config.batch_size, config.lr, tables, config.warmup, decay=config.decay,
                       least_steps=config.least_steps)]
 
@@ -226,7 +243,12 @@ class Astra:
         index = ann.build(model.classifiers(), self.config.index, limit=ann.ASKED)
         save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes={"labels": Proposer(index)},
                        shortlist=0, scores=InnerProduct(index.vectors, {CLASSIFIER: index.dim}))
-        return {}
+        if self.config.start != "label":
+            return {}
+        rng = seeds.generator(self.seed, "displacement")
+        labels = np.sort(rng.permutation(corpus.n_labels)[:PRIOR_LABELS])
+        start = encode_all(first_encoder(self.config, corpus), corpus.sides["label"], QUERY, labels)
+        return displacement(start, index.vectors[labels], corpus.frequencies(corpus.training_rows())[labels])
 
 
-__all__ = ["STAGE", "Astra", "AstraConfig", "prior_bias"]
+__all__ = ["STAGE", "Astra", "AstraConfig", "OneVsAll", "displacement", "prior_bias"]
