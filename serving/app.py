@@ -47,8 +47,11 @@ def create_app(follower: Follower, door: Door) -> tuple[Guard, Service]:
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         about = {404: "there is nothing at this address", 405: "this address takes another method"}
+        headers = dict(error.headers or {})
+        if headers.get("Allow") == "GET":
+            headers["Allow"] = "GET, HEAD"    # see Guard
         return told(Problem(error.status_code, "route", about.get(error.status_code, "this cannot be answered"),
-                            headers=error.headers))
+                            headers=headers))
 
     async def problem(request: Request, error: Exception) -> Response:
         return told(error if isinstance(error, Problem) else INTERNAL)

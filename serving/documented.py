@@ -7,21 +7,24 @@ from typing import Any
 from jinja2 import Environment
 from pydantic import BaseModel
 
+from serving.http import VALUES
 from serving.schemas import EXAMPLE, EXPLAINED, LABELS, TEXT, TEXTS, ProblemDetails
 
 # Which statuses an operation may end in beside 200, by their codes.
 CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
     ("/predict", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin",), 408: ("slow",),
-                           413: ("body", "text"), 415: ("content-type",), 421: ("host",), 422: ("invalid", "explain"),
-                           500: ("internal",), 503: ("queue-full", "timeout", "no-model", "connections")},
+                           413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
+                           422: ("invalid", "explain"), 500: ("internal",),
+                           503: ("queue-full", "timeout", "no-model", "connections")},
     ("/model", "get"): {401: ("token",), 421: ("host",), 503: ("no-model",)},
     ("/healthz", "get"): {421: ("host",)},
     ("/readyz", "get"): {421: ("host",), 503: ("no-model", "draining")},
     ("/metrics", "get"): {401: ("token",), 421: ("host",)}}
 MEANING = {
-    "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not HTTP/1.1.",
+    "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not well-formed HTTP/1.1.",
     "token": "The server asks for a token: send Authorization: Bearer TOKEN.",
     "origin": "A page of another origin asks; only the server's own page may.",
+    "values": f"The body's JSON has too many values: {VALUES:,} at most, of which {TEXTS} may be texts.",
     "slow": "The body did not come in time.", "body": "The body is too large: 1 MiB at most.",
     "text": f"A text is too long: {TEXT:,} bytes at most.", "content-type": "Send Content-Type: application/json.",
     "host": "The Host header names another server: xc serve --allow-host NAME.",

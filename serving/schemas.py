@@ -1,6 +1,8 @@
 """What the HTTP API takes and gives."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,6 +12,8 @@ from serving.http import Problem
 TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of an answer
 EXPLAINED = 100                            # labels of a request, k of each text, that are explained
 ERRORS = 8                                 # that a problem lists
+UNKNOWN = "extra_forbidden"                # what pydantic calls a field that there is not
+PLAIN = re.compile(r"/[A-Za-z][A-Za-z0-9_-]{0,31}")
 EXAMPLE = "a large wild cat with a mane"
 
 Text = Annotated[str, Field(description=f"At most {TEXT:,} bytes of UTF-8")]
@@ -99,10 +103,14 @@ def checked(body: Any) -> Asked:
     try:
         asked = Asked.model_validate(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)[:ERRORS]
-        wrong = [(_pointer(each["type"], each["loc"]), each["msg"]) for each in found]
-        raise Problem(422, "invalid", "; ".join(f"{where or 'the body'}: {what}" for where, what in wrong),
-                      errors=wrong) from None
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        wrong = [_wrong(each) for each in found[:ERRORS]]
+        said = [f"{where or 'the body'}: {what}" for where, what in wrong]
+        if len(found) > ERRORS:
+            said.append(f"and {len(found) - ERRORS} more")
+        if any(each["type"] == UNKNOWN for each in found):
+            said.append(f"the fields are {', '.join(Asked.model_fields)}")
+        raise Problem(422, "invalid", "; ".join(said), errors=wrong) from None
     # a character has at most four bytes, so most texts need not be encoded to be measured
     long = [row for row, text in enumerate(asked.texts) if len(text) * 4 > TEXT and len(text.encode()) > TEXT]
     if long:
@@ -114,7 +122,15 @@ def checked(body: Any) -> Asked:
     return asked
 
 
-def _pointer(kind: str, where: Sequence[int | str]) -> str:
-    """Return the JSON pointer to a field; the name of a field that there is not was made up by the sender."""
-    known = where[:-1] if kind == "extra_forbidden" else where
-    return "".join(f"/{each}" for each in known)
+def _wrong(error: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the JSON pointer to a field and what is wrong with it.
+
+    The name of an unknown field was made up by the sender: one that is more than a plain word is not repeated.
+    """
+    pointer = "".join(f"/{each}" for each in error["loc"])
+    if error["type"] != UNKNOWN:
+        return pointer, error["msg"]
+    if not PLAIN.fullmatch(pointer):
+        return "", "an unknown field, whose name is not a plain word"
+    near = get_close_matches(pointer[1:].lower(), Asked.model_fields, 1)
+    return pointer, "unknown field" + (f", did you mean {near[0]}?" if near else "")

@@ -1,5 +1,6 @@
 """`xc serve`: an address that is free, a door, a follower, and a process that ends as it should."""
 
+import asyncio
 import errno
 import logging
 import resource
@@ -27,6 +28,7 @@ from tasks.tracking import Tracker
 NOTICE = 1.0            # seconds between saying that the server stops and stopping
 BACKLOG = 256           # connections taken at once
 SPARE = BACKLOG + 50    # descriptors for those, and to load a version
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 TOKEN = 16              # characters that a token has at least
 _log = logging.getLogger("serving")
 
@@ -68,6 +70,11 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service, self.until = service, float("inf")
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen."""
+        asyncio.get_running_loop().set_exception_handler(Shortage())
+        await super().startup(sockets)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop: after NOTICE seconds at SIGTERM, at once at Ctrl-C or the second signal."""
         if sig == signal.SIGTERM and not self.service.draining:
@@ -80,6 +87,25 @@ class Server(uvicorn.Server):
         """Return whether the time has come."""
         self.should_exit = self.should_exit or time.monotonic() >= self.until
         return await super().on_tick(counter)
+
+
+class Shortage:
+    """Handles an event loop's errors: a lack of descriptors or memory is told once a second, in a line.
+
+    asyncio would write six lines for each of 256 tries to take a connection, several times a second.
+    """
+
+    def __init__(self) -> None:
+        self.next = float("-inf")
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Take note of an error."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in SHORTAGES:
+            loop.default_exception_handler(context)
+        elif loop.time() >= self.next:
+            self.next = loop.time() + 1
+            _log.warning("connections wait: %s", error.strerror)
 
 
 def listener(host: str, port: int) -> socket.socket:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,6 +152,15 @@ class Reply:
         return json.loads(self.body)
 
 
+def problem(reply: Reply, status: int, code: str) -> Any:
+    """Check that a reply is the problem that it should be, and return it."""
+    told = reply.json()
+    assert (reply.status, told["status"], told["code"]) == (status, status, code), told
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert {"type", "title", "detail", "link"} <= told.keys() and re.fullmatch(r"/docs#[a-z-]+", told["link"])
+    return told
+
+
 @contextmanager
 def running(home: Path, *words: str, descriptors: int = 0, **environment: str) -> Iterator[Running]:
     """Run `xc serve` on a free port of loopback; yield it once it says its address; end it."""
@@ -186,3 +195,13 @@ def ready(process: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> i
                     return port
         time.sleep(0.1)
     raise AssertionError(f"the server did not start:\n{log.read_text()[-3000:]}")
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Wait until something holds; -> whether it does in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(0.2)
+    return False

@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import DamagedArtifact, UsageError
 from serving.follow import Follower, Registry
 from tasks.tracking import Tracker
-from tests.served import DIGEST, World, running
+from tests.served import DIGEST, World, running, within
 
 
 @pytest.fixture
@@ -174,19 +174,10 @@ def test_a_bad_version_shows_as_degraded_and_is_cured(world):
         version = world.add(seed=1, p1=50.0)    # no champion before it is damaged: the server would have it by then
         world.damage(1)
         world.point(version)
-        assert _within(10, lambda: server.ask("/readyz").body == b"degraded")
+        assert within(10, lambda: server.ask("/readyz").body == b"degraded")
         assert server.ask("/readyz").status == 200 and server.fine()
         assert "embeddings.npy" in server.ask("/model").json()["fault"]
         assert b"xc_degraded 1.0" in server.ask("/metrics").body
         world.promote("1")
-        assert _within(10, lambda: server.ask("/readyz").body == b"ok")
+        assert within(10, lambda: server.ask("/readyz").body == b"ok")
         assert server.ask("/model").json()["fault"] == ""
-
-
-def _within(seconds, holds):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if holds():
-            return True
-        time.sleep(0.2)
-    return False

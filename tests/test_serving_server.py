@@ -1,5 +1,7 @@
 """`xc serve` as a process: where it may listen, who may ask, how it ends, and what it never says."""
 
+import asyncio
+import errno
 import json
 import os
 import pickle
@@ -12,9 +14,9 @@ import time
 
 import pytest
 
-from serving.server import holder
+from serving.server import Shortage, holder
 from tests.conftest import ROOT
-from tests.served import Running, World, ready, running
+from tests.served import Running, World, ready, running, within
 
 TOKEN = "a-token-of-32-characters-or-more"
 
@@ -156,6 +158,41 @@ def test_more_connections_than_descriptors(world):
             time.sleep(0.2)
         assert server.fine()
         assert b'xc_rejected_total{reason="connections"}' in server.ask("/metrics").body
+
+
+def test_a_flood_beyond_the_descriptors_is_told_in_lines_and_survived(world):
+    with running(world.home, descriptors=350) as server:
+        waiting = [socket.socket() for _ in range(500)]
+        for connection in waiting:
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.1", server.port))
+        assert within(30, lambda: "connections wait" in server.log.read_text())
+        for connection in waiting:
+            connection.close()
+        assert within(30, lambda: server.ask("/healthz").status == 200) and server.fine()
+        lines = server.log.read_text().splitlines()[1:]
+        assert len(lines) == len({line[:8] for line in lines}), lines    # a second has one at most
+        assert all(line.endswith("connections wait: Too many open files") for line in lines)
+
+
+def test_a_lack_of_descriptors_is_told_once_a_second(caplog):
+    class Loop(asyncio.AbstractEventLoop):
+        now, other = 0.0, 0
+
+        def time(self):
+            return self.now
+
+        def default_exception_handler(self, context):
+            self.other += 1
+
+    loop, tell = Loop(), Shortage()
+    for loop.now in (0.0, 0.4, 0.9, 1.0, 1.5, 2.6):
+        for number in (errno.EMFILE, errno.ENFILE):
+            tell(loop, {"message": "socket.accept() out of system resource", "exception": OSError(number, "too many")})
+    assert [record.message for record in caplog.records] == ["connections wait: too many"] * 3
+    tell(loop, {"message": "another", "exception": OSError(errno.EIO, "I/O")})
+    tell(loop, {"message": "another"})
+    assert loop.other == 2 and len(caplog.records) == 3
 
 
 def test_a_server_may_begin_before_there_is_a_model(tmp_path):
