@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 DATA ?= data/wordnet
 HOME_DIR ?= .xc
 
-.PHONY: run test check bench bench-claims sbom clean
+.PHONY: run test check bench bench-claims sbom pins clean
 
 $(VENV)/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-deps -r constraints.txt
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r constraints.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/pip check
 	touch $@
@@ -47,6 +47,10 @@ bench-claims: $(VENV)/.ready $(DATA)/dataset.json
 ## sbom: the bill of materials of a release, sbom.cdx.json (CycloneDX 1.6), from the pinned versions
 sbom: $(VENV)/.ready
 	$(BIN)/python tools/sbom.py > sbom.cdx.json
+
+## pins: constraints.txt anew, with the sha256 of every file; PINS="NAME==VERSION ..." upgrades; needs uv on the path
+pins: $(VENV)/.ready
+	$(BIN)/python -m tools.pin_hashes $(PINS)
 
 clean:
 	rm -rf $(VENV) .xc data

@@ -61,7 +61,7 @@ def packages(wanted: Iterable[str]) -> Iterator[Check]:
             continue
         pin, consequence = PINS.get(requirement.name, (requirement, ""))
         name, bounds = requirement.name, str(requirement.specifier & pin.specifier)
-        hint = f"pip install -c constraints.txt '{name}{bounds}'"
+        hint = "pip install --no-deps --require-hashes -r constraints.txt"
         try:
             found = version(name)
         except PackageNotFoundError:

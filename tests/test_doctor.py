@@ -55,7 +55,7 @@ def test_a_pin_that_breaks_in_silence_is_named_with_what_breaks(tmp_path, monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     found = told(packages(["fastapi", "sqlalchemy>=2.0"]))
     assert found["fastapi"] == (False, "0.151.0, <0.151 is wanted: the Prefect server cannot be imported",
-                                "pip install -c constraints.txt 'fastapi<0.151'")
+                                "pip install --no-deps --require-hashes -r constraints.txt")
     assert found["sqlalchemy"][:2] == (
         False, "2.1.3, <2.1,>=2.0 is wanted: the Prefect server never creates scheduled runs")
 
