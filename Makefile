@@ -9,6 +9,9 @@ HOME_DIR ?= .xc
 
 $(VENV)/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
+	# From hashes pip takes the index's torch before a build in a folder of its own (find-links), for CPUs alone, say.
+	sed -n '/^torch==/,/[^\\]$$/p' constraints.txt > $(VENV)/torch.txt
+	$(BIN)/pip install --quiet --no-deps --no-index --require-hashes -r $(VENV)/torch.txt 2> $(VENV)/torch.log || true
 	$(BIN)/pip install --quiet --no-deps --require-hashes -r constraints.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/pip check
