@@ -1,10 +1,10 @@
 """Import of a table of texts and label names, as people keep it, into the XC repository's raw format.
 
-The file is read three times rather than held: to guess the separator, to collect the labels, to write.
+The file is read three times rather than held: to guess the separator, to collect the labels, to write; once more where
+texts that were edited are to stay in the half that they were in.
 """
 
 import csv
-import hashlib
 import json
 import re
 from collections import Counter
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.sources.files import text_lines
+from tasks.files import file_digest
+from tasks.sources.files import refuse_changed, text_lines
+from tasks.sources.halves import UID, Halves, halves, key_of
 from tasks.sources.writing import json_lines, point, raw_folder, refuse_foreign, write_json_lines
 from xcmodels.text import clean
 
@@ -35,20 +37,25 @@ class _Row:
     texts: dict[str, str]
     labels: Any
 
+    @property
+    def text(self) -> tuple[str, str]:
+        """Its title and its content."""
+        return self.texts["text"], self.texts.get("content", "")
+
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the rows of a file become points: from which columns, split at what ("" for not at all), tested by whom."""
+    """How the rows of a file become points: from which columns, split at what ("" for not at all), in which half."""
 
     file: Path
     columns: dict[str, str]  # role -> name of the column
     separator: str
-    test_fraction: float
+    halves: Halves
 
     def points(self, skipped: Counter) -> Iterator[tuple[bool, str, str, str, list[str]]]:
         """Yield (is for testing, uid, title, content, label names) of every usable row, and count the others."""
         for row in _rows(self.file, self.columns):
-            title, content = row.texts["text"], row.texts.get("content", "")
+            title, content = row.text
             labels = _labels(row, self.separator)
             if not title and not content:
                 skipped["rows_without_text"] += 1
@@ -64,17 +71,16 @@ class _Plan:
                 raise ContractError(f"the split must be train or test, got {name!r}", where=row.where,
                                     hint=f"change column {self.columns['split']!r}, or leave it out and rows are drawn")
             return _SPLITS[name]
-        # without a uid the text decides, so that the same text never lies on both sides
-        drawn = row.texts.get("uid") or row.texts["text"] + "\n" + row.texts.get("content", "")
-        return int(hashlib.sha1(drawn.encode()).hexdigest()[:8], 16) / 16**8 < self.test_fraction
+        return self.halves.is_test(*row.text)
 
 
 @dataclass
 class _Found:
     """What the second pass collects."""
 
-    train: set[str] = field(default_factory=set)
+    train: set[str] = field(default_factory=set)    # labels
     test: set[str] = field(default_factory=set)
+    trained: set[int] = field(default_factory=set)    # texts, where a column and not the text decides on the half
 
 
 def import_file(file: Path, out: Path, *, text: str, labels: str, content: str | None = None, uid: str | None = None,
@@ -84,23 +90,29 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
     `text`, `labels`, `content`, `uid`, `split` name columns. Labels are a list, or a text split at `separator`: None
     guesses among ; | and , (the summary says how), "" takes the whole text for one label. They are sorted by name; a
     label's name is its title and its uid, so that a later import, with other labels, calls it the same. Without a split
-    column a row is for testing by the SHA-1 of its uid, or else of its text. Labels that no training row has are left
-    out, as are test rows without another one; both are counted.
-    Raises UsageError for a setting that cannot be meant, ContractError naming file and line of a bad row.
+    column a text stays in the half where a data set of ours in `out` has it; a new one is for testing by its SHA-1
+    (`tasks.sources.halves`). Labels that no training row has are left out, as are test rows without another one; both
+    are counted.
+    Raises UsageError for a setting that cannot be meant, ContractError naming file and line of a bad row, and
+    ProjectError for a file that is written to meanwhile.
     """
     if not 0 <= test_fraction < 1:
         raise UsageError(f"test_fraction must be from 0 to below 1, got {test_fraction}")
     refuse_foreign(out)
+    sha256 = file_digest(file) if file.is_file() else ""
     named = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split}
     columns = {role: name for role, name in named.items() if name is not None}
     reason = "given"
     if separator is None:
         separator, reason = _guess(row.labels for row in _rows(file, columns))
-    plan = _Plan(file, columns, separator, test_fraction)
+    texts = ((row.texts.get("uid", ""), *row.text) for row in _rows(file, columns))
+    plan = _Plan(file, columns, separator, Halves(0.0) if split else halves(out, test_fraction, texts, uid))
     skipped: Counter[str] = Counter(rows_without_text=0, rows_without_labels=0)
     found = _Found()
-    for is_test, _, _, _, names in plan.points(skipped):
+    for is_test, _, *words, names in plan.points(skipped):
         (found.test if is_test else found.train).update(names)
+        if split and not is_test:
+            found.trained.add(key_of(*words))
     if not found.train:
         raise ContractError(f"{file.name} has no training row with a text and a label "
                             f"({', '.join(f'{key}: {count}' for key, count in skipped.items())})", where=str(file),
@@ -110,18 +122,32 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
         raise ContractError(f"none of the usable rows of {file.name} was drawn for testing with test_fraction "
                             f"{test_fraction}", where=str(file),
                             hint="name a split column, raise test_fraction, or set it to 0 to have no test rows")
-    counts = _write(plan, out, sorted(found.train))
-    return {**counts, **skipped, "labels_never_in_training": len(found.test - found.train),
-            "separator": separator, "separator_reason": reason}
+    counts = _write(plan, out, found, sha256)
+    return {**counts, **skipped, "labels_never_in_training": len(found.test - found.train), "separator": separator,
+            "separator_reason": reason, **_split_reason(plan, out, counts)}
 
 
-def _write(plan: _Plan, out: Path, names: list[str]) -> dict[str, int]:
-    """Write the folder and return its counts."""
+def _split_reason(plan: _Plan, out: Path, counts: dict[str, int]) -> dict[str, str]:
+    """Return what is to be known of a split beyond its counts: {"split_reason": words}, or nothing."""
+    if shared := counts.get("test_rows_with_a_text_of_train"):
+        return {"split_reason": f"by column {plan.columns['split']!r} {shared:,} of {counts['test']:,} test rows have "
+                                "a text that train has, and xc run refuses more than 1% (prepare.leak_share); without "
+                                "--split equal texts lie in one half"}
+    if plan.halves.before:
+        return {"split_reason": f"texts that were in {out.name} stay in their half, new ones are drawn with share "
+                                f"{plan.halves.share:g}; a new folder draws all"}
+    return {}
+
+
+def _write(plan: _Plan, out: Path, found: _Found, sha256: str) -> dict[str, int]:
+    """Write the folder, unless the file has another `sha256` in the end, and return its counts."""
+    names = sorted(found.train)
     ids = {name: number for number, name in enumerate(names)}
     counts: Counter[str] = Counter(train=0, test=0, labels=len(names), positives_train=0, positives_test=0,
                                    test_rows_without_known_labels=0)
 
-    with raw_folder(out, {"name": out.resolve().name}) as made:
+    about = {"name": out.resolve().name} | ({UID: plan.columns["uid"]} if "uid" in plan.columns else {})
+    with raw_folder(out, about) as made:
         with json_lines(made / "trn.json.gz") as train, json_lines(made / "tst.json.gz") as test:
             for is_test, uid, title, content, own in plan.points(Counter()):
                 side = "test" if is_test else "train"
@@ -129,9 +155,12 @@ def _write(plan: _Plan, out: Path, names: list[str]) -> dict[str, int]:
                     (test if is_test else train)(point(uid, title, content, targets))
                     counts[side] += 1
                     counts[f"positives_{side}"] += len(targets)
+                    if is_test and key_of(title, content) in found.trained:
+                        counts["test_rows_with_a_text_of_train"] += 1
                 else:
                     counts["test_rows_without_known_labels"] += 1
         write_json_lines(made / "lbl.json.gz", (point(name, name, "") for name in names))
+        refuse_changed(plan.file, sha256)
     return dict(counts)
 
 

@@ -51,22 +51,22 @@ def refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file, and a data set is a folder", hint="name another folder")
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    foreign = sorted(names - _ours(out))
+    foreign = sorted(names - set(ours(out).get("files", ())))
     if foreign:
         raise UsageError(f"{out} is not empty and holds {foreign[0]!r}, which is not part of a data set written here",
                          hint=f"name a new folder, or look through this one and remove it: rm -r {out}")
 
 
-def _ours(out: Path) -> set[str]:
-    """Return the names of files that a data set of ours in this folder consists of; none where there is none."""
+def ours(out: Path) -> dict[str, Any]:
+    """Return what dataset.json says of a data set of ours in this folder, `files` at least; {} where there is none."""
     try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return set()
+        return {}
     if not isinstance(manifest, dict) or manifest.get("written_by") != WRITER:
-        return set()
+        return {}
     files = manifest.get("files")
-    return {str(name) for name in files} if isinstance(files, list) else set()
+    return {**manifest, "files": [str(name) for name in files] if isinstance(files, list) else []}
 
 
 @contextmanager

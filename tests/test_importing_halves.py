@@ -1,0 +1,122 @@
+"""Import: which half a text is in, and that it stays there."""
+
+import gzip
+import hashlib
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ContractError, ProjectError
+from tasks.sources import importing
+from tasks.sources.importing import import_file
+from tests.test_importing import points, write
+
+ROWS = [{"u": f"u{n}", "t": f"text {n % 200}", "l": ["x"]} for n in range(400)]
+
+
+def split(out: Path, rows: list[dict], share: float = 0.25, **columns: str) -> tuple[set[str], set[str]]:
+    """Import rows to a folder; return its texts for training and for testing."""
+    file = write(out.parent, f"{out.name}.jsonl", rows)
+    summary = import_file(file, out, text="t", labels="l", test_fraction=share, **columns)
+    train, test = (points(out, stem) for stem in ("trn", "tst"))
+    assert (summary["train"], summary["test"]) == (len(train), len(test))
+    return {row["title"] for row in train}, {row["title"] for row in test}
+
+
+def test_equal_texts_are_in_one_half_whatever_their_uids(tmp_path: Path):
+    """Else a run refuses the data: the same texts in train and test. By text and by uid the halves are the same."""
+    train, test = split(tmp_path / "uid", ROWS, uid="u")
+    assert len(train) + len(test) == 200 and not train & test
+    assert test == {f"text {n}" for n in range(200) if hashlib.sha1(f"text {n}\n".encode()).hexdigest()[0] in "0123"}
+    assert 30 < len(test) < 70
+    assert split(tmp_path / "text", ROWS) == (train, test)
+    assert split(tmp_path / "fewer", ROWS[::-3]) == tuple(half & {row["t"] for row in ROWS[::-3]}
+                                                          for half in (train, test))
+
+
+def test_a_larger_share_takes_texts_from_train_alone(tmp_path: Path):
+    tests = [split(tmp_path / str(share), ROWS, share)[1] for share in (0, 0.1, 0.2, 0.5, 0.9)]
+    assert all(some < more for some, more in pairwise(tests)) and not tests[0]
+
+
+@pytest.mark.parametrize("share", [0, 0.05, 0.25, 0.6])
+@pytest.mark.parametrize("columns", [{}, {"uid": "u"}])
+def test_texts_stay_where_they_are_as_data_grows_and_the_share_changes(tmp_path: Path, share: float, columns: dict):
+    out = tmp_path / "out"
+    train, test = split(out, ROWS, uid="u")
+    more = [{"u": f"v{n}", "t": f"more {n}", "l": ["x"]} for n in range(200)]
+    again, tested = split(out, more + ROWS, share, **columns)
+    assert again & {row["t"] for row in ROWS} == train and tested & {row["t"] for row in ROWS} == test
+    drawn = len(tested) - len(test)
+    assert abs(drawn - 200 * share) < 25 and drawn + len(again) - len(train) == 200
+    assert split(tmp_path / "new", more, share)[1] == tested - test, "new texts are drawn as anywhere"
+
+
+def test_a_split_of_the_users_own_stays_once_its_column_is_gone(tmp_path: Path):
+    rows = [{**row, "s": "test" if row["u"].endswith("7") else "train"} for row in ROWS[:200]]
+    halves = split(tmp_path / "out", rows, split="s")
+    assert halves[1] == {f"text {n}" for n in range(7, 200, 10)}
+    assert split(tmp_path / "out", rows) == halves
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_edited_text_stays_where_its_uid_was(tmp_path: Path, order: int):
+    """Where texts of both halves become one text, that is trained on, as one of them was."""
+    train, test = split(tmp_path / "out", ROWS[:200], uid="u")
+    one, other = (next(row["u"] for row in ROWS if row["t"] in half) for half in (train, test))
+    edited = [{**row, "t": "one text" if row["u"] in (one, other) else f"Text {row['u']}."} for row in ROWS[:200]]
+    again, tested = split(tmp_path / "out", edited[::order], uid="u")
+    assert tested == {f"Text {row['u']}." for row in ROWS[:200] if row["t"] in test and row["u"] != other}
+    assert "one text" in again and len(again) == len(train)
+
+
+def test_the_number_of_a_line_is_no_uid(tmp_path: Path):
+    split(tmp_path / "out", ROWS[:200])
+    others = [{"u": str(n + 1), "t": f"another {n}", "l": ["x"]} for n in range(200)]
+    assert split(tmp_path / "out", others, uid="u") == split(tmp_path / "new", others, uid="u")
+
+
+def test_texts_that_an_earlier_version_put_into_both_halves_are_trained_on(tmp_path: Path):
+    out = tmp_path / "out"
+    _, test = split(out, ROWS[:200], uid="u")
+    twice = sorted(test)[0]
+    with gzip.open(out / "trn.json.gz", "at") as file:
+        file.write(json.dumps({"uid": "w", "title": twice, "content": "", "target_ind": [], "target_rel": []}) + "\n")
+    assert split(out, ROWS, uid="u")[1] == test - {twice}
+
+
+def test_a_damaged_data_set_is_not_taken_for_one_without_texts(tmp_path: Path):
+    out = tmp_path / "out"
+    split(out, ROWS)
+    for bad in (b"no gzip", gzip.compress(b"no JSON"), gzip.compress(b'{"uid": "a"}\n')):
+        (out / "tst.json.gz").write_bytes(bad)
+        with pytest.raises(ContractError, match=rf"tst.json.gz is damaged.*\nhint: remove it.*: rm -r {out}"):
+            split(out, ROWS)
+    (out / "tst.json.gz").unlink()
+    with pytest.raises(ContractError, match=r"tst.json.gz is damaged"):
+        split(out, ROWS)
+
+
+def test_a_split_column_that_a_run_would_refuse_is_told(tmp_path: Path):
+    rows = [{**row, "s": "test" if n < 30 else "train"} for n, row in enumerate(ROWS[:210])]
+    file = write(tmp_path, "a.jsonl", rows)
+    summary = import_file(file, tmp_path / "out", text="t", labels="l", split="s")
+    assert summary["test_rows_with_a_text_of_train"] == 10
+    assert "by column 's' 10 of 30 test rows have a text that train has" in summary["split_reason"]
+
+
+def test_a_table_that_is_written_to_meanwhile_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    split(tmp_path / "a", ROWS)
+    before = (tmp_path / "a" / "trn.json.gz").read_bytes()
+    written = importing.write_json_lines
+
+    def late(path: Path, rows) -> int:
+        write(tmp_path, "a.jsonl", ROWS[1:])
+        return written(path, rows)
+
+    monkeypatch.setattr(importing, "write_json_lines", late)
+    with pytest.raises(ProjectError, match=r"a.jsonl has changed .*\nhint: run the same command again"):
+        split(tmp_path / "a", ROWS)
+    assert (tmp_path / "a" / "trn.json.gz").read_bytes() == before
