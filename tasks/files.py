@@ -31,6 +31,11 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def folder_digests(folder: Path) -> dict[str, str]:
+    """The sha256 of each file that lies in a folder itself, by its name."""
+    return {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.is_file()}
+
+
 @contextmanager
 def explained(doing: str, place: Path) -> Iterator[None]:
     """Turns what a disk refuses into one line with a remedy; other errors pass."""

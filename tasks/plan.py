@@ -1,20 +1,26 @@
 """From a run's configuration to the list of its steps."""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import ProjectError, UsageError
 from tasks import prepare, train
 from tasks.artifacts import digest_of
 from tasks.evaluate import evaluate_step
+from tasks.files import folder_digests
 from tasks.recipe import Recipe
 from tasks.sources import RawDataSet, describe
-from tasks.steps import Step
+from tasks.steps import Job, Step
 from xcmodels.methods.astra import AstraConfig
 from xcmodels.methods.ramen import RamenConfig
 from xcmodels.presets import Settings, flat, resolve
+from xcmodels.tokens import LEARNED, MINILM
 
+# Steps by kind, and the setting by which they may read a folder of the user's, a tokenizer's or a model's.
+_READ_FOLDERS = {"tokens": "prepare.tokenizer", "checkpoint": "encoder.source"}
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -81,10 +87,37 @@ def _reads_label_texts(settings: Settings) -> bool:
 
 
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
-    """Lay out a run; this digests the raw files. Raises UsageError as `settle` does."""
+    """Lay out a run; this digests what it reads: the raw files, and folders that settings name.
+
+    Raises UsageError as `settle` does.
+    """
     raw, settings = settle(data, method, preset, overrides)
     job = job_of(raw.name, method, preset)
+    preparation = prepare.steps(raw, settings.prepare, settings.seed)
+    training = train.steps(Recipe(method, preset, overrides))
     return Pipeline(raw, method, preset, settings,
-                    [replace(step, of=raw.name) for step in prepare.steps(raw, settings.prepare, settings.seed)],
-                    [replace(step, of=job) for step in train.steps(Recipe(method, preset, overrides))],
+                    [_reading(replace(step, of=raw.name), settings) for step in preparation],
+                    [_reading(replace(step, of=job), settings) for step in training],
                     replace(evaluate_step(settings.seed), of=job))
+
+
+def _reading(step: Step, settings: Settings) -> Step:
+    """Return a step whose key has the digests of the folder that it reads beside its inputs, where it reads one."""
+    setting = _READ_FOLDERS.get(step.kind)
+    folder = next((value for key, value in flat(settings).items() if setting and key.endswith(setting)), "")
+    if folder in ("", LEARNED, MINILM, "random") or not Path(folder).is_dir():
+        return step
+    found = folder_digests(Path(folder))
+    return replace(step, settings={**step.settings, "files": found},
+                   action=partial(_unchanged, step.action, Path(folder).absolute(), found))
+
+
+def _unchanged(action: Callable[[Job], None], folder: Path, digests: Mapping[str, str], job: Job) -> None:
+    """Make a step's result; ProjectError where the folder that it reads is another one before or after."""
+    before = folder_digests(folder) == digests
+    if before:
+        action(job)
+    if not before or folder_digests(folder) != digests:
+        shutil.rmtree(job.scratch, ignore_errors=True)    # it may hold a model that was begun with other files
+        raise ProjectError(f"{folder} has changed since the run began",
+                           hint="run the same command again when nothing writes to it any more")

@@ -1,4 +1,4 @@
-"""Raw files that are replaced or written to between their digest and the end of their reading: refused."""
+"""Files that are replaced or written to between their digest and the end of their reading: refused."""
 
 import gzip
 import os
@@ -9,12 +9,13 @@ import pytest
 from scipy import sparse
 
 from data_contracts.errors import ContractError, ProjectError
+from tasks import prepare
 from tasks.artifacts import Store
 from tasks.cluster import Workers
 from tasks.files import file_digest
 from tasks.plan import pipeline
 from tasks.sources import RawDataSet, describe, groups, hashed, read_table, read_tables, splits
-from tasks.steps import run
+from tasks.steps import Job, run, unwatched
 from tests.planted import QUICK, write_planted
 from tests.raw_folders import LABELS, TRAIN, add_anchors, rows, write_json
 
@@ -136,3 +137,45 @@ def test_groups_and_files_go_by_the_same_names(xc_json: Path):
     """A digest is found by the group that is read; one that is not found would be no check at all."""
     data = whole(xc_json)
     assert set(data.sha256) == set(data.files) <= set(groups(data))
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A folder of the user's that settings name; what is in it is not looked at here."""
+    (tmp_path / "models" / "more").mkdir(parents=True)
+    (tmp_path / "models" / "tokenizer.json").write_text("{}")
+    return tmp_path / "models"
+
+
+def test_a_folder_that_a_setting_names_is_in_the_keys_of_the_steps_that_read_it(xc_json: Path, models: Path):
+    """A model that is trained anew and saved in the same place is another one."""
+    def keys(**settings: str) -> dict[str, dict]:
+        return {step.name: step.about() for step in pipeline(xc_json, "ngame", "cpu-learned", settings).steps}
+
+    for setting, readers in (("prepare.tokenizer", {"tokenise"}), ("encoder.source", {"encoder round 0"})):
+        first = keys(**{setting: str(models)})
+        assert first == keys(**{setting: str(models)})
+        (models / "tokenizer.json").write_text(setting)
+        second = keys(**{setting: str(models)})
+        assert readers <= {name for name in first if first[name] != second[name]} <= {
+            name for name in first if name in readers or " round " in name}
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_folder_that_changes_before_or_while_it_is_read_is_refused(xc_json: Path, models: Path, tmp_path: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch, when: str):
+    made, scratch = [], tmp_path / "scratch"
+
+    def tokenise(config, anchors, job: Job) -> None:
+        made.append(config)
+        (models / "tokenizer.json").write_text("{ }")
+
+    monkeypatch.setattr(prepare, "tokenise", tokenise)
+    settings = {"prepare.tokenizer": str(models)}
+    (step,) = [each for each in pipeline(xc_json, "ngame", "cpu-learned", settings).prepare if each.kind == "tokens"]
+    if when == "before":
+        (models / "config.json").write_text("{}")
+    scratch.mkdir()
+    with pytest.raises(ProjectError, match=f"{models} has changed since the run began\nhint: run the same command"):
+        step.action(Job(tmp_path, {}, scratch, tmp_path, Workers(), print, unwatched))
+    assert len(made) == (when == "while") and not scratch.exists()
