@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xcmodels import ann, seeds
+from xcmodels import ann, seeds, trained
 from xcmodels.combine import NewLabels
 from xcmodels.corpus import Texts
 from xcmodels.retrieval import Retriever
@@ -85,6 +85,8 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     labels = Labels(retriever, edits)
     for part in ("encoder", "tokenizer"):
         shutil.copytree(folder / part, out / part)
+    if retriever.trained is not None:
+        shutil.copy(folder / trained.FILE, out)
     rows = np.array(sorted(labels.new), dtype=np.int64)
     scores, vectors = retriever.combine, {}
     if len(rows):

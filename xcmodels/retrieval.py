@@ -2,7 +2,7 @@
 
 A retriever is one folder without a pickle in it: `encoder/`, `tokenizer/`, `index/<name>/`, what the combination of
 scores needs beside the indexes, `examples/` of training texts, `label.*` texts, `removed.npy` (ids of labels that
-are predicted no more) and `retriever.json`. What is large is mapped on load.
+are predicted no more), `trained.npy` (`xcmodels.trained`) and `retriever.json`. What is large is mapped on load.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xcmodels import ann, combine
+from xcmodels import ann, combine, trained
 from xcmodels.batching import padded
 from xcmodels.corpus import Corpus, Ragged, Side, Texts
 from xcmodels.encoders import QUERY, Encoder, load_encoder, save_encoder
@@ -113,6 +113,7 @@ class Retriever:
         self.combine = combine.KINDS[self.facts["combine"]].load(folder, self.indexes)
         self.examples = Examples.load(folder / "examples")
         self.uids, self.titles = Texts.load(folder, "label.uid"), Texts.load(folder, "label.title")
+        self.trained = trained.load(folder)    # digests of the training texts; None where that is not known
 
     @classmethod
     def load(cls, folder: Path | str) -> "Retriever":
@@ -224,9 +225,10 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
     scores.save(out)
     save_examples(corpus, out / "examples")
     np.save(out / "removed.npy", ann.NOTHING)
+    np.save(out / trained.FILE, trained.trained_on(corpus))
     for part in ("label.uid", "label.title"):
         for half in ("offsets", "values"):
             shutil.copy(corpus.folder / f"{part}.{half}.npy", out)
     facts = {"format": FORMAT, "method": method, "data": corpus.name, "shortlist": shortlist,
-             "labels": corpus.n_labels, "indexes": list(indexes), "combine": scores.kind}
+             "labels": corpus.n_labels, "indexes": list(indexes), "combine": scores.kind, "trained": True}
     (out / "retriever.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
