@@ -9,7 +9,15 @@ import pytest
 import scipy.sparse as sp
 
 from tests import oracles
-from xcmodels.metrics import by_decile, drop_filtered, evaluate, judge, mean_interval, propensity
+from xcmodels.metrics import (
+    by_decile,
+    difference_errors,
+    drop_filtered,
+    evaluate,
+    judge,
+    mean_interval,
+    propensity,
+)
 
 
 def pairs(rows):
@@ -139,6 +147,46 @@ def test_interval_covers_the_mean_as_often_as_it_says():
     assert mean_interval(np.array([1.0])) == (0, 100) and mean_interval(np.ones(9)) == (100, 100)
     with pytest.raises(ValueError, match="at least one"):
         mean_interval(np.array([]))
+
+
+def test_errors_of_a_difference_agree_with_a_loop_over_queries():
+    predictions, truth, filters, frequencies = random_case(1)
+    other = random_case(2)[0]
+    weight = 1 / propensity(frequencies, 1000, 0.55, 1.5)
+    got = difference_errors([predictions, other], pairs(truth), pairs(filters), frequencies, weight)
+    left = [true - filtered for true, filtered in zip(truth, filters, strict=True)]
+    members = [{label for label, of in enumerate(decile_of(frequencies)) if of == number} for number in range(10)]
+    wanted = dict.fromkeys(("P/1", "PSP/5", "mean", *(f"decile/{number}" for number in range(1, 11))), 0.0)
+    judged = sum(map(bool, left))
+    attainable = sum(sum(sorted((weight[label] for label in true), reverse=True)[:5]) for true in left)
+    for new, old, true in zip(predictions.tolist(), other.tolist(), left, strict=True):
+        one = ((new[0] in true) - (old[0] in true)) / judged if true else 0
+        five = sum(((label in new[:5]) - (label in old[:5])) * weight[label] for label in true) / attainable
+        for name, difference in (("P/1", one), ("PSP/5", five), ("mean", (one + five) / 2)):
+            wanted[name] += difference**2
+        for number, labels in enumerate(members, start=1):
+            found = sum((label in new[:5]) - (label in old[:5]) for label in true & labels)
+            wanted[f"decile/{number}"] += (found / max(sum(len(each & labels) for each in left), 1)) ** 2
+    assert got == pytest.approx({name: 100 * math.sqrt(total) for name, total in wanted.items()})
+
+
+def decile_of(frequencies):
+    """The decile of each label: where the middle of its positives lies, the rarest first."""
+    order, out, before = sorted(range(len(frequencies)), key=lambda label: (frequencies[label], label)), {}, 0
+    for label in order:
+        out[label] = min(int(10 * (before + frequencies[label] / 2) / sum(frequencies)), 9)
+        before += frequencies[label]
+    return [out[label] for label in range(len(frequencies))]
+
+
+def test_the_error_of_p_at_1_is_that_of_mcnemars_test():
+    """Of 100 queries 9 are right in one alone, 4 in the other: (9 - 4)^2 / (9 + 4) = (5 / error)^2."""
+    truth = pairs([[0]] * 100)
+    ours = np.array([[0, 1, 2, 3, 4]] * 87 + [[0, 1, 2, 3, 4]] * 9 + [[1, 0, 2, 3, 4]] * 4)
+    theirs = np.array([[0, 1, 2, 3, 4]] * 87 + [[1, 0, 2, 3, 4]] * 9 + [[0, 1, 2, 3, 4]] * 4)
+    errors = difference_errors([ours, theirs], truth, None, np.ones(5), np.ones(5))
+    assert errors["P/1"] == pytest.approx(math.sqrt(13))
+    assert errors["PSP/5"] == errors["decile/1"] == 0, "all of both find the label among five"
 
 
 def test_hits_feed_the_interval():

@@ -6,6 +6,7 @@ no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDC
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,6 +138,38 @@ def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles ar
             f"recall/{k}": 100 * float(found[i] / max(positives[i], 1)),
         })  # fmt: skip
     return table
+
+
+def difference_errors(  # noqa: PLR0917 - the arguments of by_decile
+    predictions: Sequence[np.ndarray],
+    truth: Pairs,
+    filters: Pairs | None,
+    frequencies: np.ndarray,
+    inverse_propensity: np.ndarray,
+    k: int = 5,
+) -> dict[str, float]:
+    """Return the standard errors of what two predictions, of the same queries, differ by, in points.
+
+    Keys: "P/1", "PSP/<k>", "mean" of both, and "decile/1" to "decile/10" for the recall@k of each decile of labels.
+    Each metric is sum(gains) / sum(best attainable gains) over queries, with the same divisor for both predictions;
+    were they alike, a query's difference d would have mean 0, and the error is sqrt(sum d^2) / divisor. For P@1 a
+    difference of z errors is McNemar's test (1947): (b - c)^2 / (b + c) = z^2.
+    """
+    one, other = (judge(each[:, :_deepest(each, (k,))], truth, filters, len(inverse_propensity))
+                  for each in predictions)
+    _need_points(one)
+    best, rank = _best(one, inverse_propensity)
+    precise = (one.hits[:, 0].astype(np.float64) - other.hits[:, 0]) / len(one.rows)
+    gained = sum(sign * _gains(each, inverse_propensity, k)[1].sum(1) for sign, each in ((1, one), (-1, other)))
+    propense = gained / best[rank < k].sum()
+    decile = _deciles(np.asarray(frequencies))
+    found = np.zeros((len(one.rows), 10))
+    for sign, each in ((1, one), (-1, other)):
+        np.add.at(found, (np.nonzero(each.hits)[0], decile[each.labels[each.hits]]), sign)
+    recalled = found / np.maximum(np.bincount(decile[one.truth_labels], minlength=10), 1)
+    differences = {"P/1": precise, f"PSP/{k}": propense, "mean": (precise + propense) / 2,
+                   **{f"decile/{number + 1}": recalled[:, number] for number in range(10)}}
+    return {name: 100 * float(np.sqrt((each**2).sum())) for name, each in differences.items()}
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:
