@@ -205,7 +205,11 @@ def move(client: Client, name: str, version: str, why: str, *, how: str) -> None
 
 
 def listing(tracker: Tracker) -> list[dict[str, Any]]:
-    """Return every version of every model: name, version, aliases, metrics, moves of the alias to it, gates."""
+    """Return every version of every model: name, version, aliases, metrics, moves of the alias to it, gates.
+
+    test: the digest of the test set that the metrics were measured on. base: the version they were measured of, where
+    this is that one with edited labels, else "".
+    """
     if tracker.embedded and not (tracker.home / "mlflow.db").exists():
         return []
     with tracker.required() as client:
@@ -218,6 +222,7 @@ def listing(tracker: Tracker) -> list[dict[str, Any]]:
                     "name": model.name, "version": str(each.version),
                     "aliases": sorted(alias for alias, of in aliases.items() if str(of) == str(each.version)),
                     "digest": each.tags.get(DIGEST, ""), "metrics": dict(score_of(each).metrics),
+                    "test": each.tags.get(TEST, ""), "base": each.tags.get(BASE, ""),
                     "moves": json.loads(each.tags.get(PROMOTIONS, "[]")),
                     "gates": json.loads(each.tags.get(GATES, "{}"))})
         return sorted(rows, key=lambda row: (row["name"], int(row["version"])))

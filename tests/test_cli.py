@@ -97,6 +97,10 @@ def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, world, t
     code, _, err = cli("labels", "remove", "gone", "--dry-run", *home)
     assert code == 0 and "1 label would be removed from xc" in err
     assert world.aliases() == before and json.loads(cli("labels", "list", "--json", *home)[1])["edits"] == []
+    first, second = cli("models", *home)[1].splitlines()
+    assert first.startswith("xc/1    champion    P@1 60.00  PSP@5 50.00  20") and "refused" not in first
+    assert second == ("xc/2    challenger  P@1 50.00  PSP@5 50.00  refused: P@1 50.00 against 60.00 (-10.00), bound "
+                      "59.50")
     rows = json.loads(cli("models", "--json", *home)[1])
     assert [(row["version"], row["aliases"]) for row in rows] == [("1", ["champion"]), ("2", ["challenger"])]
 

@@ -163,6 +163,7 @@ def test_the_list_of_versions(world):
     assert (first["name"], first["version"], first["aliases"], first["moves"][0]["why"]) == (
         "xc", "1", ["champion"], "there was no champion")
     assert (second["aliases"], second["moves"], second["gates"]["promoted"]) == (["challenger"], [], False)
+    assert (first["test"], first["base"]) == ("test 1", "")
 
 
 def test_a_dry_run_moves_and_keeps_nothing(world):

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -15,19 +16,37 @@ Reason = Annotated[str, Parameter(help="Why: it is kept with the move, and has t
 
 
 def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
-    """List the versions of every model: alias, metrics, and when and why each became the champion."""
+    """List the versions of every model: alias, metrics, since when and why it is the champion, or which gate refused.
+
+    Metrics that are not to be compared with the champion's are marked.
+    """
     from tasks.promotion import listing
 
     rows = listing(_tracker(home, mlflow))
     if as_json:
         print(json.dumps(rows))
         return
+    tests = {row["name"]: row["test"] for row in rows if "champion" in row["aliases"]}
     for row in rows:
         aliases = ", ".join(row["aliases"])
         metrics = "  ".join(f"{key.replace('/', '@')} {row['metrics'][key]:.2f}" for key in ("P/1", "PSP/5")
                             if key in row["metrics"])
-        why = f"  {row['moves'][-1]['when'][:16]} {row['moves'][-1]['why']}" if row["moves"] else ""
-        print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{why}")
+        print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{_marked(row, tests)}{_why(row)}")
+
+
+def _marked(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
+    """Return what tells that a version's metrics are not to be compared with the champion's; tests: those of them."""
+    marks = [*([f"of version {row['base']}, before its labels were edited"] if row["base"] else []),
+             *(["on another test set than the champion's"] if tests.get(row["name"], row["test"]) != row["test"]
+               else [])]
+    return f" ({'; '.join(marks)})" if marks else ""
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    """Return since when and why a version was made the champion last, or why the gates did not."""
+    if row["moves"]:
+        return f"  {row['moves'][-1]['when'][:16]} {row['moves'][-1]['why']}"
+    return "" if row["gates"].get("promoted", True) else f"  refused: {row['gates']['reason']}"
 
 
 def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: Reason = "",
