@@ -5,6 +5,7 @@ from pathlib import Path
 from prefect import State, flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
 from prefect.states import Completed
 
 from flows.config import PrepareForm, RefreshForm, RetrainForm, RunConfig
@@ -43,7 +44,9 @@ def evaluate(config: RetrainForm) -> None:
         judged = champion_task.with_options(task_run_name=f"{config.subject} · champion")(asked, pack)
     rows = [{"metric": name.replace("/", "@"), "percent": round(judged.score.metrics[name], 2)}
             for name in ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5") if name in judged.score.metrics]
-    create_table_artifact(rows, key="champion", description=f"{judged.name} version {judged.version} on {config.data}")
+    said = f"{judged.name} version {judged.version} on {config.data}{'; ' if judged.note else ''}{judged.note}"
+    get_run_logger().info("%s: P@1 %.2f", said, judged.score.metrics["P/1"])
+    create_table_artifact(rows, key="champion", description=said)
 
 
 @flow(name="refresh", flow_run_name="{config.name} · labels", persist_result=False)

@@ -194,11 +194,13 @@ def turn(store: Store, patience: float, terminal: Terminal) -> Iterator[None]:
 
 
 def show(finished: Finished) -> None:
-    """Leave the outcome in Prefect's UI: the metrics beside the champion's, the contracts, and where the report is."""
-    before = finished.champion or {"version": "", "metrics": {}}
+    """Leave the outcome in Prefect's log and UI: metrics beside the champion's, contracts, where the report is."""
+    named = f"{finished.model} version {finished.version}" if finished.version else finished.model
+    get_run_logger().info("%s: %s", named, finished.verdict)
+    before = finished.champion or {"version": "", "gains": {}}
     rows = [{"metric": name.replace("/", "@"), "percent": round(value, 2),
-             **({f"champion v{before['version']}": round(before["metrics"][name], 2)}
-                if name in before["metrics"] else {})}
+             **({f"over champion v{before['version']}": round(before["gains"][name], 2)}
+                if name in before["gains"] else {})}
             for name, value in finished.metrics.items()
             if name.partition("/")[0] in ("P", "PSP", "nDCG", "PSnDCG", "recall") and name.count("/") == 1]
     create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tasks.artifacts import Artifact, Store, digest_of
-from tasks.challenge import on_shared_labels
+from tasks.challenge import Ground
 from tasks.code import commit
 from tasks.gates import Score
 from tasks.labels import with_edits
@@ -47,7 +47,7 @@ class Finished:
     mlflow: str
     unsent: list[str] = field(default_factory=list)       # what MLflow could not be told
     examples: list[dict[str, Any]] = field(default_factory=list)
-    champion: dict[str, Any] | None = None                # "version" and "metrics" of the one there was before
+    champion: dict[str, Any] | None = None                # of the one there was before, as `Decision` has it
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as plain data."""
@@ -113,7 +113,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     measured = _read(evaluation / "metrics.json")
     kept = _registered(session, corpus, done, evaluation) if register_it else None
     facts = _facts(session, corpus, kept, done, datetime.now(UTC).date().isoformat())
-    said = verdict(measured, facts) if kept else "evaluated, not registered"
+    said = verdict(facts) if kept else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
     if rebuild or not report.exists() or (kept and not kept.reused):
         _report(session, corpus, evaluation, facts, report)
@@ -138,20 +138,14 @@ class Kept(Decision):
 def _registered(session: Session, corpus: Corpus, done: Mapping[str, Artifact], evaluation: Path) -> Kept:
     """Make the retriever a version, and the champion where the gates hold."""
     tracker, pipeline, retriever = session.tracker, session.pipeline, done["build retriever"]
-    folder = session.store.open(retriever)
-
-    def remeasure(champion: Path) -> tuple[Score, Score]:
-        session.say("    the champion was measured on other data: both are scored on the labels that they share")
-        ours, theirs = on_shared_labels([Retriever.load(folder), Retriever.load(champion)], corpus)
-        return ours, theirs
-
     made = register(
-        tracker, tracker.run_id or "", session.name, retriever_dir=folder, retriever_digest=retriever.digest,
+        tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),
+        retriever_digest=retriever.digest,
         score=Score(_read(evaluation / "metrics.json"), _read(evaluation / "deciles.json")),
         test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
                EXAMPLES: json.dumps([title[:EXAMPLE] for title, _ in _test_texts(corpus)])})
-    decision = contest(tracker, session.name, made.version, remeasure,
+    decision = contest(tracker, session.name, made.version, Ground(session.store, done["pack"], session.say),
                        edited=lambda: with_edits(session.store, tracker, session.name, made.version))
     return Kept(**vars(decision), version=made.version, reused=made.reused)
 
@@ -178,7 +172,8 @@ def _facts(session: Session, corpus: Corpus, kept: Kept | None, done: Mapping[st
         settings=flat(pipeline.settings), changed=pipeline.changed(), curves=curves, mined=mined,
         champion=kept.champion if kept and not reigns else None,
         promoted=kept is not None and (kept.promoted or reigns), reigns=reigns,
-        reason=kept.reason if kept else "not registered", seconds=seconds, date=date, gates=kept.gates if kept else (),
+        reason=kept.reason if kept else "not registered", note=kept.note if kept else "",
+        seconds=seconds, date=date, gates=kept.gates if kept else (),
         contract=_read(store.open(done["check tables"]) / "contract.json"))
 
 

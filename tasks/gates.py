@@ -5,20 +5,23 @@ Pure decisions over measurements, so that who reads a refusal can see each numbe
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-SIGMA = 2.0        # standard errors that the fall of a decile has to exceed
+SIGMA = 2.0        # standard errors that a fall has to exceed before it counts
 FAST = 20.0        # milliseconds: an answer within them is fast enough whatever the champion does
 
 
 @dataclass(frozen=True)
 class Gates:
-    """How much worse than the champion a version may be; in points of percent, but the latency."""
+    """How much worse than the champion a version may be; in points of percent, but the latency.
+
+    A fall of a metric is refused that exceeds both its margin and SIGMA standard errors: chance explains a smaller one.
+    """
 
     precision: float = 0.5     # of P@1
     propensity: float = 0.5    # of PSP@5
-    decile: float = 5.0        # of the recall@5 of a tenth of the labels, where chance does not explain it
+    decile: float = 5.0        # of the recall@5 of a tenth of the labels
     index: float = 90.0        # recall of each index against exact search, at least; also of a first version
     latency: float = 2.0       # times the champion's milliseconds for one text, once it takes more than 20
 
@@ -36,63 +39,111 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """What a version and the champion reached on the same test queries, in this order.
+
+    errors: standard errors of the differences, as `metrics.difference_errors` names them. left_out: how many of
+    `queries` were left out, as one of the two was trained on them. known: of each, whether that is known.
+    """
+
+    scores: Sequence[Score]
+    queries: int = 0
+    left_out: int = 0
+    known: Sequence[bool] = (True, True)
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+    def note(self, *names: str) -> str:
+        """Return what has to be said beside the figures; names: what the versions are called."""
+        unknown = [name for name, known in zip(names, self.known, strict=True) if not known]
+        return "; ".join([
+            *([f"{self.left_out:,} of {self.queries:,} test queries are left out: {' or '.join(names)} was trained on "
+               "them"] if self.left_out else []),
+            *([f"what {' and '.join(unknown)} was trained on is not known, it may hold test queries"]
+              if unknown else [])])
+
+
+class Incomparable(ValueError):
+    """Versions that no test query can compare."""
+
+
+@dataclass(frozen=True)
 class Gate:
-    """One gate: what was measured of both, the bound for the new one, and whether it holds."""
+    """One gate: what was measured of both, the bound for the new one, whether it holds, and the difference's error."""
 
     name: str
     ours: float
     theirs: float | None
     bound: float
     holds: bool
+    error: float | None = None    # standard error of ours - theirs, where there is one
 
     def __str__(self) -> str:
-        theirs = "" if self.theirs is None else f" against {self.theirs:.2f} ({self.ours - self.theirs:+.2f})"
+        error = f", standard error {self.error:.2f}" if self.error and math.isfinite(self.error) else ""
+        theirs = "" if self.theirs is None else f" against {self.theirs:.2f} ({self.ours - self.theirs:+.2f}{error})"
         return f"{self.name} {self.ours:.2f}{theirs}{'' if self.holds else f', bound {self.bound:.2f}'}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the gate as plain data, finite numbers only."""
         return {"gate": self.name, "holds": self.holds, **{
             key: round(value, 4) if value is not None and math.isfinite(value) else None
-            for key, value in (("ours", self.ours), ("theirs", self.theirs), ("bound", self.bound))}}
+            for key, value in (("ours", self.ours), ("theirs", self.theirs), ("bound", self.bound),
+                               ("error", self.error))}}
 
 
-def weigh(ours: Score, theirs: Score | None, gates: Gates = GATES) -> list[Gate]:
+def weigh(ours: Score, theirs: Score | None, gates: Gates = GATES,
+          errors: Mapping[str, float] | None = None) -> list[Gate]:
     """Return every gate, in the order in which they are told; theirs: None where there is no champion to compare with.
 
-    A number that is missing or is no number does not hold, unless the champion's is none either.
+    errors: standard errors of the differences, as `metrics.difference_errors` returns them; where they are not known,
+    those of two samples drawn apart, which are larger. A number that is missing or is no number does not hold, unless
+    the champion's is none either.
     """
     weighed = [Gate(f"index {name.split('/')[1]!r} recall", value, None, gates.index, value >= gates.index)
                for name, value in ours.metrics.items() if name.startswith("index/")]
     if theirs is None:
         return weighed
-    return [*_metrics(ours.metrics, theirs.metrics, gates), *_deciles(ours, theirs, gates), *weighed,
-            *_latency(ours, theirs, gates)]
+    return [*_metrics(ours.metrics, theirs.metrics, gates, errors or {}), *_deciles(ours, theirs, gates, errors or {}),
+            *weighed, *_latency(ours, theirs, gates)]
 
 
-def _metrics(ours: Mapping[str, float], theirs: Mapping[str, float], gates: Gates) -> Iterator[Gate]:
+def _metrics(ours: Mapping[str, float], theirs: Mapping[str, float], gates: Gates,
+             errors: Mapping[str, float]) -> Iterator[Gate]:
     """Neither metric falls by more than its margin, and not both fall: a version worse in each should not serve."""
-    as_good = []
+    points, as_good = theirs.get("points", 0.0), []
     for key, margin in (("P/1", gates.precision), ("PSP/5", gates.propensity)):
         new, old = ours.get(key, math.nan), theirs.get(key, math.nan)
-        holds = new >= old - margin or (math.isnan(old) and not math.isnan(new))
+        gate = _fall(key.replace("/", "@"), new, old, margin, errors.get(key, _error_apart(old, points)))
         as_good.append(not new < old)
-        yield Gate(key.replace("/", "@"), new, old, old - margin, holds)
+        yield replace(gate, holds=gate.holds or (math.isnan(old) and not math.isnan(new)))
     if not any(as_good):
         new, old = (sum(of.get(key, math.nan) for key in ("P/1", "PSP/5")) / 2 for of in (ours, theirs))
-        yield Gate("mean of P@1 and PSP@5, each below the champion's,", new, old, old, False)
+        yield _fall("mean of P@1 and PSP@5, each below the champion's,", new, old, 0.0,
+                    errors.get("mean", _error_apart(old, points)))
 
 
-def _deciles(ours: Score, theirs: Score, gates: Gates) -> Iterator[Gate]:
-    """No decile of labels loses more of its recall than the margin, and than chance would."""
+def _deciles(ours: Score, theirs: Score, gates: Gates, errors: Mapping[str, float]) -> Iterator[Gate]:
+    """No decile of labels loses more of its recall than the margin."""
     for new, old in zip(ours.deciles, theirs.deciles, strict=False):
         if not new["positives"] or not old["positives"]:
             continue
         key = next(key for key in old if key.startswith("recall/"))
-        share = old[key] / 100
-        chance = 100 * SIGMA * math.sqrt(2 * share * (1 - share) / old["positives"])
-        bound = old[key] - max(gates.decile, chance)
-        yield Gate(f"{key.replace('/', '@')} of decile {old['decile']:.0f}", new[key], old[key], bound,
-                   new[key] >= bound)
+        error = errors.get(f"decile/{old['decile']:.0f}", _error_apart(old[key], old["positives"]))
+        yield _fall(f"{key.replace('/', '@')} of decile {old['decile']:.0f}", new[key], old[key], gates.decile, error)
+
+
+def _fall(name: str, new: float, old: float, margin: float, error: float) -> Gate:
+    """Return the gate of a number that may fall by its margin, or by as much as chance explains."""
+    bound = old - max(margin, SIGMA * error)
+    return Gate(name, new, old, bound, new >= bound, error)
+
+
+def _error_apart(percent: float, count: float) -> float:
+    """Return the standard error of the difference of two shares near `percent`, each of a sample of `count`.
+
+    0 where there is no count: then nothing is allowed to chance.
+    """
+    share = min(max(percent / 100, 0.0), 1.0)
+    return 100 * math.sqrt(2 * share * (1 - share) / count) if count else 0.0
 
 
 def _latency(ours: Score, theirs: Score, gates: Gates) -> Iterator[Gate]:

@@ -9,18 +9,19 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import GateRefused, ProjectError, UsageError
-from tasks.gates import Gate, Score, weigh
+from tasks.gates import Comparison, Gate, Incomparable, Score, weigh
 from tasks.mlflow_client import Client
 from tasks.mlflow_run import user_name
 from tasks.registry import BASE, CHAMPION, DECILES, DIGEST, GATES, METRICS, PROMOTIONS, TEST, Version, champion_of
-from tasks.resolve import resolve
+from tasks.resolve import Resolved, resolve
 from tasks.tracking import Tracker
 
-Remeasure = Callable[[Path], tuple[Score, Score]]    # the champion's folder -> (ours, theirs) on the same ground
+Ground = Callable[[Resolved, Resolved], Comparison]    # of a version and the champion, on the same test queries
 _log = logging.getLogger(__name__)
 
 
@@ -28,69 +29,102 @@ _log = logging.getLogger(__name__)
 class Decision:
     """What became of a version at the gates.
 
-    champion: {"version", "metrics", "deciles"} of the one there was before, measured on the same test queries; empty
-    where that is not known.
+    champion: of the one there was before, "version", "metrics" and "deciles", and "gains", how much higher the
+    version's metrics are, all measured on the same test queries; empty where that is not known. note: what has to be
+    said beside these figures. became: the version that took the champion's place, this one or this one with the labels
+    that were edited meanwhile.
     """
 
     promoted: bool
     reason: str
     gates: list[Gate] = field(default_factory=list)
     champion: dict[str, Any] | None = None
+    note: str = ""
+    became: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.note}" if self.note else self.reason
 
 
-def contest(tracker: Tracker, name: str, version: str, remeasure: Remeasure | None = None, *,
+def contest(tracker: Tracker, name: str, version: str, ground: Ground | None = None, *,
             dry_run: bool = False, edited: Callable[[], str] | None = None) -> Decision:
     """Let a version pass the gates against the champion; it becomes the champion where all of them hold.
 
-    remeasure: scores both on the same ground where they were measured on different ones. edited: gives the version
-    that takes its place as the champion, the same with the labels that were edited meanwhile.
+    ground: compares both; without one, they are compared by what was measured of each, if on the same test set.
+    edited: gives the version that takes its place as the champion, the same with the labels that were edited meanwhile.
     """
     with tracker.required() as client:
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
-        if champion is not None and version in (str(champion.version), champion.tags.get(BASE)):
+        if champion is not None and _trained(champion) == _trained(ours):
             own = {**_named(champion, score_of(champion)), "version": version}
             return Decision(False, "it is the champion already", champion=own)
-        decision = _judged(tracker, name, ours, champion, remeasure)
+        decision = _judged(tracker, ours, champion, ground)
         if not dry_run:
-            told = {"promoted": decision.promoted, "reason": decision.reason,
+            told = {"promoted": decision.promoted, "reason": str(decision),
                     "gates": [gate.to_json() for gate in decision.gates]}
             client.set_model_version_tag(name, version, GATES, json.dumps(told))
             if decision.promoted:
-                move(client, name, edited() if edited else version, decision.reason, how="gates")
+                decision = replace(decision, became=edited() if edited else version)
+                move(client, name, str(decision.became), str(decision), how="gates")
         return decision
 
 
-def _judged(tracker: Tracker, name: str, ours: Version, champion: Version | None,
-            remeasure: Remeasure | None) -> Decision:
-    score, theirs = score_of(ours), None
-    if champion is not None:
-        named, folder = f"champion v{champion.version}", None
-        try:
-            folder = resolve(tracker, f"{name}/{champion.version}").folder
-        except ProjectError as error:
-            _log.warning("%s of %s cannot be opened: %s", named, name, error.what)
-        if champion.tags.get(TEST) == ours.tags.get(TEST):
-            theirs = score_of(champion)
-        elif remeasure is None or folder is None:
-            why = "its files cannot be opened" if folder is None else "it was measured on another test set"
-            return Decision(False, f"it cannot be compared with {named}: {why}", champion=_named(champion, None))
+def _judged(tracker: Tracker, ours: Version, champion: Version | None, ground: Ground | None) -> Decision:
+    if champion is None:
+        return _weighed(Comparison([score_of(ours)]), None, "there was no champion")
+    try:
+        found = resolve(tracker, f"{champion.name}/{champion.version}")
+    except ProjectError as error:
+        _log.warning("champion v%s of %s cannot be opened: %s", champion.version, champion.name, error.what)
+        found = None
+    own = resolve(tracker, f"{ours.name}/{ours.version}") if found else None
+    try:
+        if ground and own and found:
+            compared, note = _measured(ours, champion, partial(ground, own, found))
         else:
-            try:
-                score, theirs = remeasure(folder)
-            except ValueError as error:
-                return Decision(False, f"it cannot be compared with {named}: {error}", champion=_named(champion, None))
-            score = replace(score, metrics={**_indexes(ours), **score.metrics})
-        if folder is not None:
-            score, theirs = _timed((score, resolve(tracker, f"{name}/{ours.version}").folder), (theirs, folder))
-    gates = weigh(score, theirs)
+            compared, note = _recorded(ours, champion, "no test set is prepared here (xc prepare --data DIR)" if found
+                                       else "its files cannot be opened")
+    except Incomparable as error:
+        return Decision(False, f"it cannot be compared with champion v{champion.version}: {error}",
+                        champion=_named(champion))
+    score, theirs = compared.scores
+    score = replace(score, metrics={**_indexes(ours), **score.metrics})
+    if own and found:
+        score, theirs = _timed((score, own.folder), (theirs, found.folder))
+    return replace(_weighed(replace(compared, scores=[score, theirs]), champion), note=note)
+
+
+def _measured(ours: Version, champion: Version, measure: Callable[[], Comparison]) -> tuple[Comparison, str]:
+    """Return what both reach on the same test queries, measured now, and what has to be said beside it."""
+    try:
+        compared = measure()
+    except Incomparable:
+        raise
+    except ValueError as error:    # a champion of a format that is no longer read
+        _log.warning("v%s and v%s are not measured again: %s", ours.version, champion.version, error)
+        return _recorded(ours, champion, str(error))
+    return compared, compared.note(f"v{ours.version}", f"v{champion.version}")
+
+
+def _recorded(ours: Version, champion: Version, why: str) -> tuple[Comparison, str]:
+    """Return what was measured of both before; why: they are not measured now."""
+    if champion.tags.get(TEST) != ours.tags.get(TEST):
+        raise Incomparable(f"it was measured on another test set, and {why}")
+    edited = [f"v{each.version} is compared by what v{each.tags[BASE]} reached, before its labels were edited"
+              for each in (ours, champion) if BASE in each.tags]
+    return Comparison([score_of(ours), score_of(champion)]), "; ".join(edited)
+
+
+def _weighed(compared: Comparison, champion: Version | None, reason: str = "") -> Decision:
+    """Return what the gates say of a version and the champion; reason: why it is promoted where there is none."""
+    score, theirs = compared.scores[0], compared.scores[1] if champion else None
+    gates = weigh(score, theirs, errors=compared.errors)
     broken = [gate for gate in gates if not gate.holds]
     if broken:
         reason = "; ".join(map(str, broken[:3]))
-    elif champion is None:
-        reason = "there was no champion"
-    else:
-        reason = f"{gates[0]} of {named}; {len(gates)} gates hold"
-    return Decision(not broken, reason, gates, champion and _named(champion, theirs))
+    elif champion is not None:
+        reason = f"{gates[0]} of champion v{champion.version}; {len(gates)} gates hold"
+    return Decision(not broken, reason, gates, champion and _named(champion, theirs, score))
 
 
 def _timed(*judged: tuple[Score, Path]) -> list[Score]:
@@ -116,27 +150,40 @@ def _indexes(version: Version) -> dict[str, float]:
     return {key: value for key, value in score_of(version).metrics.items() if key.startswith("index/")}
 
 
-def _named(champion: Version, score: Score | None) -> dict[str, Any]:
-    return {"version": str(champion.version), "metrics": dict(score.metrics) if score else {},
+def _named(champion: Version, score: Score | None = None, ours: Score | None = None) -> dict[str, Any]:
+    """Return the champion as `Decision` has it; ours: of the version that it is compared with."""
+    metrics = dict(score.metrics) if score else {}
+    gains = {key: ours.metrics[key] - value for key, value in metrics.items() if key in ours.metrics} if ours else {}
+    return {"version": str(champion.version), "metrics": metrics, "gains": gains,
             "deciles": [dict(row) for row in score.deciles] if score else []}
 
 
-def promote(tracker: Tracker, name: str, version: str, reason: str, *, force: bool = False,
-            dry_run: bool = False) -> Decision:
+def _trained(version: Version) -> str:
+    """Return the version that was trained, of one whose labels may have been edited since."""
+    return str(version.tags.get(BASE, version.version))
+
+
+def promote(tracker: Tracker, name: str, version: str, reason: str, *, ground: Ground | None = None,
+            edited: Callable[[], str] | None = None, force: bool = False, dry_run: bool = False) -> Decision:
     """Make a version the champion because a person says so; the gates are asked unless `force`.
 
-    Raises GateRefused, which names the gate, and UsageError where it is the champion already.
+    ground, edited: as `contest` takes them. Raises GateRefused, which names the gate, and UsageError where it is the
+    champion already.
     """
-    decision = Decision(True, reason) if force else contest(tracker, name, version, dry_run=True)
     with tracker.required() as client:
-        champion = champion_of(client, name)
-        if champion is not None and str(champion.version) == version:
-            raise UsageError(f"{name}/{version} is the champion already")
+        ours, champion = client.get_model_version(name, version), champion_of(client, name)
+        if champion is not None and _trained(champion) == _trained(ours):
+            if str(champion.version) == version:
+                raise UsageError(f"{name}/{version} is the champion already")
+            raise UsageError(f"{name}/{version} is the champion already, as {name}/{champion.version}: its labels were "
+                             "edited", hint="xc labels list shows the edits; one is undone by its opposite")
+        decision = Decision(True, reason) if force else contest(tracker, name, version, ground, dry_run=True)
         if not decision.promoted:
-            raise GateRefused(f"{name}/{version} does not pass the gates: {decision.reason}",
+            raise GateRefused(f"{name}/{version} does not pass the gates: {decision}",
                               hint=f"xc promote {name}/{version} --force --reason '...' overrules them")
         if not dry_run:
-            move(client, name, version, f"{reason} ({decision.reason})" if not force else reason,
+            decision = replace(decision, became=edited() if edited else version)
+            move(client, name, str(decision.became), reason if force else f"{reason} ({decision})",
                  how="forced" if force else "promoted")
     return decision
 

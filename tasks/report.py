@@ -50,7 +50,7 @@ class ReportFacts:
     settings: dict[str, Any]               # flat
     changed: dict[str, Any]                # the settings that differ from the preset
     curves: dict[str, list[dict[str, float]]]  # stage -> {"epoch", "loss", ...} an epoch
-    champion: dict[str, Any] | None        # {"version", "metrics", "deciles"} of the champion before this run
+    champion: dict[str, Any] | None        # of the champion before this run, as `promotion.Decision` has it
     promoted: bool
     reason: str                            # why it was not promoted
     seconds: dict[str, float]              # step -> seconds
@@ -59,6 +59,7 @@ class ReportFacts:
     gates: Sequence[Gate] = ()
     contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}
     reigns: bool = False                   # it was the champion before the run
+    note: str = ""                         # to be said beside what compares it with the champion
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class Report:
         environment.filters.update(clean=clean, count=counted, span=span)
         corpus, found, facts = self.corpus, self.found, self.facts
         return environment.get_template("report.html").render(
-            facts=facts, verdict=verdict(found.measured, facts), numbers=_numbers(found, facts),
+            facts=facts, verdict=verdict(facts), numbers=_numbers(found, facts),
             points=len(found.judged.rows), left_out=found.judged.left_out, **self.charts, stages=len(facts.curves),
             labels=_labels(corpus, found), extremes=_extremes(corpus, found), copies=_copies(corpus),
             settings=_settings(facts), rows=ROWS,
@@ -120,20 +121,18 @@ class Report:
         return {chart.name: chart.svg for charts in self.charts.values() for chart in charts}
 
 
-def verdict(measured: Mapping[str, float], facts: ReportFacts) -> str:
-    """Return one sentence: how P@1 compares with the champion's, and whether the model was promoted.
-
-    measured: as `metrics.evaluate` returns it; the champion's metrics have the same keys.
-    """
+def verdict(facts: ReportFacts) -> str:
+    """Return one sentence: how P@1 compares with the champion's, and whether the model was promoted."""
     decision = "promoted" if facts.promoted else f"not promoted: {clean(facts.reason) or 'no reason given'}"
+    decision += f"; {clean(facts.note)}" if facts.note else ""
     if facts.reigns:
         return "it is the champion already"
     if facts.champion is None:
         return "first model: now champion" if facts.promoted else f"first model; {decision}"
     champion = "champion " + version_name(facts.champion["version"])
-    if "P/1" not in facts.champion["metrics"]:
-        return f"{champion} has no P@1 to compare with; {decision}"
-    return f"{signed(measured['P/1'] - facts.champion['metrics']['P/1'])} P@1 over {champion}; {decision}"
+    if "P/1" not in facts.champion["gains"]:
+        return f"{champion} has no P@1 to compare with; {decision}" if facts.promoted else decision
+    return f"{signed(facts.champion['gains']['P/1'])} P@1 over {champion}; {decision}"
 
 
 def intervals(found: Found) -> dict[str, tuple[float, float]]:
@@ -179,13 +178,13 @@ def _charts(corpus: Corpus, found: Found, facts: ReportFacts) -> dict[str, list[
 def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
     """Return the six numbers with their intervals and the champion's."""
     bounds = intervals(found)
-    before = facts.champion["metrics"] if facts.champion else {}
+    gains = facts.champion["gains"] if facts.champion else {}
     out = []
     for name in NUMBERS:
         value = found.measured[name]
         low, high = bounds.get(name, (value, value))
-        note = f"{signed(value - before[name])} over the champion" if name in before else ""
-        if note and low < before[name] < high:
+        note = f"{signed(gains[name])} over the champion" if name in gains else ""
+        if note and low < value - gains[name] < high:
             note += ", within the interval"
         out.append({"name": name.replace("/", "@"), "value": f"{value:.1f}", "champion": note,
                     "interval": f"{low:.1f} to {high:.1f}" if name in bounds else "no interval: 10 predictions kept"})

@@ -1,5 +1,7 @@
 """Two retrievers on shared labels, against a loop over texts and uids; and how long one takes."""
 
+import json
+import os
 import shutil
 import time
 
@@ -8,18 +10,23 @@ import pytest
 
 from data_contracts.errors import UsageError
 from tasks.artifacts import Artifact, digest_of
-from tasks.challenge import latencies, on_shared_labels
+from tasks.challenge import compare, latencies, newest_ground, trained_texts
 from tasks.champion import evaluate_champion
-from tasks.gates import Score
+from tasks.gates import Incomparable, Score
+from tasks.label_files import Row
+from tasks.labels import edit_labels, refresh
 from tasks.promotion import contest
 from tasks.register import register
+from tasks.resolve import resolve
 from tests import tiny
 from tests.toy import toy_corpus
 from xcmodels import ann
 from xcmodels.combine import InnerProduct
 from xcmodels.corpus import Corpus, Ragged, Texts
+from xcmodels.editing import REMOVE, Edit, edit_retriever
 from xcmodels.encoders import QUERY, build_encoder, encode_all
 from xcmodels.retrieval import Proposer, Retriever, save_retriever
+from xcmodels.trained import FILE, digests, trained_on
 from xcmodels.trunks import EncoderConfig
 
 
@@ -41,12 +48,21 @@ def retriever(corpus, folder, labels, seed=0) -> Retriever:
     return Retriever.load(folder)
 
 
-def expected(corpus, one, shared, ks=(1, 5)):
-    """P@k and recall@k over the queries that have a shared label, by a loop."""
+def trained_on_tests(corpus, n) -> Corpus:
+    """The corpus with its first n test queries as the training queries that have a label, as of an older import."""
+    other = Corpus(corpus.folder)
+    truth = corpus.positives["test"]
+    other.sides["train"], other.facts["train"] = corpus.sides["test"], len(corpus.sides["test"])
+    other.positives["train"] = Ragged(np.minimum(truth.offsets, truth.offsets[n]), truth.values[:truth.offsets[n]])
+    return other
+
+
+def expected(corpus, one, shared, ks=(1, 5), first=0):
+    """P@k over the queries from `first` on that have a shared label, by a loop."""
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
     uids = list(Texts.load(corpus.folder, "label.uid"))
     hits = {k: [] for k in ks}
-    for row in range(len(titles)):
+    for row in range(first, len(titles)):
         banned = {uids[label] for label in corpus.filters["test"][row]}
         true = {uids[label] for label in corpus.positives["test"][row]} & shared - banned
         if not true:
@@ -63,7 +79,10 @@ def test_as_a_loop_over_texts_has_it(corpus, tmp_path):
     old = retriever(corpus, tmp_path / "old", list(range(n - 1, 9, -1)), seed=1)    # reversed, without the first ten
     new = retriever(corpus, tmp_path / "new", list(range(n - 5)))                   # without the last five
     uids = list(Texts.load(corpus.folder, "label.uid"))
-    scores = on_shared_labels([new, old], corpus)
+    found = compare([new, old], corpus, [new.trained, old.trained])
+    scores = found.scores
+    assert (found.queries, found.left_out, found.known, found.note("v2", "v1")) == (150, 0, [True, True], "")
+    assert set(found.errors) == {"P/1", "PSP/5", "mean", *(f"decile/{number}" for number in range(1, 11))}
     for one, score in zip((new, old), scores, strict=True):
         for key, value in expected(corpus, one, set(uids[10:n - 5])).items():
             assert score.metrics[key] == pytest.approx(value)
@@ -73,7 +92,7 @@ def test_as_a_loop_over_texts_has_it(corpus, tmp_path):
 
 def test_alone_it_is_the_evaluation(corpus, tmp_path):
     one = retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))
-    [score] = on_shared_labels([one], corpus)
+    [score] = compare([one], corpus, [None]).scores
     wanted = expected(corpus, one, set(Texts.load(corpus.folder, "label.uid")))
     assert {key: score.metrics[key] for key in wanted} == pytest.approx(wanted)
 
@@ -82,8 +101,47 @@ def test_nothing_shared_cannot_be_compared(corpus, tmp_path):
     half = corpus.n_labels // 2
     one = retriever(corpus, tmp_path / "one", list(range(half)))
     two = retriever(corpus, tmp_path / "two", list(range(half, corpus.n_labels)))
-    with pytest.raises(ValueError, match="no row has a true label"):
-        on_shared_labels([one, two], corpus)
+    with pytest.raises(Incomparable, match=r"no test query has a label that they share$"):
+        compare([one, two], corpus, [None, None])
+
+
+def test_queries_that_one_was_trained_on_are_left_out_and_counted(corpus, tmp_path):
+    """The split moved: what an older version learned is in the test set now."""
+    labels = list(range(corpus.n_labels))
+    old = retriever(trained_on_tests(corpus, 50), tmp_path / "old", labels, seed=1)
+    new = retriever(corpus, tmp_path / "new", labels)
+    assert (len(old.trained), len(new.trained)) == (50, 600)
+    found = compare([new, old], corpus, [new.trained, old.trained])
+    assert found.note("v2", "v1") == "50 of 150 test queries are left out: v2 or v1 was trained on them"
+    for one, score in zip((new, old), found.scores, strict=True):
+        wanted = expected(corpus, one, set(Texts.load(corpus.folder, "label.uid")), first=50)
+        assert {key: score.metrics[key] for key in wanted} == pytest.approx(wanted)
+    untold = compare([new, old], corpus, [new.trained, None])
+    assert untold.left_out == 0 and untold.scores[1].metrics["points"] > 100
+    assert untold.note("v2", "v1") == "what v1 was trained on is not known, it may hold test queries"
+    every = retriever(trained_on_tests(corpus, 150), tmp_path / "every", labels)
+    with pytest.raises(Incomparable, match="share, 150 of 150 being left out as trained on"):
+        compare([new, every], corpus, [new.trained, every.trained])
+
+
+def test_a_text_is_known_again_by_what_is_read_of_it(corpus):
+    """Whatever its case and where its title ends; and by no other tokens."""
+    tokenizer = corpus.tokenizer()
+    texts = digests(tokenizer(["l1w0 l2w1", "L1W0", "l2w1 l1w0", "l1w0", ""], ["", "l2w1", "", "", ""]))
+    assert texts[0] == texts[1] and len(set(texts.tolist())) == 4
+    row = int(np.flatnonzero(corpus.positives["train"].lengths)[0])
+    title, content = (Texts.load(corpus.folder, f"train.{part}")[row] for part in ("title", "content"))
+    assert np.isin(digests(tokenizer([title.upper()], [content])), trained_on(corpus)).all()
+
+
+def test_labels_that_one_has_removed_are_not_asked_of_either(corpus, tmp_path):
+    new = retriever(corpus, tmp_path / "new", list(range(corpus.n_labels)))
+    edit_retriever(tmp_path / "new", [Edit(REMOVE, new.uids[label]) for label in range(5)], tmp_path / "edited")
+    edited = Retriever.load(tmp_path / "edited")
+    assert np.array_equal(edited.trained, new.trained)
+    for score in compare([new, edited], corpus, [None, None]).scores:
+        wanted = expected(corpus, new, set(list(Texts.load(corpus.folder, "label.uid"))[5:]))
+        assert {key: score.metrics[key] for key in wanted} == pytest.approx(wanted)
 
 
 def test_the_slower_of_two_is_told(corpus, tmp_path, monkeypatch):
@@ -103,30 +161,104 @@ def test_a_corpus_without_filters(corpus, tmp_path):
     n = len(corpus.sides["test"])
     bare = Corpus(corpus.folder)
     bare.filters["test"] = Ragged(np.zeros(n + 1, np.int64), np.empty(0, np.int32))
-    [score] = on_shared_labels([retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))], bare)
+    [score] = compare([retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))], bare, [None]).scores
     assert score.metrics["points"] == n
 
 
-def test_the_champion_on_the_newest_data_is_a_run_of_its_own(corpus, tmp_path):
-    world, made = tiny.World(tmp_path / "home"), {}
+@pytest.fixture
+def world(corpus, tmp_path):
+    return tiny.World(tmp_path / "home")
 
+
+def packed(world, corpus, name="toy", **about):
+    """Publish the corpus as the step that packs it would; -> its artifact."""
+    about = {"step": "pack", "settings": {"facts": {"name": name}, **about}, "code": {}}
+    return world.store.publish(digest_of(about), "corpus", {}, lambda out: shutil.copytree(
+        corpus.folder, out, dirs_exist_ok=True), about)
+
+
+def entered(world, corpus, folder, pack, seed=0, *, forget=False, **more) -> str:
+    """Register a retriever of every label, and let it pass the gates; -> its version."""
     def write(out):
-        made["retriever"] = retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))
-        shutil.copytree(tmp_path / "r", out, dirs_exist_ok=True)
+        retriever(corpus, folder, list(range(corpus.n_labels)), seed)
+        shutil.copytree(folder, out, dirs_exist_ok=True)
+        if forget:
+            (out / FILE).unlink()
+            facts = json.loads((out / "retriever.json").read_text())
+            (out / "retriever.json").write_text(json.dumps({key: facts[key] for key in facts if key != "trained"}))
 
-    artifact = world.store.publish(digest_of("r"), "retriever", {}, write)
-    register(world.tracker, world.run, "xc", retriever_dir=world.store.open(artifact),
-             retriever_digest=artifact.digest, score=Score({"P/1": 1.0}), test_digest="old", card="")
-    contest(world.tracker, "xc", "1")
-    pack = Artifact.of(digest_of("pack"))
+    artifact = world.store.publish(digest_of(folder.name), "retriever", {"corpus": pack.digest}, write)
+    made = register(world.tracker, world.run, "xc", retriever_dir=world.store.open(artifact), card="",
+                    retriever_digest=artifact.digest, score=Score({"P/1": 1.0}), **{"test_digest": "old", **more})
+    contest(world.tracker, "xc", made.version)
+    return made.version
+
+
+def test_the_champion_on_the_newest_data_is_a_run_of_its_own(corpus, world, tmp_path):
+    pack = packed(world, corpus)
+    entered(world, trained_on_tests(corpus, 50), tmp_path / "r", pack)
     judged = evaluate_champion(world.tracker, "xc", corpus, pack, "xc evaluate")
-    assert judged.version == "1"
-    assert judged.score == on_shared_labels([made["retriever"]], corpus)[0]
+    one = Retriever.load(tmp_path / "r")
+    assert (judged.version, judged.note) == (
+        "1", "50 of 150 test queries are left out: version 1 was trained on them")
+    assert judged.score == compare([one], corpus, [one.trained]).scores[0]
     with world.tracker.required() as client:
         run = client.get_run(judged.run_id)
     assert run.data.metrics["test/P/1"] == pytest.approx(judged.score.metrics["P/1"])
-    assert "xc evaluate" in run.data.tags["mlflow.note.content"]
+    assert "xc evaluate" in run.data.tags["mlflow.note.content"] and judged.note in run.data.tags["mlflow.note.content"]
     assert evaluate_champion(world.tracker, "xc", corpus, pack, "xc evaluate").run_id == judged.run_id != world.run
+
+
+def test_what_was_compared_once_is_not_measured_again(corpus, world, tmp_path):
+    pack, said = packed(world, corpus), []
+    for name in ("one", "two"):
+        entered(world, corpus, tmp_path / name, pack, seed=len(name))
+    versions = [resolve(world.tracker, f"xc/{number}") for number in (2, 1)]
+    ground = newest_ground(world.store, versions[0], said.append)
+    first = ground(*versions)
+    assert ground(*versions) == first and said == ["    versions 2 and 1 answer the test queries of toy"]
+    assert ground(*versions[::-1]).scores == first.scores[::-1] and len(said) == 2
+
+
+def test_a_promotion_measures_both_again_once_the_data_has_grown(cli, corpus, world, tmp_path):
+    home, pack = ("--home", str(world.store.home)), packed(world, corpus)
+    entered(world, trained_on_tests(corpus, 50), tmp_path / "one", pack)
+    entered(world, corpus, tmp_path / "two", pack, test_digest="grown")
+    assert "(on another test set than the champion's)  refused: it cannot be compared with" in cli("models", *home)[1]
+    code, _, err = cli("promote", "xc/2", "--reason", "it knows more", *home)
+    assert code == 0 and "versions 2 and 1 answer the test queries of toy" in err and "holds  P@1" in err
+    assert "50 of 150 test queries are left out: v2 or v1 was trained on them" in err.splitlines()[-1]
+    assert world.aliases()["champion"] == "2"
+    [last] = [line for line in cli("models", *home)[1].splitlines() if line.startswith("xc/2")]
+    assert "it knows more (P@1" in last and "50 of 150 test queries are left out" in last and "another" not in last
+
+
+def test_the_newest_test_set_is_that_of_the_corpus_used_last(corpus, world, tmp_path):
+    old = packed(world, corpus, age=1)
+    entered(world, corpus, tmp_path / "r", old)
+    packed(world, corpus, age=2)
+    packed(world, corpus, name="another", age=3)
+    version = resolve(world.tracker, "xc/1")
+    keys = {manifest["about"]["settings"].get("age"): key for key, manifest in world.store.steps()
+            if manifest["kind"] == "corpus"}
+    for later, age in enumerate((2, 1), start=1):
+        last = world.store.find(keys[age])
+        os.utime(world.store.home / "refs" / "steps" / keys[age], (time.time() + later, time.time() + later))
+        assert newest_ground(world.store, version, print).pack == last
+    assert newest_ground(tiny.fresh_store(tmp_path / "other"), version, print) is None
+
+
+def test_what_an_older_version_was_trained_on_is_told_by_its_corpus_while_that_is_there(corpus, world, tmp_path):
+    pack = packed(world, corpus)
+    entered(world, corpus, tmp_path / "r", pack, forget=True)
+    edit_labels(world.store, world.tracker, "xc", REMOVE, [Row("f:1", "label:3")])
+    refresh(world.store, world.tracker, "xc")
+    for version in ("1", "2"):
+        found = resolve(world.tracker, f"xc/{version}")
+        assert Retriever.load(found.folder).trained is None
+        assert np.array_equal(trained_texts(world.store, found), trained_on(corpus))
+    shutil.rmtree(world.store.open(pack))
+    assert trained_texts(world.store, found) is None
 
 
 def test_without_a_champion_there_is_nothing_to_evaluate(corpus, tmp_path):

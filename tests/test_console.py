@@ -35,8 +35,8 @@ def finished(**more) -> Finished:
 
 
 @pytest.mark.parametrize(("champion", "said"), [
-    (None, "P@1 50.00  P@5 50.00"), ({"version": "3", "metrics": {"P/1": 48.8}}, "P@1 50.00 (+1.20)  P@5 50.00  PSP"),
-    ({"version": "3", "metrics": {"P/1": 50.5}}, "P@1 50.00 (-0.50)"), ({"version": "4", "metrics": {"P/1": 50.0}},
+    (None, "P@1 50.00  P@5 50.00"), ({"version": "3", "gains": {"P/1": 1.2}}, "P@1 50.00 (+1.20)  P@5 50.00  PSP"),
+    ({"version": "3", "gains": {"P/1": -0.5}}, "P@1 50.00 (-0.50)"), ({"version": "4", "gains": {"P/1": 0.0}},
                                                                      "P@1 50.00  P@5")])
 def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys, champion, said):
     """Of a version that is the champion already there is nothing to compare."""

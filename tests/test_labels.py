@@ -112,6 +112,26 @@ def test_a_retraining_does_not_lose_the_edits(world):
         assert [each["to"] for each in history(client, "xc")] == ["1", "2", "4"]
 
 
+def test_a_person_promotes_under_a_champion_with_edited_labels(world, cli):
+    """The edits go along; the version that they were made on is the champion already, whatever it was measured to."""
+    world.enter(0)
+    ask(world, ADD, ("x:1", "mountain fox pike"))
+    refreshed(world)
+    home = ("--home", str(world.store.home))
+    for more in ((), ("--force",)):
+        code, _, said = cli("promote", "xc/1", "--reason", "r", *more, *home)
+        assert code == 2 and "xc/1 is the champion already, as xc/2: its labels were edited" in said
+    challenger = world.enter(1, 50.0)
+    assert challenger.note == "v2 is compared by what v1 reached, before its labels were edited"
+    assert world.aliases()["champion"] == "2" and not challenger.promoted
+    assert "xc/2 " in cli("models", *home)[1] and "(of version 1, before its labels were edited)" in cli(
+        "models", *home)[1].splitlines()[1]
+    code, _, said = cli("promote", "xc/3", "--force", "--reason", "r", *home)
+    assert code == 0 and "xc/4 (version 3 with the labels that were added and removed) is the champion: r" in said
+    assert world.aliases()["champion"] == "4" and predicted(world, "mountain fox pike", 1) == ["x:1"]
+    assert cli("promote", "xc/3", "--reason", "r", *home)[0] == 2
+
+
 def test_a_champion_of_other_means_gets_them_by_the_next_refresh(world):
     world.enter(0)
     ask(world, REMOVE, ("tiny:11",))

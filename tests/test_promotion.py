@@ -6,7 +6,7 @@ import sqlite3
 import pytest
 
 from data_contracts.errors import GateRefused, UsageError
-from tasks.gates import Score
+from tasks.gates import Comparison, Incomparable, Score
 from tasks.promotion import contest, history, listing, promote, rollback
 from tasks.registry import champion_of
 from tasks.resolve import resolve
@@ -28,7 +28,8 @@ def test_a_version_that_passes_the_gates_becomes_the_champion(world):
     better = world.enter(1, 61.5)
     assert better.promoted
     assert better.reason == "P@1 61.50 against 60.00 (+1.50) of champion v1; 3 gates hold"
-    assert better.champion == {"version": "1", "metrics": {"P/1": 60.0, "PSP/5": 50.0}, "deciles": []}
+    assert better.champion == {"version": "1", "metrics": {"P/1": 60.0, "PSP/5": 50.0}, "deciles": [],
+                               "gains": {"P/1": 1.5, "PSP/5": 0.0}}
     assert world.aliases() == {"champion": "2", "challenger": "2"}
     assert world.enter(1, 61.5).reason == "it is the champion already"
     assert moves(world) == [(None, "1", "gates"), ("1", "2", "gates")]
@@ -45,29 +46,59 @@ def test_a_worse_version_stays_a_challenger_and_says_why(world):
     assert world.aliases() == {"champion": "1", "challenger": "4"}
     told = json.loads(world.versions()[1].tags["xc.gates"])
     assert (told["promoted"], told["gates"][0]) == (
-        False, {"gate": "P@1", "holds": False, "ours": 58.0, "theirs": 60.0, "bound": 59.5})
+        False, {"gate": "P@1", "holds": False, "ours": 58.0, "theirs": 60.0, "bound": 59.5, "error": 0.0})
+
+
+def measured(ours, theirs, **more):
+    """What gives both versions these P@1."""
+    return lambda *_: Comparison([Score({"P/1": p1, "PSP/5": 51.0}) for p1 in (ours, theirs)], **more)
 
 
 def test_another_test_set_needs_both_to_be_scored_on_the_same_ground(world):
     world.enter(0)
     other = world.enter(1, 70.0, test="test 2")
-    assert (other.promoted, other.champion) == (False, {"version": "1", "metrics": {}, "deciles": []})
-    assert "measured on another test set" in other.reason
+    assert (other.promoted, other.champion) == (False, {"version": "1", "metrics": {}, "gains": {}, "deciles": []})
+    assert "measured on another test set, and no test set is prepared here" in other.reason
     asked = []
 
-    def remeasure(folder):
-        asked.append(folder)
-        return Score({"P/1": 66.0, "PSP/5": 51.0}), Score({"P/1": 65.0, "PSP/5": 51.0})
+    def ground(*versions):
+        asked.extend((each.version, each.folder) for each in versions)
+        return measured(66.0, 65.0)()
 
-    again = world.enter(1, 70.0, test="test 2", remeasure=remeasure)
+    again = world.enter(1, 70.0, test="test 2", ground=ground)
     assert again.promoted and again.reason.startswith("P@1 66.00 against 65.00 (+1.00) of champion v1")
-    assert asked == [world.store.open(world.publish(0))]
+    assert again.champion["gains"]["P/1"] == 1.0
+    assert asked == [(version, world.store.open(world.publish(seed))) for version, seed in (("2", 1), ("1", 0))]
 
-    def nothing_shared(folder):
-        raise ValueError("no row has a true label left")
+    def nothing_shared(*versions):
+        raise Incomparable("no test query has a label that they share")
 
-    apart = world.enter(2, 70.0, test="test 3", remeasure=nothing_shared)
-    assert apart.reason == "it cannot be compared with champion v2: no row has a true label left"
+    apart = world.enter(2, 70.0, test="test 3", ground=nothing_shared)
+    assert apart.reason == "it cannot be compared with champion v2: no test query has a label that they share"
+
+
+def test_both_are_measured_wherever_they_can_be_and_what_was_left_out_is_told(world):
+    world.enter(0)
+    decision = world.enter(1, 70.0, ground=measured(59.0, 60.0, errors={"P/1": 1.0}, queries=1072, left_out=31,
+                                                    known=(True, False)))
+    note = ("31 of 1,072 test queries are left out: v2 or v1 was trained on them; what v1 was trained on is not known, "
+            "it may hold test queries")
+    assert decision.promoted and decision.note == note
+    assert decision.reason.startswith("P@1 59.00 against 60.00 (-1.00, standard error 1.00) of champion v1")
+    with world.tracker.required() as client:
+        assert history(client, "xc")[-1]["why"] == f"{decision.reason}; {note}"
+    worse = world.enter(2, 70.0, ground=measured(56.0, 59.0, errors={"P/1": 1.0}))
+    assert (worse.promoted, worse.note) == (False, "")
+    assert worse.reason == "P@1 56.00 against 59.00 (-3.00, standard error 1.00), bound 57.00"
+
+
+def test_a_format_that_is_no_longer_read_is_compared_by_what_was_measured_of_it(world):
+    def ground(*versions):
+        raise ValueError("a retriever of format 1")
+
+    world.enter(0)
+    assert world.enter(1, 61.0, ground=ground).reason.startswith("P@1 61.00 against 60.00 (+1.00) of champion v1")
+    assert "another test set, and a retriever of format 1" in world.enter(2, 62.0, test="2", ground=ground).reason
 
 
 def test_a_champion_that_was_deleted_is_replaced(world):

@@ -32,7 +32,7 @@ def world(tmp_path):
 def test_the_pyfunc_answers_as_the_retriever_does(world):
     import mlflow
 
-    assert world.enter(0) == Decision(True, "there was no champion")
+    assert world.enter(0) == Decision(True, "there was no champion", became="1")
     retriever = Retriever.load(world.store.open(world.publish()))
     contents = ["", "of the forest", "", "", ""]
     with tiny.global_uri(world.tracker.uri):

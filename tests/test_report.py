@@ -127,15 +127,19 @@ class Reader(HTMLParser):
 @pytest.mark.parametrize(("changes", "sentence"), [
     ({}, "first model: now champion"), ({"reigns": True}, "it is the champion already"),
     ({"promoted": False, "reason": "P@1 below 50"}, "first model; not promoted: P@1 below 50"),
-    ({"champion": {"version": "3", "metrics": {"P/1": 70.04}}}, "+1.2 P@1 over champion v3; promoted"),
-    ({"champion": {"version": 3, "metrics": {"P/1": 73.5}}, "promoted": False, "reason": "it is worse"},
+    ({"champion": {"version": "3", "gains": {"P/1": 1.16}}}, "+1.2 P@1 over champion v3; promoted"),
+    ({"champion": {"version": 3, "gains": {"P/1": -2.3}}, "promoted": False, "reason": "it is worse"},
      "−2.3 P@1 over champion v3; not promoted: it is worse"),
-    ({"champion": {"version": "v3", "metrics": {"P/1": 71.22}}}, "±0.0 P@1 over champion v3; promoted"),
-    ({"champion": {"version": "3", "metrics": {}}}, "champion v3 has no P@1 to compare with; promoted"),
+    ({"champion": {"version": "v3", "gains": {"P/1": -0.02}}}, "±0.0 P@1 over champion v3; promoted"),
+    ({"champion": {"version": "3", "gains": {"P/1": 1.0}}, "note": "9 of 99 test queries are left out"},
+     "+1.0 P@1 over champion v3; promoted; 9 of 99 test queries are left out"),
+    ({"champion": {"version": "3", "gains": {}}}, "champion v3 has no P@1 to compare with; promoted"),
+    ({"champion": {"version": "3", "gains": {}}, "promoted": False, "reason": "it cannot be compared with champion v3"},
+     "not promoted: it cannot be compared with champion v3"),
     ({"promoted": False}, "first model; not promoted: no reason given"),
 ])
 def test_verdict(changes, sentence):
-    assert verdict({"P/1": 71.2}, facts(**changes)) == sentence
+    assert verdict(facts(**changes)) == sentence
 
 
 def test_the_first_screen_says_the_verdict_six_numbers_data_and_date(toy, page):
@@ -151,8 +155,7 @@ def test_the_first_screen_says_the_verdict_six_numbers_data_and_date(toy, page):
 
 
 def test_the_champion_within_the_interval_is_said_to_be(toy):
-    measured = json.loads((toy[1] / "metrics.json").read_text())
-    near = {"version": "3", "metrics": {"P/1": measured["P/1"] - 0.1, "P/5": measured["P/5"] - 30}}
+    near = {"version": "3", "gains": {"P/1": 0.1, "P/5": 30.0}}
     text = Reader(Report(*toy, facts(champion=near)).page()).text
     assert "+0.1 over the champion, within the interval" in text
     assert "+30.0 over the champion PSP@1" in text, "no other note on P@5, none on PSP@1"
@@ -284,7 +287,7 @@ def test_epochs_are_ticked_at_whole_numbers(epochs):
 
 def test_the_gates_the_contract_and_the_champions_deciles_are_shown(toy):
     table = json.loads((toy[1] / "deciles.json").read_text())
-    champion = {"version": "3", "metrics": {"P/1": 10.0}, "deciles": [{**row, "recall/5": 12.34} for row in table]}
+    champion = {"version": "3", "gains": {"P/1": -1.0}, "deciles": [{**row, "recall/5": 12.34} for row in table]}
     gates = weigh(Score({"P/1": 9.0, "PSP/5": 9.0}), Score({"P/1": 10.0, "PSP/5": 9.0}))
     contract = {"rules": 184, "tables": {"labels": 60, "queries.train": 1000}}
     page = Report(*toy, facts(champion=champion, gates=gates, contract=contract)).page()
@@ -339,7 +342,7 @@ def test_hostile_texts_stay_texts(tmp_path):
     told = facts(title=HOSTILE, run_id=HOSTILE, version=HOSTILE, command=HOSTILE, promoted=False, reason=HOSTILE,
                  data=dict.fromkeys(("name", "train", "test", "labels", "digest"), HOSTILE),
                  settings={HOSTILE: HOSTILE}, changed={HOSTILE: HOSTILE}, seconds={HOSTILE: 1.0}, date=HOSTILE,
-                 champion={"version": HOSTILE, "metrics": {"P/1": 1.0}},
+                 note=HOSTILE, champion={"version": HOSTILE, "gains": {"P/1": 1.0}},
                  curves={HOSTILE: [{"epoch": 0.0, "loss": 1.0, HOSTILE: 2.0}, {"epoch": 1.0, "loss": 0.5}]})
     page = Report(corpus, evaluation, told).page()
     tags = Reader(page).tags

@@ -3,14 +3,16 @@
 import gzip
 import json
 import os
+import shutil
 
 import pytest
 
-from tasks.artifacts import Store
+from tasks.artifacts import Store, digest_of
 from tasks.gates import Score
+from tasks.manifest import MANIFEST
 from tasks.promotion import contest
 from tasks.register import register
-from tasks.registry import TEST
+from tasks.resolve import resolve
 from tasks.tracking import Tracker
 from tests import tiny
 from tests.planted import words
@@ -50,19 +52,26 @@ def test_plan_names_the_setting_that_changed(whole, planted, xc, tmp_path):
     assert runs[1]["champion"] and runs[1]["data"] == "planted" and runs[1]["began"] < runs[0]["began"]
 
 
-def test_a_run_that_is_not_promoted_ends_well_and_says_so(whole, planted, xc, tmp_path):
+def test_a_run_is_compared_with_the_champion_on_its_own_test_queries(whole, planted, xc, tmp_path):
+    """With itself under another name it is promoted; with one of other labels it is not, which is said and no error."""
     home = copied(whole[0], tmp_path / "home")
     store, tracker = Store(home), Tracker(home)
-    with tracker.required() as client:
-        test = client.get_model_version("planted", "1").tags[TEST]
-    artifact = tiny.publish(store)
-    register(tracker, whole[1]["run_id"], "other", retriever_dir=store.open(artifact), card="", test_digest=test,
-             retriever_digest=artifact.digest, score=Score({"P/1": 120.0, "PSP/5": 120.0}))    # better than any can be
-    assert contest(tracker, "other", "1").promoted
+    found = resolve(tracker, "planted/1")
+    same = store.publish(digest_of("same"), "retriever", {}, lambda out: shutil.copytree(
+        found.folder, out, ignore=shutil.ignore_patterns(MANIFEST), dirs_exist_ok=True))
+    for name, artifact in (("same", same), ("other", tiny.publish(store))):
+        register(tracker, whole[1]["run_id"], name, retriever_dir=store.open(artifact), card="",
+                 retriever_digest=artifact.digest, score=Score({"P/1": 120.0, "PSP/5": 120.0}), test_digest="last year")
+        assert contest(tracker, name, "1").promoted
+    code, out, said = xc(*command(planted, home), "--name", "same")
+    assert code == 0 and json.loads(out)["version"] == "2", said
+    assert "same version 2: ±0.0 P@1 over champion v1; promoted" in said
+    assert "versions 2 and 1 answer the test queries of planted" in said
+    assert f"P@1 {whole[1]['metrics']['P/1']:.2f} (+0.00)" in said
     code, out, said = xc(*command(planted, home), "--name", "other")
     assert code == 0 and json.loads(out)["version"] == "2", said
-    assert "other version 2: " in said and "not promoted" in said and "P@5" in said
-    assert f"P@1 {whole[1]['metrics']['P/1']:.2f} ({whole[1]['metrics']['P/1'] - 120:+.2f})" in said
+    assert ("other version 2: not promoted: it cannot be compared with champion v1: no test query has a label that "
+            "they share") in said and "P@5" in said
 
 
 def test_mlflow_holds_the_run(whole):
@@ -82,6 +91,7 @@ def test_mlflow_holds_the_run(whole):
 
 def test_prefect_shows_what_a_person_can_read(whole, planted, xc):
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import LogFilter
     from prefect.client.schemas.sorting import ArtifactSort, FlowRunSort
 
     assert xc(*command(planted, whole[0]))[0] == 0
@@ -89,7 +99,9 @@ def test_prefect_shows_what_a_person_can_read(whole, planted, xc):
         runs = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=200)
         steps = [run for run in client.read_task_runs(limit=200) if run.name == "ngame · planted · encoder round 1"]
         latest = client.read_artifacts(sort=ArtifactSort.CREATED_DESC, limit=50)
-    ours = next(run for run in runs if run.name == "ngame · planted")
+        ours = next(run for run in runs if run.name == "ngame · planted")
+        logged = client.read_logs(LogFilter.model_validate({"flow_run_id": {"any_": [ours.id]}}))
+    assert any("planted version 1: it is the champion already" in each.message for each in logged)
     artifacts = {each.key: each for each in reversed(latest)}
     assert {"ngame · planted", *(f"ngame · planted · {part}" for part in ("prepare", "train", "evaluate"))} <= {
         run.name for run in runs}

@@ -130,8 +130,8 @@ class World:
 
     def enter(self, seed, p1=60.0, **more):
         """Register, and let the version pass the gates."""
-        remeasure = more.pop("remeasure", None)
-        return contest(self.tracker, "xc", self.register(seed, p1, **more).version, remeasure)
+        ground = more.pop("ground", None)
+        return contest(self.tracker, "xc", self.register(seed, p1, **more).version, ground)
 
     def versions(self, name="xc"):
         with self.tracker.required() as client:

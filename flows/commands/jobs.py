@@ -132,9 +132,9 @@ def _summary(finished: Any, home: Path) -> None:
 def _gain(finished: Any, key: str) -> str:
     """Return how far a metric is from the champion's, " (+0.31)", where there is another one."""
     before = finished.champion
-    if before is None or before["version"] == finished.version or key not in before["metrics"]:
+    if before is None or before["version"] == finished.version or key not in before["gains"]:
         return ""
-    return f" ({finished.metrics[key] - before['metrics'][key]:+.2f})"
+    return f" ({before['gains'][key]:+.2f})"
 
 
 def _short(text: str, limit: int) -> str:

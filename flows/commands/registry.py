@@ -54,17 +54,25 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
             home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
     why = _given(reason, f"promote {shlex.quote(model)}")
+    if not {"/", "@"} & set(model.removeprefix("models:/")):
+        raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
+    tracker = _tracker(home, mlflow)
+    from tasks.artifacts import Store
+    from tasks.challenge import newest_ground
+    from tasks.labels import with_edits
     from tasks.promotion import promote as promoted
     from tasks.resolve import resolve
 
-    tracker = _tracker(home, mlflow)
-    if not {"/", "@"} & set(model.removeprefix("models:/")):
-        raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
-    found = resolve(tracker, model)
-    decision = promoted(tracker, found.name, found.version, why, force=force, dry_run=dry_run)
+    store, found = Store(home), resolve(tracker, model)
+    with store.kept():
+        decision = promoted(
+            tracker, found.name, found.version, why, ground=None if force else newest_ground(store, found, say),
+            edited=lambda: with_edits(store, tracker, found.name, found.version), force=force, dry_run=dry_run)
     for gate in decision.gates:
         say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
-    say(f"{found.name}/{found.version} {'would become' if dry_run else 'is'} the champion: {decision.reason}")
+    became = found.version if decision.became is None else decision.became
+    of = "" if became == found.version else f" (version {found.version} with the labels that were added and removed)"
+    say(f"{found.name}/{became}{of} {'would become' if dry_run else 'is'} the champion: {decision}")
 
 
 def rollback(name: Annotated[str, Parameter(help="The model; the only one by default.")] = "", /, *,
