@@ -89,8 +89,8 @@ class PrepareForm(BaseModel):
         return RunConfig.model_validate({**asked, "command": shlex.join(command)})
 
 
-class RetrainForm(PrepareForm):
-    """What to train, measure and register."""
+class EvaluateForm(PrepareForm):
+    """On what data to measure which model."""
 
     name: str = entry(4, "Model", "Name to register the model under; the data set's name where empty", "",
                       pattern=r"^[^/:@'\"]*$", max_length=200)
@@ -101,3 +101,10 @@ class RetrainForm(PrepareForm):
     def subject(self) -> str:
         """The name of the model."""
         return self.name or Path(self.data).name
+
+
+class RetrainForm(EvaluateForm):
+    """What to train, measure and register, and what to leave in the home afterwards."""
+
+    keep_days: float = entry(10, "Keep", "What no run has asked for in so many days is removed at the end, unless it "
+                                         "is registered or served (days)", 14.0, ge=0.0, le=36_500.0)

@@ -8,12 +8,14 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from flows.config import PrepareForm, RefreshForm, RetrainForm, RunConfig
+from data_contracts.errors import ServerError, UsageError
+from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm, RunConfig
 from flows.run import begun, job, retry_helps
 from flows.run import prepare as prepare_data
 from flows.services import mlflow_of
 from tasks.artifacts import Artifact, Store
 from tasks.champion import Judged, evaluate_champion
+from tasks.collection import collect
 from tasks.labels import Refreshed
 from tasks.labels import refresh as refresh_labels
 from tasks.tracking import Tracker
@@ -30,12 +32,14 @@ def prepare(config: PrepareForm) -> None:
 
 @flow(name="retrain", flow_run_name="{config.method} · {config.subject}", persist_result=False)
 def retrain(config: RetrainForm) -> None:
-    """Prepare, train, measure and register; what has not changed since the last run is reused."""
-    job(_tracked(config), patience=config.patience * HOUR)
+    """Prepare, train, measure and register; what has not changed since the last run is reused. Then make room."""
+    asked = _tracked(config)
+    job(asked, patience=config.patience * HOUR)
+    room_task.with_options(task_run_name=f"{config.subject} · room")(asked, config.keep_days)
 
 
 @flow(name="evaluate", flow_run_name="{config.subject} · champion", persist_result=False)
-def evaluate(config: RetrainForm) -> None:
+def evaluate(config: EvaluateForm) -> None:
     """Score the champion on the test split of the newest data, which is prepared where it is new."""
     asked = _tracked(config)
     with begun(asked, "prepare", config.patience * HOUR) as runner:
@@ -67,6 +71,18 @@ def refresh_task(config: RefreshForm) -> State[Refreshed | None]:
                              f"{made.removed:,} removed", data=made)
 
 
+@task(name="room", cache_policy=NO_CACHE, persist_result=False)
+def room_task(config: RunConfig, days: float) -> State[None]:
+    """Remove what no run has asked for in `days`; where that cannot be done now, the next retraining does it."""
+    try:
+        freed = collect(Store(config.home), Tracker(config.home, config.mlflow or None), days)
+    except (ServerError, UsageError) as error:
+        get_run_logger().warning(f"no room is made: {error.what}")
+        return Completed(name="Postponed", message=error.what, data=None)
+    return Completed(message=f"freed {freed.sizes.total() / 1e6:,.1f} MB that no run has asked for in {days:g} days",
+                     data=None)
+
+
 @task(name="champion", cache_policy=NO_CACHE, persist_result=False)
 def champion_task(config: RunConfig, pack: Artifact) -> Judged:
     """Return the champion's score on a prepared corpus."""
@@ -75,7 +91,7 @@ def champion_task(config: RunConfig, pack: Artifact) -> Judged:
                              pack, config.command)
 
 
-def _tracked(form: RetrainForm) -> RunConfig:
+def _tracked(form: EvaluateForm) -> RunConfig:
     """Return the run of a form, tracked by the home's MLflow server where it runs and no other is named."""
     asked = form.run("run")
     return asked.model_copy(update={"mlflow": mlflow_of(asked.home, asked.mlflow)})

@@ -21,11 +21,12 @@ from flows.console import Terminal
 from flows.prefect_runs import Progress, seen_to_its_end, tag_this_run
 from tasks.artifacts import Artifact, Store
 from tasks.cluster import Workers
+from tasks.collection import spend_checkpoints
 from tasks.devices import gpus
 from tasks.finish import Finished, Session, finish
 from tasks.plan import Pipeline, pipeline
 from tasks.report_text import span
-from tasks.steps import Console, Done, Step
+from tasks.steps import Console, Done, Step, made_again
 from tasks.steps import run as run_step
 
 UNTIL = get_args(Until)
@@ -86,23 +87,38 @@ class Runner:
             for at, step in enumerate(steps):
                 for later in steps[at + 1:] if self.beside else ():
                     if later.beside and later.name not in begun and self.done.keys() >= set(later.needs.values()):
+                        self._make_inputs_again(later)
                         begun[later.name] = self._task(later).submit(*self._given(later), beside=True)
+                self._make_inputs_again(step)
                 self.terminal.begin(step.name)
                 if step.name in begun:
                     begun[step.name].wait()
-                    state = begun.pop(step.name).state
+                    self._keep(step, begun.pop(step.name).state.result())
                 else:
-                    state = self._task(step)(*self._given(step), beside=False, return_state=True)
-                self._keep(step, state.result())
+                    self._keep(step, self._made(step))
         except BaseException:
             if begun:
                 self.workers.close()    # nobody will ask for what they still make
             raise
 
+    def _make_inputs_again(self, step: Step) -> None:
+        """Make again what a step reads, where it has to be made and files of that were removed."""
+        if self.store.find(step.key(self.done)) is not None:
+            return
+        for each in made_again(step, {each.name: each for each in self.pipeline.steps}, self.done, self.store):
+            self.store.forget(each.key(self.done))
+            self.terminal.begin(each.name)
+            self.done[each.name] = self._made(each).artifact
+
     def _task(self, step: Step) -> Any:
         """Return the task of a step."""
         return step_task.with_options(name=step.name, task_run_name=f"{self.of} · {step.name}",
                                       retries=RETRIES if step.beside or step.name in RETRIED else 0)
+
+    def _made(self, step: Step) -> Done:
+        """Run a step now, and wait for it."""
+        result: Done = self._task(step)(*self._given(step), beside=False, return_state=True).result()
+        return result
 
     def _given(self, step: Step) -> tuple[Any, ...]:
         return step, dict(self.done), self.store, self.workers, self.terminal
@@ -151,6 +167,7 @@ def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> 
             for step, result in list(zip(runner.pipeline.prepare, runner.results.values(), strict=True)):
                 session.note(step, result)
             train(runner.of, runner)
+            spend_checkpoints(runner.store, runner.pipeline.train, runner.done)
             if until == "train":
                 return None
             evaluate(runner.of, runner)

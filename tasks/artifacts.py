@@ -3,7 +3,8 @@
     HOME/FORMAT               version of this layout
     HOME/lock, gc.lock        flock: one run at a time; writers hold gc.lock shared, garbage collection exclusively
     HOME/tmp/<uuid>           unfinished; dead whenever gc.lock can be had exclusively
-    HOME/objects/<sha256>/    immutable, named by the sha256 of its MANIFEST.json, which lists the sha256 of each file
+    HOME/objects/<sha256>/    immutable, named by the sha256 of its MANIFEST.json, which lists the sha256 of each file;
+                              with SPENT in it, files that nothing reads any more were removed
     HOME/refs/<kind>/<name>   small JSON; refs/steps/<step key> is written once, the others can be moved
     HOME/scratch/<step key>/  checkpoints of an unfinished step        HOME/quarantine/   objects that do not verify
 """
@@ -27,7 +28,19 @@ from typing import Any
 
 from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.files import explained, fsync, held, locked, make_folder, remove, write_file
-from tasks.manifest import MANIFEST, VERSION, canonical, damaged, entries, newer, read_manifest, reading, sealed, verify
+from tasks.manifest import (
+    MANIFEST,
+    SPENT,
+    VERSION,
+    canonical,
+    damaged,
+    entries,
+    newer,
+    read_manifest,
+    reading,
+    sealed,
+    verify,
+)
 
 LOCK_SECONDS = 0.5  # long enough for a holder that has just started to write its pid
 GC_SECONDS = 10.0
@@ -85,12 +98,12 @@ class Store:
             yield
 
     def find(self, key: str) -> Artifact | None:
-        """The verified artifact that step `key` made; None where the step has to be run (again).
+        """The verified artifact that step `key` made, spent or not; None where the step has to be run (again).
 
         The time of refs/steps/<key> says when it was asked for last, which `collect` goes by.
         """
         artifact = self._step(key)
-        if artifact is None or not self._usable(artifact):
+        if artifact is None or not self._usable(artifact, whole=False):
             return None
         with suppress(OSError):    # a HOME that can only be read is not collected
             os.utime(self._ref("steps", key))
@@ -126,16 +139,44 @@ class Store:
                 remove(folder)
             return self._name_step(key, artifact)
 
-    def open(self, artifact: Artifact) -> Path:
+    def open(self, artifact: Artifact, *, whole: bool = True) -> Path:
         """The folder of an artifact, every file checked against its sha256 before any parser sees a byte of it.
 
-        A process hashes a file once, and again when its device, inode, size or times change.
+        A process hashes a file once, and again when its device, inode, size or times change. With `whole` false, files
+        may be missing that were spent.
         Raises DamagedArtifact, or ProjectError where a newer version of this program wrote it.
         """
         with reading(artifact.path):
             folder = self._folder(artifact)
-            verify(folder, entries(folder)[0])
+            verify(folder, entries(folder)[0], whole=whole)
             return folder
+
+    def spend(self, artifact: Artifact, *keep: str) -> None:
+        """Removes the files of an artifact that nothing is to read any more, all but `keep`; its name stays known."""
+        with self._writing("make room"), reading(artifact.path):
+            folder = self._folder(artifact)
+            if not self.spent(artifact):    # said first, so that a kill leaves no object that looks damaged
+                self._place(b"", folder / SPENT, os.replace)
+            for path in read_manifest(folder)[1].keys() - set(keep):
+                with suppress(FileNotFoundError):
+                    os.unlink(folder / path)
+
+    def spent(self, artifact: Artifact) -> bool:
+        """Whether files of an artifact were removed: who has to read them makes it again."""
+        return os.path.lexists(self.home / artifact.path / SPENT)
+
+    def forget(self, key: str) -> None:
+        """Removes the result of step `key`, so that it is made again."""
+        artifact, dead = self._step(key), self.home / "tmp" / uuid.uuid4().hex
+        with self._writing("make room"):
+            with suppress(FileNotFoundError):
+                os.unlink(self._ref("steps", key))
+                fsync(self.home / "refs" / "steps")
+            if artifact is not None:
+                with suppress(FileNotFoundError):
+                    os.rename(self.home / artifact.path, dead)
+                    fsync(self.home / "objects")
+                remove(dead)
 
     def manifest(self, artifact: Artifact) -> dict[str, Any]:
         """What the manifest of an artifact says: it is verified, the files that it lists are not."""
@@ -253,14 +294,14 @@ class Store:
             _log.warning("refs/steps/%s names no artifact, so the step is run again: %s", key, error)
             return None
 
-    def _usable(self, artifact: Artifact) -> bool:
+    def _usable(self, artifact: Artifact, *, whole: bool = True) -> bool:
         """Whether the object verifies; one that does not is moved out of the way, so that it is built again."""
         with suppress(DamagedArtifact):
-            return self.open(artifact).is_dir()
+            return self.open(artifact, whole=whole).is_dir()
         # Looked at again under a lock: another process may have moved it, and built it anew, meanwhile.
         with explained("set a damaged object aside", self.home), locked(self.home / "objects", fcntl.LOCK_EX):
             try:
-                return self.open(artifact).is_dir()
+                return self.open(artifact, whole=whole).is_dir()
             except DamagedArtifact as error:
                 if os.path.lexists(self.home / artifact.path):
                     places = (self.home / "quarantine" / f"{artifact.digest}-{n}" for n in count(1))

@@ -3,7 +3,7 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,11 @@ from data_contracts.errors import DamagedArtifact
 from tasks.artifacts import Artifact, Store
 from tasks.files import held, remove
 from tasks.registry import registered_digests
+from tasks.steps import Step
 from tasks.tracking import Tracker
 
 DAY = 86_400.0
+METRICS = "metrics.json"    # of an artifact, what was measured as it was made
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,18 @@ class Freed:
 
     counts: Counter[str]
     sizes: Counter[str]
+
+
+def spend_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str, Artifact]) -> None:
+    """Remove the checkpoints that only rounds of training read, once the last of `training`, the retriever, stands.
+
+    What was measured stays, and so does the last checkpoint of each stage: the retriever is built from those, and so
+    are later stages of runs with other settings. A run that has to read a removed one makes it again.
+    """
+    read = set(training[-1].needs.values())
+    for step in training:
+        if step.kind == "checkpoint" and step.name not in read:
+            store.spend(done[step.name], METRICS)
 
 
 def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = False) -> Freed:

@@ -13,6 +13,7 @@ import yaml
 from tasks.artifacts import Artifact, Store, digest_of
 from tasks.challenge import Ground
 from tasks.code import commit
+from tasks.collection import METRICS
 from tasks.gates import Score
 from tasks.labels import with_edits
 from tasks.model_card import model_card
@@ -88,8 +89,8 @@ class Session:
 
     def note(self, step: Step, done: Done) -> None:
         """Tell MLflow of a step that is done; what it cannot be told now is told with the next."""
-        folder = self.store.open(done.artifact)
-        measured = _read(folder / "metrics.json") or []
+        folder = self.store.open(done.artifact, whole=False)
+        measured = _read(folder / METRICS) or []
         self.entries[step.name] = Entry(
             step.name, done.artifact.digest, measured, stage=step.name.partition(" ")[0]
             if step.kind == "checkpoint" else None, prefix=_PREFIXES.get(step.kind, ""),
@@ -110,7 +111,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     """
     store, pipeline, tracker = session.store, session.pipeline, session.tracker
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
-    measured = _read(evaluation / "metrics.json")
+    measured = _read(evaluation / METRICS)
     kept = _registered(session, corpus, done, evaluation) if register_it else None
     facts = _facts(session, corpus, kept, done, datetime.now(UTC).date().isoformat())
     said = verdict(facts) if kept else "evaluated, not registered"
@@ -141,7 +142,7 @@ def _registered(session: Session, corpus: Corpus, done: Mapping[str, Artifact], 
     made = register(
         tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),
         retriever_digest=retriever.digest,
-        score=Score(_read(evaluation / "metrics.json"), _read(evaluation / "deciles.json")),
+        score=Score(_read(evaluation / METRICS), _read(evaluation / "deciles.json")),
         test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
                EXAMPLES: json.dumps([title[:EXAMPLE] for title, _ in _test_texts(corpus)])})
@@ -160,9 +161,9 @@ def _facts(session: Session, corpus: Corpus, kept: Kept | None, done: Mapping[st
     for step in pipeline.steps:
         if step.kind == "checkpoint":
             curves.setdefault(step.name.partition(" ")[0], []).extend(
-                _read(store.open(done[step.name]) / "metrics.json"))
+                _read(store.open(done[step.name], whole=False) / METRICS))
         if step.kind == "mined":
-            mined.setdefault(step.name.split(" ")[1], []).extend(_read(store.open(done[step.name]) / "metrics.json"))
+            mined.setdefault(step.name.split(" ")[1], []).extend(_read(store.open(done[step.name]) / METRICS))
         seconds[step.name] = step.took(store) or 0.0
     return ReportFacts(
         title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",
@@ -196,7 +197,7 @@ def _card(session: Session, corpus: Corpus, evaluation: Path) -> str:
         use=f"Tags short texts with the fitting ones of {corpus.n_labels:,} labels of {corpus.name}.",
         data={"training queries": corpus.n_queries, "labels": corpus.n_labels,
               "test queries": len(corpus.sides["test"]), "digest": session.pipeline.data_digest},
-        metrics=_read(evaluation / "metrics.json"), deciles=_read(evaluation / "deciles.json"),
+        metrics=_read(evaluation / METRICS), deciles=_read(evaluation / "deciles.json"),
         command=session.config.command)
 
 

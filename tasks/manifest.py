@@ -17,6 +17,7 @@ from tasks.files import file_digest, fsync
 
 VERSION = 1
 MANIFEST = "MANIFEST.json"
+SPENT = "SPENT"    # beside the manifest: some of the files that it lists were removed, as nothing reads them any more
 _Fact = namedtuple("_Fact", "path mode device inode size modified_ns changed_ns")  # they stay while nobody writes
 
 
@@ -51,22 +52,28 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, st
 
 
 @lru_cache(maxsize=1024)
-def verify(folder: Path, facts: tuple[_Fact, ...]) -> None:
-    """Compares every file with the manifest; a failure is not cached, a success until one of the facts changes."""
+def verify(folder: Path, facts: tuple[_Fact, ...], *, whole: bool = True) -> None:
+    """Compares every file with the manifest; a failure is not cached, a success until one of the facts changes.
+
+    whole: nothing may be missing, whatever was spent.
+    """
     for fact in facts:
         if not S_ISREG(fact.mode):
             raise damaged(folder / fact.path, "is not a regular file")
     _, listed = read_manifest(folder)
     sizes = {fact.path: fact.size for fact in facts if fact.path != MANIFEST}
+    spent = sizes.pop(SPENT, None) is not None
     for path in sorted(listed.keys() | sizes.keys()):
+        if path not in sizes and spent and not whole:
+            continue
         if path not in sizes:
-            raise damaged(folder / path, "is missing")
+            raise damaged(folder / path, "was removed, as nothing was to read it" if spent else "is missing")
         if path not in listed:
             raise damaged(folder / path, "is not in the manifest")
         if sizes[path] != listed[path][0]:
             raise damaged(folder / path, f"has {sizes[path]} bytes, {listed[path][0]} were published")
-    for path, (_, digest) in listed.items():
-        if file_digest(folder / path) != digest:
+    for path in sizes:
+        if file_digest(folder / path) != listed[path][1]:
             raise damaged(folder / path, "does not have the sha256 that was published")
 
 

@@ -8,9 +8,9 @@ nothing that has not changed, and a run that was killed goes on where it was.
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +147,20 @@ def _elsewhere(action: Callable[[Job], None], out: Path, inputs: Mapping[str, Pa
     return said
 
 
-def forecast(steps: Iterable[Step], store: Store) -> list[Forecast]:
+def made_again(step: Step, steps: Mapping[str, Step], done: Mapping[str, Artifact], store: Store) -> list[Step]:
+    """Return the steps, in order, whose results were spent and are to be made again before `step` can read them."""
+    out: dict[str, Step] = {}
+    for name in step.needs.values():
+        if name in done and store.spent(done[name]):
+            out |= {each.name: each for each in (*made_again(steps[name], steps, done, store), steps[name])}
+    return list(out.values())
+
+
+def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
     """Say for each step, in order, whether a run would reuse it, and the first reason why not."""
     done: dict[str, Artifact] = {}
+    spent: dict[str, str] = {}    # a step that is made again -> the one that reads what it made
+    names = {step.name: step for step in steps}
     latest: dict[str, dict[str, Any]] = {}
     for _, manifest in store.steps():
         latest[manifest["about"].get("step", "")] = manifest
@@ -163,8 +174,11 @@ def forecast(steps: Iterable[Step], store: Store) -> list[Forecast]:
             reason = "nothing it depends on has changed"
         else:
             reason = _difference(step, done, latest.get(step.name))
+        if step.name not in done:
+            spent |= {each.name: step.name for each in made_again(step, names, done, store)}
         out.append(Forecast(step.name, step.name in done, reason, step.took(store)))
-    return out
+    return [replace(each, reuse=False, reason=f"its files were removed, {spent[each.step]} reads them")
+            if each.step in spent else each for each in out]
 
 
 def plain(value: Any) -> Any:

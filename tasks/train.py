@@ -12,6 +12,7 @@ from tasks.refresh import embed_step, mine_step, modules, read_mined, read_vecto
 from tasks.spread import spread
 from tasks.steps import Job, Step
 from xcmodels import together
+from xcmodels.checkpoint import OPTIMISER
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.training import Interrupted, Watch, train_round
@@ -72,6 +73,8 @@ def train(recipe: Recipe, name: str, job: Job) -> None:
                               before=job.inputs.get("before"), scratch=job.scratch / "steps", out=job.out,
                               watch=Watch(report, stop))
     if together.rank() == 0:
+        if round_ == [each for each in method.rounds() if each.stage == round_.stage][-1]:
+            (job.out / OPTIMISER).unlink()    # no round goes on from it, and it is two thirds of what was written
         (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
         job.say(f"loss {metrics[-1]['loss']:.4f}")
 

@@ -76,6 +76,35 @@ def test_any_exception_publishes_nothing(store, artifact, error):
     assert store.collect() == []  # gc.lock is free again
 
 
+def test_spent_files_are_gone_and_the_artifact_is_known(store, monkeypatch):
+    def write(folder):
+        for name in ("a.bin", "b.bin", "metrics.json"):
+            put(folder / name, name.encode())
+
+    artifact = store.publish(OLD, "checkpoint", {}, write)
+    def killed(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):    # before the first file is gone
+        patch.setattr(os, "unlink", killed)
+        store.spend(artifact, "metrics.json")
+    assert store.find(OLD) == artifact and store.spent(artifact)
+    store.spend(artifact, "metrics.json")
+    assert store.find(OLD) == artifact
+    assert {path.name for path in store.open(artifact, whole=False).iterdir()} == {
+        "MANIFEST.json", "SPENT", "metrics.json"}
+    with pytest.raises(DamagedArtifact, match="was removed, as nothing was to read it"):
+        store.open(artifact)
+    assert store.publish(OLD, "checkpoint", {}, write) == artifact and store.open(artifact)
+    store.spend(artifact, "metrics.json")
+    store.forget(OLD)
+    assert store.find(OLD) is None and not (store.home / artifact.path).exists()
+    assert store.publish(OLD, "checkpoint", {}, write) == artifact and not store.spent(artifact)
+    store.spend(artifact, "metrics.json")
+    (store.home / artifact.path / "metrics.json").write_bytes(b"metrics!json")
+    assert store.find(OLD) is None
+
+
 def test_disk_full_leaves_what_is_published(store, artifact):
     def write(folder):
         put(folder / "a.bin", b"x" * 100)

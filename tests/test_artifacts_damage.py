@@ -213,7 +213,7 @@ def test_damaged_object_is_replaced_by_publish_itself(store, artifact):
 def test_object_that_another_process_has_just_rebuilt_is_not_set_aside(store, artifact, monkeypatch):
     opened = store.open
 
-    def damaged_before(artifact):
+    def damaged_before(artifact, **asked):
         monkeypatch.setattr(store, "open", opened)
         raise DamagedArtifact("seen before the other process moved it")
 

@@ -5,9 +5,12 @@ import os
 import time
 
 import pytest
+from prefect.logging import disable_run_logger
 
 from data_contracts.errors import ServerError, UsageError
 from flows import cli
+from flows.config import RunConfig
+from flows.deployments import room_task
 from tasks.artifacts import Store, digest_of
 from tasks.collection import DAY, collect
 from tasks.tracking import Tracker
@@ -113,6 +116,22 @@ def test_it_is_refused_beside_a_run_and_a_writer(store, capsys):
         assert code == 2 and f"is in use by process {pid}" in said
         assert gc(capsys, "--home", store.home, "--dry-run")[0]["counts"] == {"checkpoint": 1}
     assert store.open(artifact)
+
+
+def test_a_retraining_ends_with_a_collection_or_says_why_not(store, monkeypatch):
+    publish(store, OLD, 20, b"old")
+    config = RunConfig(data=store.home, home=store.home)
+    monkeypatch.setattr("tasks.artifacts.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("tasks.artifacts.GC_SECONDS", 0.1)
+    with disable_run_logger():
+        with store.kept():
+            refused = room_task.fn(config, 14.0)
+        assert refused.name == "Postponed" and "is being published" in refused.message
+        assert room_task.fn(config, 30.0).message == "freed 0.0 MB that no run has asked for in 30 days"
+        assert store.find(OLD) is not None
+        age(store.home / "refs" / "steps" / OLD, 20)
+        assert room_task.fn(config, 14.0).name == "Completed"
+    assert store.find(OLD) is None
 
 
 def test_what_is_being_registered_stays(store, monkeypatch):

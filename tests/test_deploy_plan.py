@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
-from flows.config import PrepareForm, RefreshForm, RetrainForm
+from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
 from flows.deploy import plan
 from xcmodels.presets import PRESETS
 
@@ -15,8 +15,9 @@ TAGS = ["method:ngame", "data:wordnet", "preset:cpu"]
 
 
 def forms(**changed):
-    retrain = RetrainForm.model_validate({**GIVEN, **changed})
-    return {"prepare": PrepareForm.model_validate(GIVEN), "retrain": retrain, "evaluate": retrain,
+    given = {**GIVEN, **changed}
+    return {"prepare": PrepareForm.model_validate(GIVEN), "retrain": RetrainForm.model_validate(given),
+            "evaluate": EvaluateForm.model_validate(given),
             "refresh": RefreshForm(name="wordnet", home=GIVEN["home"])}
 
 

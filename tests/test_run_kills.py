@@ -70,6 +70,7 @@ def test_a_step_is_the_same_whatever_its_process_did_before(planted, xc, tmp_pat
             (home / "refs" / "steps" / key).unlink()
     code, _, said = xc(*command(planted, home, **wide))
     assert code == 0 and "reused  classifier round 1" in said and "reused  embed" not in said, said
+    assert "encoder round 0: its files were removed, mine encoder round 1 reads them" in said
     assert objects(home) == unbroken
 
 

@@ -10,7 +10,7 @@ from tasks.artifacts import Store
 from tasks.cluster import Workers
 from tasks.code import code_digests, modules
 from tasks.recipe import Recipe
-from tasks.steps import Job, Step, forecast, plain, run, slug
+from tasks.steps import Job, Step, forecast, made_again, plain, run, slug
 
 
 def counting(calls: list[str]):
@@ -33,6 +33,26 @@ def run_all(steps: list[Step], store: Store):
         results.append(run(step, done, store, Workers()))
         done[step.name] = results[-1].artifact
     return results
+
+
+def test_what_was_spent_is_made_again_for_the_step_that_reads_it(tmp_path):
+    store, calls = Store(tmp_path), []
+    before = [each.artifact for each in run_all(chain(calls), store)]
+    store.spend(before[0])
+    assert [(each.reuse, each.reason) for each in forecast(chain(calls), store)] == [
+        (True, "nothing it depends on has changed")] * 2
+    assert [each.reused for each in run_all(chain(calls), store)] == [True, True]
+    first, second = chain(calls)
+    second = replace(second, settings={"other": 1})
+    told = forecast([first, second], store)
+    assert [each.reuse for each in told] == [False, False]
+    assert told[0].reason == "its files were removed, second reads them"
+    done = {"first": before[0]}
+    assert made_again(second, {"first": first}, done, store) == [first]
+    assert made_again(first, {"first": first}, done, store) == []
+    store.forget(first.key({}))
+    assert [each.artifact for each in run_all(chain(calls), store)] == before
+    assert made_again(second, {"first": first}, done, store) == [] and store.open(before[0])
 
 
 def test_a_step_runs_once_for_the_same_inputs(tmp_path):

@@ -17,6 +17,8 @@ class Scheduled(Subject):
 
     name: Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")] = ""
     workers: Annotated[int, Parameter(help="Embedded Dask workers.")] = 2
+    keep_days: Annotated[float, Parameter(help="What no run has asked for in so many days is removed after each "
+                                               "retraining, unless it is registered or served.")] = 14.0
 
 
 def deploy(*, job: Scheduled, home: Home = HOME,
@@ -36,15 +38,16 @@ def deploy(*, job: Scheduled, home: Home = HOME,
     from flows.services import require_prefect
 
     address = require_prefect(home).removesuffix("/api")
-    from flows.config import PrepareForm, RefreshForm, RetrainForm
+    from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
     from flows.deploy import apply, plan, prepare_server, start
     from tasks.registry import did_you_mean
 
     common = {"data": str(job.data.resolve()), "method": job.method, "preset": job.preset, "settings": settings,
               "home": str(home.absolute()), "dask": dask, "workers": job.workers}
-    tracked = filled(RetrainForm, {**common, "name": job.name, "mlflow": mlflow})
+    tracked = {**common, "name": job.name, "mlflow": mlflow}
     model = job.name or job.data.resolve().name
-    forms = {"prepare": filled(PrepareForm, common), "retrain": tracked, "evaluate": tracked,
+    forms = {"prepare": filled(PrepareForm, common), "evaluate": filled(EvaluateForm, tracked),
+             "retrain": filled(RetrainForm, {**tracked, "keep_days": job.keep_days}),
              "refresh": filled(RefreshForm, {"name": model, "home": common["home"], "mlflow": mlflow})}
     if now and now not in forms:
         raise UsageError(f"no deployment {now!r}{did_you_mean(now, list(forms))}")
