@@ -11,8 +11,11 @@ import os
 import shutil
 import signal
 import sys
+import tomllib
 import traceback
 from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -28,8 +31,18 @@ from flows.commands.runs import runs
 from flows.commands.serve import serve
 from flows.given import GIVEN
 
-app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version_flags=["--version"],
-          suppress_keyboard_interrupt=False,
+
+def version() -> str:
+    """Return the version that is installed; in a checkout that is not, the one that it says it is."""
+    try:
+        return metadata.version("xcflow")
+    except metadata.PackageNotFoundError:
+        project = Path(__file__).parent.parent / "pyproject.toml"
+        return str(tomllib.loads(project.read_text())["project"]["version"])
+
+
+app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version=version,
+          version_flags=["--version"], suppress_keyboard_interrupt=False,
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
 app.command(data)
 app.command(labels)

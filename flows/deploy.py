@@ -6,7 +6,7 @@ Nothing is applied that is there already, so it can be said what changed.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 from uuid import UUID
 
@@ -31,7 +31,7 @@ from pydantic import BaseModel
 from data_contracts.errors import UsageError
 from tasks.registry import did_you_mean
 
-FILE = Path(__file__).parent.parent / "prefect.yaml"
+FILE = files("flows") / "prefect.yaml"
 POOLS = {"cpu": "Runs on processors alone", "gpu": "Runs that want a GPU"}
 SILENCE = timedelta(seconds=75)    # of a run that says every 30 s that it lives
 TRAINS = "retrain"
