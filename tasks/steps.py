@@ -175,7 +175,7 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
         else:
             reason = _difference(step, done, latest.get(step.name))
         if step.name not in done:
-            spent |= {each.name: step.name for each in made_again(step, names, done, store)}
+            spent = {each.name: step.name for each in made_again(step, names, done, store)} | spent
         out.append(Forecast(step.name, step.name in done, reason, step.took(store)))
     return [replace(each, reuse=False, reason=f"its files were removed, {spent[each.step]} reads them")
             if each.step in spent else each for each in out]

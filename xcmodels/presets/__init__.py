@@ -28,11 +28,31 @@ def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
     from xcmodels.methods import METHODS
 
     _one_of("method", method, list(METHODS))
+    if not PRESETS.get(method):
+        raise ValueError(f"method {method!r} has no preset; add one to PRESETS in {__name__}")
     _one_of("preset", preset, list(PRESETS[method]))
+    found = PRESETS[method][preset].settings()
+    for key in overrides:
+        _known(key, list(flat(found)))
     paths = {tuple((key if key.startswith("prepare.") else f"method.{key}").split(".")): (key, value)
              for key, value in overrides.items()}
-    settings: Settings = _changed(PRESETS[method][preset].settings(), paths)
+    settings: Settings = _changed(found, paths)
     return settings
+
+
+def _known(key: str, keys: list[str]) -> None:
+    """Raise ValueError for what is no setting, with the nearest of all, else with what there is beside it."""
+    if key in keys:
+        return
+    groups = dict.fromkeys(name.rpartition(".")[0] for name in keys if "." in name)
+    if key in groups:
+        raise ValueError(f"no setting {key!r}: it is a group; known: "
+                         f"{', '.join(name for name in keys if name.startswith(f'{key}.'))}")
+    group = key.rpartition(".")[0]
+    beside = [name for name in keys if name.startswith(f"{group}.")] if group in groups else \
+        list(dict.fromkeys(name.partition(".")[0] for name in keys))
+    close = [*difflib.get_close_matches(key, beside, n=1), *difflib.get_close_matches(key, keys, n=1)]
+    raise ValueError(f"no setting {key!r}{nearest(key, close or beside)}; see them with: xc presets --json")
 
 
 def flat(settings: Settings) -> dict[str, Any]:
@@ -49,15 +69,10 @@ def _walk(value: Any, prefix: str) -> list[tuple[str, Any]]:
 
 def _changed(value: Any, texts: Mapping[tuple[str, ...], tuple[str, str]]) -> Any:
     """Return the dataclass `value` with every (path below it -> (key, text)) applied at once."""
-    known = [each.name for each in fields(value)] if is_dataclass(value) else []
     changes, direct = {}, []
     for name in dict.fromkeys(path[0] for path in texts):
         below = {path[1:]: told for path, told in texts.items() if path[0] == name}
         (rest, (key, text)) = next(iter(below.items()))
-        if name not in known or (not rest and is_dataclass(getattr(value, name))):
-            prefix = key[:len(key) - len(".".join((name, *rest)))]
-            options = [prefix + option for option in known]
-            raise ValueError(f"no setting {key!r}{nearest(key, options)}; see them with: xc presets --json")
         if rest:
             changes[name] = _changed(getattr(value, name), below)
         else:
