@@ -39,6 +39,7 @@ from tasks.manifest import (
     read_manifest,
     reading,
     sealed,
+    share,
     verify,
 )
 
@@ -119,7 +120,8 @@ class Store:
     ) -> Artifact:
         """Runs `write` on an empty folder and publishes what it leaves there as the result of step `key`.
 
-        `about` holds JSON facts that follow from the inputs: no times, no host names. Where another process has
+        `about` holds JSON facts that follow from the inputs: no times, no host names. A file that an input has, too,
+        is a link to that one's, and takes no room. Where another process has
         published `key` meanwhile, its artifact is returned. After an exception nothing is published.
         """
         head = {"version": VERSION, "kind": _checked(kind), "key": _checked(key, _DIGEST), "inputs": dict(inputs)}
@@ -129,6 +131,7 @@ class Store:
                 os.mkdir(folder, 0o700)
                 write(folder)
                 files, folders = sealed(folder)
+                share(folder, files, [self.home / "objects" / name for name in inputs.values()])
                 manifest = canonical({**head, "about": dict(about or {}), "files": files})
                 write_file(folder / MANIFEST, manifest)
                 for each in folders:

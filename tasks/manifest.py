@@ -4,16 +4,17 @@ import errno
 import hashlib
 import json
 import os
+import uuid
 from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from data_contracts.errors import DamagedArtifact, ProjectError
-from tasks.files import file_digest, fsync
+from tasks.files import file_digest, fsync, remove
 
 VERSION = 1
 MANIFEST = "MANIFEST.json"
@@ -32,6 +33,21 @@ def sealed(folder: Path) -> tuple[list[dict[str, Any]], list[Path]]:
         fsync(path)
         files.append({"path": fact.path, "size": fact.size, "sha256": file_digest(path)})
     return files, folders[::-1]
+
+
+def share(folder: Path, files: Iterable[Mapping[str, Any]], sources: Iterable[Path]) -> None:
+    """Replaces files that one of the objects `sources` has, too, by links to those: nothing is ever written to."""
+    there: dict[tuple[int, str], Path] = {}
+    for source in sources:
+        with suppress(OSError, ProjectError):
+            there |= {found: source / path for path, found in read_manifest(source)[1].items()}
+    for file in files:
+        before, link = there.get((file["size"], file["sha256"])), folder / f"{uuid.uuid4().hex}.link"
+        if before is not None:
+            with suppress(OSError):    # it was spent, or the disk has no links
+                os.link(before, link)
+                os.replace(link, folder / file["path"])
+            remove(link)    # a rename to another name of the same file leaves both
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, str]]]:

@@ -105,6 +105,21 @@ def test_spent_files_are_gone_and_the_artifact_is_known(store, monkeypatch):
     assert store.find(OLD) is None
 
 
+def test_what_an_input_has_too_is_a_link_to_it(store):
+    def write(folder):
+        os.mkdir(folder / "encoder")
+        put(folder / "encoder" / "same.bin", b"same" * 100)
+        put(folder / "other.bin", b"other")
+
+    before = store.publish(OLD, "checkpoint", {}, one(b"same" * 100))
+    after = store.publish(NEW, "retriever", {"encoder": before.digest, "raw": "r1"}, write)
+    linked = store.open(after) / "encoder" / "same.bin"
+    assert linked.samefile(store.open(before) / "a.bin") and linked.read_bytes() == b"same" * 100
+    assert (store.open(after) / "other.bin").stat().st_nlink == 1 and len(list(store.open(after).iterdir())) == 3
+    store.spend(before)
+    assert store.open(after) and linked.stat().st_nlink == 1
+
+
 def test_disk_full_leaves_what_is_published(store, artifact):
     def write(folder):
         put(folder / "a.bin", b"x" * 100)

@@ -5,12 +5,10 @@ more. An added label has what one without training queries would have, but that 
 that it lacks; what that is worth was measured (docs/labels.md).
 """
 
-import filecmp
 import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -82,8 +80,8 @@ class Labels:
 def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int, int]:
     """Write the retriever in `folder` with its labels edited to `out`, an empty folder; -> labels added, removed.
 
-    The same edits of the same retriever give the same files. Those that are as they were are links to the ones in
-    `folder` where a disk has links, so both take the room of one: neither is ever to be written to.
+    The same edits of the same retriever give the same files. Encoder and tokenizer are links to those in `folder` where
+    the disk has links: neither is ever to be written to.
     """
     retriever = Retriever.load(folder)
     labels = Labels(retriever, edits)
@@ -106,7 +104,6 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
                                     for label in range(len(labels.ids))])
     facts = retriever.facts | {"labels": len(labels.ids)}
     (out / "retriever.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    _share(folder, out)
     return labels.counts()
 
 
@@ -116,17 +113,6 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-def _share(folder: Path, out: Path) -> None:
-    """Replace each file in `out` that is the same in `folder` by a link to that one."""
-    for file in [each for each in out.rglob("*") if each.is_file()]:
-        before = folder / file.relative_to(out)
-        if before.is_file() and not file.samefile(before) and filecmp.cmp(before, file, shallow=False):
-            with suppress(OSError):
-                other = file.with_name(f"{file.name}.link")
-                os.link(before, other)
-                os.replace(other, file)
 
 
 def _new_labels(retriever: Retriever, rows: np.ndarray, new: Mapping[int, Edit]) -> NewLabels:

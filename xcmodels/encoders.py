@@ -257,7 +257,9 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
     facts = {"config": asdict(encoder.config), "layout": asdict(encoder.layout),
              "trunk": save_trunk(encoder.trunk, folder)}
     (folder / "encoder.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    save_file({name: value.contiguous() for name, value in encoder.state_dict().items()}, folder / "model.safetensors")
+    # With metadata that says nothing, as a checkpoint has: the bytes are the same, and kept once.
+    save_file({name: value.contiguous() for name, value in encoder.state_dict().items()}, folder / "model.safetensors",
+              metadata={})
 
 
 def load_encoder(folder: Path) -> Encoder:
