@@ -1,19 +1,21 @@
 """What a run would do, before it does it: on what data, which steps and why, how long and in how much memory, where."""
 
 import os
-import resource
-import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tasks.artifacts import Store
 from tasks.plan import Pipeline, job_of
 from tasks.report_text import span
 from tasks.steps import Forecast, forecast, slug
 
-UNIT = 1 if sys.platform == "darwin" else 1024    # bytes, of what the kernel calls the most that a process held
+LOOK_EVERY = 1.0    # seconds between two looks at what the processes of a run hold
 
 
 @dataclass(frozen=True)
@@ -67,17 +69,47 @@ class Outlook:
 def look(pipeline: Pipeline, store: Store, until: int = 2) -> Outlook:
     """Return what a run would do in `store`: 0, prepare; 1, train, too; 2, evaluate, too."""
     groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
-    held = store.get_ref("memory", slug(job_of(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
+    held = store.get_ref("held", slug(job_of(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
     return Outlook(pipeline, forecast([step for group in groups[:until + 1] for step in group], store),
                    held.get("bytes"))
 
 
-def note_memory(store: Store, method: str, preset: str, data: str, workers: int) -> None:
-    """Keep the most that this process and its workers held, for the estimate of the next run of this kind."""
-    own, child = (resource.getrusage(who).ru_maxrss * UNIT for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+@contextmanager
+def memory_noted(store: Store, method: str, preset: str, data: str) -> Iterator[None]:
+    """Keep the most that the processes of a run that ends well held together, for the estimate of the next of its kind.
+
+    The kernel's own record of it is of no use: a process that is started has that of the one that started it, so each
+    worker seems to have held all that the run did.
+    """
+    most, over = [held()], threading.Event()
+
+    def look_on() -> None:
+        while not over.wait(LOOK_EVERY):
+            most.append(max(most.pop(), held()))
+
+    looking = threading.Thread(target=look_on, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
     name = slug(job_of(data, method, preset))
-    before = (store.get_ref("memory", name) or {}).get("bytes", 0)
-    store.set_ref("memory", name, {"bytes": max(before, own + workers * child)})
+    before = (store.get_ref("held", name) or {}).get("bytes", 0)
+    store.set_ref("held", name, {"bytes": max(before, most[0], held())})
+
+
+def held() -> int:
+    """Return the bytes that this process and all that it started hold now, without files mapped into memory.
+
+    The kernel takes those back where there is no room, and processes share them.
+    """
+    total, own = 0, psutil.Process()
+    for process in (own, *own.children(recursive=True)):
+        with suppress(psutil.Error):    # it has just ended
+            memory = process.memory_info()
+            total += memory.rss - getattr(memory, "shared", 0)
+    return total
 
 
 def places(home: Path, mlflow: str) -> Mapping[str, str]:

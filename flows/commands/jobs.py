@@ -64,21 +64,20 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
         pass
     environment(job.home)
     from flows.environment import full_disk_explained
-    from flows.outlook import note_memory, places
+    from flows.outlook import memory_noted, places
     from flows.services import have_prefect, lost_server_explained, mlflow_of
 
     config.mlflow = mlflow_of(job.home, tracked.mlflow)
     for name, address in places(job.home, config.mlflow).items():
         say(f"{name:<10} {address}")
-    with _failure_named(job.home), full_disk_explained(job.home), lost_server_explained():
+    with (_failure_named(job.home), full_disk_explained(job.home), lost_server_explained(),
+          memory_noted(store, config.method, config.preset, config.data.name)):
         own = have_prefect(job.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
         from flows.prefect_runs import unwatched
         from flows.run import run as flow_run
 
         with unwatched() if own else nullcontext():
-            finished = flow_run(config, until)
-    note_memory(store, config.method, config.preset, config.data.name, config.workers)
-    return finished
+            return flow_run(config, until)
 
 
 @contextmanager
