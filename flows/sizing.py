@@ -10,7 +10,19 @@ import psutil
 from data_contracts.errors import ProjectError, UsageError
 from tasks.devices import free_space
 from tasks.report_text import span
-from xcmodels.budget import DEVICE, DISK, HOST, RATES, Budget, Size, budget, rates_file, read_rates, with_width
+from xcmodels.budget import (
+    DEVICE,
+    DISK,
+    HOST,
+    RATES,
+    Budget,
+    Size,
+    budget,
+    rates_file,
+    read_rates,
+    width_of,
+    with_width,
+)
 from xcmodels.method import Method
 from xcmodels.methods import METHODS
 from xcmodels.presets import resolve
@@ -89,15 +101,15 @@ class Sizing:
                 "refresh": self.budget.refresh, "rates": str(self.rates)}
 
 
-def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, width: int, home: Path,
+def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, width: int | None, home: Path,
            gpu_memory: float) -> Sizing:
     """Return what a method would take; UsageError for what cannot be meant."""
     for name in ("labels", "points"):
         if (value := getattr(size, name)) < 1:
             raise UsageError(f"--{name} must be at least 1, got {value}", hint="xc plan --labels 1000000 "
                              "--points 2000000 --dim 64 --gpus 1")
-    if width < 1 or size.gpus < 0:
-        raise UsageError(f"--dim must be at least 1 and --gpus at least 0, got {width} and {size.gpus}")
+    if (width is not None and width < 1) or size.gpus < 0:
+        raise UsageError(f"--dim must be at least 1 and --gpus at least 0, got {width or 0} and {size.gpus}")
     rates = rates_file(home)
     try:
         measured = read_rates(rates)
@@ -112,7 +124,7 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
     there = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}
     if size.gpus:
         there = {DEVICE: gpu_memory * 1e9, **there}
-    return Sizing(f"{method}, preset {preset}, vectors of {width}", size, found, there, rates)
+    return Sizing(f"{method}, preset {preset}, vectors of {width_of(made)}", size, found, there, rates)
 
 
 def _bytes(count: float) -> str:

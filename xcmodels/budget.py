@@ -14,6 +14,7 @@ import numpy as np
 
 from xcmodels import ann
 from xcmodels.checkpoint import Optimisers
+from xcmodels.explain import KEPT
 from xcmodels.method import Method, Round, Stage
 
 PROBED = (1000, 2000)    # labels for which models are made
@@ -76,28 +77,31 @@ class _Sketch:
     graphs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def with_width(config: Any, width: int) -> Any:
+def with_width(config: Any, width: int | None) -> Any:
     """Return a method's settings with label vectors of `width`: a bag's from scratch, a transformer's by a head.
 
+    None is the width that they have; a bag is from scratch all the same, so that nothing has to be loaded.
     Raises ValueError where vectors are as wide as the transformer that makes them.
     """
     if hasattr(config, "base"):
         return replace(config, base=with_width(config.base, width))
     if config.encoder.kind == "bag":
-        return replace(config, encoder=replace(config.encoder, source="random", dim=width))
+        return replace(config, encoder=replace(config.encoder, source="random", dim=width or config.encoder.dim))
     if hasattr(config, "dim"):
-        return replace(config, dim=width)
-    raise ValueError(f"vectors of this method are as wide as its encoder {config.encoder.source!r}, not {width}; "
+        return replace(config, dim=width or config.dim)
+    other = f", not {width}" if width else ""
+    raise ValueError(f"vectors of this method are as wide as its encoder {config.encoder.source!r}{other}; "
                      "plan with a preset whose encoder is a bag, or another method")
 
 
 def budget(method: Any, size: Size, rates: Mapping[str, Any], stage: str = "") -> Budget:
     """Return what a stage of a method takes, by default the largest; rates: what `read_rates` returns."""
     probed = [(each, *_held(method, each, size)) for each in method.stages() if stage in ("", each.name)]
-    largest, (table, kept), fixed = max(probed, key=lambda each: sum(each[1]) * size.labels + each[2])
+    largest, (table, kept), fixed, _ = max(probed, key=lambda each: sum(each[1]) * size.labels + each[2])
+    encoder = max(each[3] for each in probed)
     rounds = [round_ for round_ in method.rounds() if round_.stage == largest.name]
     refreshes = [round_ for round_ in rounds if round_.mines]
-    width, shares = _width(method), max(size.gpus, 1)
+    width, shares = width_of(method), max(size.gpus, 1)
     train = DEVICE if size.gpus else HOST
     parts = [
         Part(train, ROUND, "label vectors", table * size.labels / shares),
@@ -108,8 +112,10 @@ def budget(method: Any, size: Size, rates: Mapping[str, Any], stage: str = "") -
         Part(HOST, "", "processes", _at(rates, "cpu", method, width).get("process", 0.0) * shares),
         Part(HOST, "", "files mapped, as far as there is room", _corpus(size), mapped=True),
         Part(DISK, "", "the packed data", _corpus(size)),
-        Part(DISK, "", "checkpoints of rounds", len(rounds) * ((table + kept) * size.labels + fixed)),
-        Part(DISK, "", "the retriever", (2 * 4.0 * width + ann.codes_of(width) / 2) * size.labels),
+        Part(DISK, "", "checkpoints of rounds, until the retriever stands",
+             len(rounds) * ((table + kept) * size.labels + fixed)),
+        Part(DISK, "", "the retriever", encoder + _examples(size) + 24 * size.vocabulary
+             + (2 * 4.0 * width + ann.codes_of(width) / 2 + 6 * size.tokens) * size.labels),
     ]
     if refreshes:
         parts += _refresh(refreshes[-1], size, width, len(refreshes))
@@ -131,17 +137,17 @@ def _refresh(mining: Round, size: Size, width: int, refreshes: int) -> list[Part
     return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept)]
 
 
-def _held(method: Method, stage: Stage, size: Size) -> tuple[tuple[float, float], float]:
-    """Return the bytes of a label's vectors, of its moments, and of all that does not grow with the labels."""
+def _held(method: Method, stage: Stage, size: Size) -> tuple[tuple[float, float], float, float]:
+    """Return the bytes of a label's vectors, of its moments, of all that does not grow with the labels, of a model."""
     made = [_probe(method, stage, n, size.vocabulary) for n in PROBED]
     slope = [(more - less) / (PROBED[1] - PROBED[0]) for less, more in zip(*made, strict=True)]
-    return (slope[0], slope[1]), sum(made[0]) - sum(slope) * PROBED[0]
+    return (slope[0], slope[1]), sum(made[0]) - sum(slope) * PROBED[0], made[0][0] - slope[0] * PROBED[0]
 
 
 def _probe(method: Method, stage: Stage, n: int, vocabulary: int) -> tuple[float, float]:
     """Return the bytes of a model for n labels, and of what trains it."""
     corpus: Any = _Sketch(n, np.ones(2 * vocabulary, dtype=np.float32))
-    vectors = {name: np.zeros((n, _width(method)), np.float32) for name in ("labels", "queries")}
+    vectors = {name: np.zeros((n, width_of(method)), np.float32) for name in ("labels", "queries")}
     model = method.build(corpus, stage.name, vectors)
     optimisers = Optimisers(model, model.tables(), stage)
     dense = sum(each.nbytes for each in model.parameters() if each.requires_grad)
@@ -149,10 +155,15 @@ def _probe(method: Method, stage: Stage, n: int, vocabulary: int) -> tuple[float
             float(sum(each.nbytes for each in optimisers.rows_state().values()) + 3 * dense))
 
 
-def _width(method: Any) -> int:
+def width_of(method: Any) -> int:
     """Return how long a method's label vectors are."""
     config = getattr(method, "base", method).config
     return int(getattr(config, "dim", 0) or config.encoder.dim)
+
+
+def _examples(size: Size) -> float:
+    """Return the bytes of the training texts that a retriever shows: their tokens, texts and labels."""
+    return (10 * size.tokens + 8 * size.positives + 32) * min(size.points, KEPT * size.labels)
 
 
 def _corpus(size: Size) -> float:

@@ -24,7 +24,7 @@ class Asked(Job):
         Path()
     labels: Annotated[int, Parameter(help="Labels of data that is not here: what would it take?")] = 0
     points: Annotated[int, Parameter(help="Its training points.")] = 0
-    dim: Annotated[int, Parameter(help="How long its vectors would be.")] = 64
+    dim: Annotated[int | None, Parameter(help="How long its vectors would be; as the preset's by default.")] = None
     gpus: Annotated[int, Parameter(help="GPUs that would train on it; 0 = the CPU.")] = 0
     gpu_memory: Annotated[float, Parameter(help="Memory of a GPU, GB.")] = 80.0
     positives: Annotated[float, Parameter(help="Labels of a point.")] = 5.0
