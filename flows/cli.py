@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 se
 """
 
 import atexit
+import errno
 import gc as collector
 import os
 import shutil
@@ -79,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail(f"no room for {error.filename or 'a file'}: {error.strerror}",
+                  "free space on that disk; the same command resumes", 1)
         _fail(f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where", 1)
 
 

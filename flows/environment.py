@@ -2,16 +2,12 @@
 
 import logging
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from data_contracts.errors import ProjectError
-
-FULL = 8_000_000    # bytes free below which Prefect's server cannot be expected to work
-NO_SPACE = "No space left on device"
-
+from tasks.files import full_disk
 
 QUIET = {
     "DO_NOT_TRACK": "true",
@@ -49,10 +45,6 @@ def full_disk_explained(home: Path) -> Iterator[None]:
     except ProjectError:
         raise
     except Exception as error:
-        free = shutil.disk_usage(home).free
-        # What failed to be written is gone by now, and may have left room.
-        if free >= FULL and NO_SPACE not in str(error):
+        if (full := full_disk(error, home)) is None:
             raise
-        what = "is full" if free < FULL else "had no room for a file"
-        raise ProjectError(f"the disk of {home} {what}: {free / 1e6:,.1f} MB free",
-                           hint="free space on that disk; the same command resumes") from error
+        raise full from error

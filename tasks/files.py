@@ -22,6 +22,8 @@ _REMEDIES = {
     errno.EACCES: "give this user the right to write there",
     errno.ENOTDIR: "choose a HOME below a folder",
 }
+FULL = 8_000_000    # bytes free below which a database cannot be expected to work
+_NO_ROOM = ("No space left on device", "database or disk is full")
 _held: set[int] = set()
 
 
@@ -46,6 +48,18 @@ def explained(doing: str, place: Path) -> Iterator[None]:
             raise
         what = f"cannot {doing}: {error.filename or place}: {error.strerror}"
         raise ProjectError(what, hint=f"{_REMEDIES[error.errno]}, then run the same command again") from error
+
+
+def full_disk(error: BaseException, place: Path) -> ProjectError | None:
+    """Return what to say of a failure that comes of the disk of `place` being full; None where that is not why."""
+    free = shutil.disk_usage(place).free
+    # What failed to be written is gone by now, and may have left room.
+    if free >= FULL and getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) \
+            and not any(said in str(error) for said in _NO_ROOM):
+        return None
+    what = "is full" if free < FULL else "had no room for a file"
+    return ProjectError(f"the disk of {place} {what}: {free / 1e6:,.1f} MB free",
+                        hint="free space on that disk; the same command resumes")
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
+from tasks.files import full_disk
 from tasks.mlflow_client import Client, first_line, make_database, probe, quiet_mlflow, without_passwords
 from tasks.mlflow_run import (
     Run,
@@ -157,6 +158,8 @@ class Tracker:
         except ProjectError:
             raise
         except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:
+            if self.embedded and (full := full_disk(error, self.home)) is not None:
+                raise full from error
             remedy = f"where it is damaged, move it away; the next run rebuilds it: {self.home}/mlflow.db"
             raise ServerError(f"MLflow at {self.address} failed: {first_line(error)}",
                               hint=remedy if self.embedded else "see the server's log") from error

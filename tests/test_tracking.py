@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import ServerError, UsageError
+from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks import mlflow_client, mlflow_run, tracking
 from tasks.tracking import Entry, Tracker
 from tests import tiny
@@ -274,6 +274,24 @@ def test_a_damaged_database_is_named_with_its_remedy(home, caplog):
     with pytest.raises(ServerError, match="not a database") as caught, tracker.required() as client:
         client.search_experiments()
     assert str(home / "mlflow.db") in caught.value.hint
+
+
+def test_a_full_disk_is_not_called_a_damaged_database(home):
+    from mlflow.exceptions import MlflowException
+
+    full = sqlite3.connect(home / "full.db")
+    full.execute("PRAGMA max_page_count = 2")
+    full.execute("CREATE TABLE t (x)")
+    for error in (sqlite3.OperationalError, OSError):
+        with pytest.raises(ProjectError, match=f"the disk of {home} had no room") as caught, Tracker(home).required():
+            try:
+                if error is OSError:
+                    with open("/dev/full", "wb", buffering=0) as file:
+                        file.write(b"x")
+                full.execute("INSERT INTO t VALUES (zeroblob(100000))")
+            except sqlite3.OperationalError as refused:
+                raise MlflowException(f"(sqlite3.OperationalError) {refused}") from refused
+        assert caught.value.exit_code == 1 and "free space" in caught.value.hint
 
 
 def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
