@@ -66,6 +66,12 @@ class Report:
         return tuple(rule for rule in self.rules if rule.status == "warn")
 
     @property
+    def warned(self) -> list[str]:
+        """A line for each rule that warns: which, in which table, why and how often."""
+        return [f"warning: {each.rule} in {each.table}: {inert(each.note or each.meaning)}"
+                + (f" ({_many(each.count, 'row')})" if each.count else "") for each in self.warnings]
+
+    @property
     def verdict(self) -> str:
         """One sentence for a person."""
         rows = sum(table.rows for table in self.tables)

@@ -3,7 +3,7 @@
 Nothing is applied that is there already, so it can be said what changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -91,8 +91,9 @@ def plan(model: str, forms: Mapping[str, BaseModel], tags: Sequence[str], schedu
     return [_deployment(model, each, forms[name], tags, schedules.get(name, "")) for name, each in listed.items()]
 
 
-def apply(wanted: Sequence[RunnerDeployment], *, dry_run: bool = False) -> list[Change]:
-    """Have the server hold the deployments as they are wanted; -> what that changes, or would."""
+def apply(wanted: Sequence[RunnerDeployment], *, dry_run: bool = False,
+          tell: Callable[[Change], None] = lambda change: None) -> list[Change]:
+    """Have the server hold the deployments as they are wanted; -> what that changes, or would, told one by one."""
     changes = []
     with get_client(sync_client=True) as client:
         for each in wanted:
@@ -102,6 +103,7 @@ def apply(wanted: Sequence[RunnerDeployment], *, dry_run: bool = False) -> list[
             (schedule,) = each.schedules or []
             changes.append(Change(each.full_name, change, _said(schedule), str(each.work_pool_name),
                                   each.parameters or {}))
+            tell(changes[-1])
     return changes
 
 

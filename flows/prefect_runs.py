@@ -53,6 +53,12 @@ def tag_this_run(of: Pipeline) -> None:
         client.update_flow_run(found.id, tags=kept | tags)
 
 
+def page_of_this_run() -> str:
+    """Return where the run that a worker made this process for can be seen and cancelled; "" for one by hand."""
+    run, api = os.environ.get("PREFECT__FLOW_RUN_ID"), os.environ.get("PREFECT_API_URL", "")
+    return f"{api.removesuffix('/api')}/runs/flow-run/{run}" if run else ""
+
+
 def unwatched() -> AbstractContextManager[Any]:
     """Run flows without heartbeats: for a server that ends with them. The end of each waits up to 1 s for its pulse."""
     return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})

@@ -18,7 +18,7 @@ from prefect.states import Completed
 from data_contracts.errors import UsageError
 from flows.config import RunConfig, Until
 from flows.console import Terminal
-from flows.prefect_runs import Progress, seen_to_its_end, tag_this_run
+from flows.prefect_runs import Progress, page_of_this_run, seen_to_its_end, tag_this_run
 from tasks.artifacts import Artifact, Store
 from tasks.cluster import Workers
 from tasks.collection import spend_checkpoints
@@ -198,14 +198,14 @@ def turn(store: Store, patience: float, terminal: Terminal) -> Iterator[None]:
     """Be the only run of the home; one that has to wait for another says for whom."""
     with ExitStack() as held:
         try:
-            held.enter_context(store.run_lock())
+            held.enter_context(store.run_lock(page=page_of_this_run()))
         except UsageError as error:
             if not patience:
                 raise
             line = f"{error.what}; waits for it up to {span(patience)}"
             get_run_logger().info(line)
             terminal.line(line)
-            held.enter_context(store.run_lock(patience))
+            held.enter_context(store.run_lock(patience, page=page_of_this_run()))
         with seen_to_its_end(store.home):
             yield
 

@@ -87,15 +87,20 @@ class Store:
             raise DamagedArtifact(f"{form} is not a version", hint=f"restore it: echo {VERSION} > {form}") from error
 
     @contextmanager
-    def run_lock(self, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-        """Makes this the only run in HOME; UsageError with the pid of the holder where there still is one then."""
+    def run_lock(self, seconds: float = LOCK_SECONDS, *, page: str = "") -> Iterator[None]:
+        """Makes this the only run in HOME; UsageError with the pid of the holder where there still is one then.
+
+        page: where the run can be cancelled, if it is not its user's to kill.
+        """
         path = self.home / "lock"
         with locked(path, fcntl.LOCK_EX, seconds) as mine:
             if not mine:
-                pid = path.read_text().strip()
-                raise UsageError(f"{self.home} is in use by process {pid}", hint=f"wait for it, or stop it: kill {pid}")
+                pid, _, scheduled = path.read_text().strip().partition("\n")
+                raise UsageError(f"{self.home} is in use by process {pid}{', a scheduled run' if scheduled else ''}",
+                                 hint=f"wait for it, or cancel it: {scheduled}" if scheduled else
+                                      f"wait for it, or stop it: kill {pid}")
             with explained("start a run", self.home):
-                path.write_text(f"{os.getpid()}\n")
+                path.write_text(f"{os.getpid()}\n{page}".rstrip() + "\n")
             yield
 
     def find(self, key: str) -> Artifact | None:

@@ -75,8 +75,8 @@ def check(data: str, thresholds: Thresholds, job: Job) -> None:
     report = validate(job.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
                       thresholds=thresholds, data_docs=True)
     job.say(report.verdict)
-    for warned in report.warnings:
-        job.say(f"warning: {warned.rule} in {warned.table}: {warned.note or warned.meaning}")
+    for line in report.warned:
+        job.say(line)
     report.raise_for_failure()
     # Only what follows from the tables: a page with times, or a comparison with an earlier run, would make everything
     # downstream look new.

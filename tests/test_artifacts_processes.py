@@ -14,9 +14,23 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import ProjectError, UsageError
+from flows.prefect_runs import page_of_this_run
 from tasks import artifacts, manifest
 from tasks.artifacts import Artifact, Store, digest_of
 from tests.faults import NEW, OLD, child, ended, one, pointing_to, put, stranded, with_old, write_new
+
+
+def test_a_scheduled_run_is_to_be_cancelled_where_it_shows_not_killed(store, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    assert page_of_this_run() == ""
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "7")
+    with store.run_lock(page=page_of_this_run()), pytest.raises(UsageError, match=", a scheduled run") as caught, \
+            store.run_lock():
+        pass
+    assert caught.value.hint == "wait for it, or cancel it: http://127.0.0.1:4200/runs/flow-run/7"
+    with store.run_lock(), pytest.raises(UsageError) as caught, store.run_lock():
+        pass
+    assert caught.value.hint.endswith(f"stop it: kill {os.getpid()}")
 
 
 def test_second_run_names_the_holder_and_a_kill_frees_the_lock_at_once(store):

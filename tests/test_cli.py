@@ -45,6 +45,10 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("rnxxxq",), 'Unknown command "rnxxxq". Available commands:'),
     (("run", "--data", "DATA", "--preset", "qqqq"), "no preset 'qqqq'; known: cpu, "),
     (("run", "--data", "DATA", "--workers", "0"), "workers: input should be greater than or equal to 1, got 0"),
+    (("run", "--data", "/tmp/d\udcff"), "d\\udcff' is not UTF-8"),
+    (("run", "--data", "DATA", "--home", "/tmp/d\udcff"), "d\\udcff' is not UTF-8"),
+    (("data", "import", "t.csv", "out", "--text", "t", "--labels", "l", "--test", "0"), "--test must be above 0"),
+    (("data", "import", "t.csv", "d\udcff", "--text", "t", "--labels", "l"), "d\\udcff' is not UTF-8"),
     *(((*words, "--home", "/nowhere"), "there is no /nowhere here, so no model") for words in (
         ("predict", "x"), ("models",), ("serve",), ("labels", "list"), ("runs",))),
 ])

@@ -121,6 +121,8 @@ def test_leak_warns_below_its_threshold_and_fails_above(tmp_path):
     tables["queries.test"][4].update(title="train title 7", content="about train 7")
     kept = check(tmp_path / "a", tables, only=["queries.test"], thresholds=Thresholds(leak_share=.2))
     assert statuses(kept) == {("split_disjointness", "queries.test"): "warn"}
+    (line,) = kept.warned
+    assert line.startswith("warning: split_disjointness in queries.test: ") and "16.67%" in line
     report = check(tmp_path / "b", tables, only=["queries.test"])
     assert statuses(report) == {("split_disjointness", "queries.test"): "fail"}
     (row,) = report.failures[0].rows

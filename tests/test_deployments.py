@@ -42,6 +42,7 @@ def deployed(home, data) -> list[str]:
              "--schedule", "prepare=* * * * *", "--json"]
     code, out, said = home.xc(*words)
     assert code == 0, said
+    assert "what the deployments run is loaded" in said.splitlines()[0]
     assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
         name: "created" for name in ("prepare/small", "refresh/small", "evaluate/small", "retrain/small")}
     return words
@@ -112,6 +113,9 @@ def test_one_training_at_a_time_by_hand_and_by_schedule(home, deployed):
         until(lambda: client.read_flow_run(waiting).state.is_final(), 150)
         done = client.read_flow_run(waiting)
         assert done.state.is_completed(), done.state
+        (room,) = [task.state.message for task in client.read_task_runs(limit=200)
+                   if task.flow_run_id == waiting and task.name == "room"]
+        assert room.startswith("freed ")
         assert done.name == "ngame · small" and {"method:ngame", "data:small", "preset:cpu-learned"} <= set(done.tags)
     began = datetime.now(UTC)
     cron = until(lambda: [run for run in run_states(home, "prepare/small")

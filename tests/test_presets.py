@@ -44,11 +44,20 @@ def test_every_setting_can_be_moved_alone(kind):
 
 @pytest.mark.parametrize(("key", "meant"), [("m1.epohcs", "m1.epochs"), ("prepare.augmnt", "prepare.augment"),
                                             ("encoder.knd", "encoder.kind"), ("sed", "seed"), ("indx", "index"),
-                                            ("fusion.shortlst", "fusion.shortlist"), ("encodr", "encoder")])
+                                            ("fusion.shortlst", "fusion.shortlist"), ("encodr", "encoder"),
+                                            ("prepar.leak_share", "prepare.leak_share")])
 def test_a_misspelt_key_gives_the_nearest(key, meant):
     with pytest.raises(ValueError) as caught:
         resolve("ngame", "cpu", {key: "1"})
     assert str(caught.value) == f"no setting {key!r}, did you mean {meant!r}?; see them with: xc presets --json"
+
+
+def test_what_is_near_nothing_gets_every_group_and_a_method_without_a_preset_a_remedy(monkeypatch):
+    with pytest.raises(ValueError, match="no setting 'zzz'; known: prepare, m1, m2, encoder, fusion, index, seed; see"):
+        resolve("ngame", "cpu", {"zzz": "1"})
+    monkeypatch.delitem(PRESETS, "renee")
+    with pytest.raises(ValueError, match="method 'renee' has no preset; add one to PRESETS in xcmodels"):
+        resolve("renee", "cpu", {})
 
 
 @pytest.mark.parametrize("key", ["", "m1", "prepare", "prepare.", "m1.", ".epochs", "m1.epochs.x", "method.seed",

@@ -6,6 +6,9 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from data_contracts.errors import UsageError
+from flows.commands.options import utf8
+
 data = App(name="data", help="Write a data set in the raw format that `xc run` reads.")
 
 
@@ -14,6 +17,8 @@ def wordnet(folder: Path, /,
             source: Annotated[Path | None, Parameter(help="A WordNet database at hand.")] = None) -> None:
     """Write the WordNet data set to FOLDER: synsets to tag with the synsets they point to."""
     from tasks.sources.wordnet import write_wordnet
+
+    utf8(folder)
 
     _tell(folder, write_wordnet(folder, source))
 
@@ -28,6 +33,11 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
             test: Annotated[float, Parameter(help="Share of new texts to test on, without --split.")] = 0.2) -> None:
     """Write the data set that FILE holds to FOLDER: a CSV, TSV, JSONL or Parquet of texts and label names."""
     from tasks.sources.importing import import_file
+
+    utf8(folder)
+    if not 0 < test < 1 and split is None:
+        raise UsageError(f"--test must be above 0 and below 1, got {test:g}: a run measures itself on the test rows",
+                         hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
 
     _tell(folder, import_file(file, folder, text=text, labels=labels, content=content, uid=uid, split=split,
                               separator=separator, test_fraction=test))

@@ -38,8 +38,9 @@ def deploy(*, job: Scheduled, home: Home = HOME,
     from flows.services import require_prefect
 
     address = require_prefect(home).removesuffix("/api")
+    say(f"{'Prefect':<10} {address}; what the deployments run is loaded, up to a minute the first time")
     from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
-    from flows.deploy import apply, plan, prepare_server, start
+    from flows.deploy import Change, apply, plan, prepare_server, start
     from tasks.registry import did_you_mean
 
     common = {"data": str(job.data.resolve()), "method": job.method, "preset": job.preset, "settings": settings,
@@ -56,10 +57,12 @@ def deploy(*, job: Scheduled, home: Home = HOME,
     if not dry_run:
         for made in prepare_server():
             say(f"{made}: created")
-    changes = apply(wanted, dry_run=dry_run)
-    for each in changes:
+
+    def tell(each: Change) -> None:
         what = {"created": "created", "nothing": "as it was"}.get(each.change, f"changed: {each.change}")
         say(f"{each.deployment:<24} {'would be ' if dry_run else ''}{what}; {each.schedule}, pool {each.pool}")
+
+    changes = apply(wanted, dry_run=dry_run, tell=tell)
     if as_json:
         print(json.dumps([asdict(each) for each in changes]))
     if now and not dry_run:

@@ -66,8 +66,18 @@ def require_home(home: Path) -> None:
         raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
 
 
+def utf8(path: Path) -> None:
+    """Raise UsageError for a path that is not UTF-8: no database and no JSON file can hold its name."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{str(path.absolute())!r} is not UTF-8, so it cannot be written down",
+                         hint="rename that folder, or work on a link to it: ln -s") from error
+
+
 def environment(home: Path) -> None:
     """Set up the surroundings of a run in HOME; the import waits until a command needs it."""
+    utf8(home)
     from flows.environment import set_up
 
     set_up(home)
@@ -103,6 +113,8 @@ def settled(job: Subject) -> dict[str, str]:
     from tasks.plan import settle
 
     settings = pairs("--set", job.settings, "m1.epochs=5")
+    utf8(job.data)
+    utf8(getattr(job, "home", HOME))
     try:
         settle(job.data, job.method, job.preset, settings)
     except UsageError as error:
