@@ -181,7 +181,7 @@ def test_bad_rows_are_refused(tmp_path: Path, name: str, content: str, message: 
 def test_a_draw_without_test_rows_is_told(tmp_path: Path):
     file = write(tmp_path, "a.jsonl", [{"u": "u0", "t": "text", "l": ["x"]}])
     assert hashlib.sha1(b"text\n").hexdigest() > "4"
-    with pytest.raises(ContractError, match=r"none of the usable rows of a.jsonl was drawn .* test_fraction 0.2\nhint"):
+    with pytest.raises(ContractError, match=r"none of the usable rows of a.jsonl was drawn .* share of 0.2\nhint"):
         import_file(file, tmp_path / "out", text="t", labels="l", uid="u")
     assert import_file(file, tmp_path / "out", text="t", labels="l", uid="u", test_fraction=0)["test"] == 0
 

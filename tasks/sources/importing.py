@@ -97,7 +97,7 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
     ProjectError for a file that is written to meanwhile.
     """
     if not 0 <= test_fraction < 1:
-        raise UsageError(f"test_fraction must be from 0 to below 1, got {test_fraction}")
+        raise UsageError(f"the share of test rows must be from 0 to below 1, got {test_fraction}", hint="--test 0.2")
     refuse_foreign(out)
     sha256 = file_digest(file) if file.is_file() else ""
     named = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split}
@@ -116,12 +116,11 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
     if not found.train:
         raise ContractError(f"{file.name} has no training row with a text and a label "
                             f"({', '.join(f'{key}: {count}' for key, count in skipped.items())})", where=str(file),
-                            hint="check the names of the columns, and the split column or test_fraction")
+                            hint="check the names of the columns, and the split column or the share of test rows")
     if test_fraction and split is None and not found.test:
         # also when the file is the training part of a split that was drawn by the same rule
-        raise ContractError(f"none of the usable rows of {file.name} was drawn for testing with test_fraction "
-                            f"{test_fraction}", where=str(file),
-                            hint="name a split column, raise test_fraction, or set it to 0 to have no test rows")
+        raise ContractError(f"none of the usable rows of {file.name} was drawn for testing with a share of "
+                            f"{test_fraction}", where=str(file), hint="raise --test, or name a column: --split COLUMN")
     counts = _write(plan, out, found, sha256)
     return {**counts, **skipped, "labels_never_in_training": len(found.test - found.train), "separator": separator,
             "separator_reason": reason, **_split_reason(plan, out, counts)}
