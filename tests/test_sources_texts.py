@@ -23,6 +23,28 @@ def test_latin1_in_json(xc_json: Path):
     assert {row[2] for row in rows(describe(xc_json), "labels")} == {"Zürich"}
 
 
+def test_the_code_page_of_windows_is_told_from_latin1(xc_sparse: Path, caplog: pytest.LogCaptureFixture):
+    lines = ["Zürich – „Café“".encode("cp1252"), "Zürich".encode("latin-1"), b"a \x81 \x93"]
+    (xc_sparse / "Y.txt").write_bytes(b"\n".join(lines))
+    assert [row[2] for row in rows(describe(xc_sparse), "labels")] == ["Zürich – „Café“", "Zürich", "a"]
+    (said,) = caplog.messages
+    assert "Y.txt: 3 lines are not UTF-8 and were read as Windows-1252, the first is line 1" in said
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf16_is_read_and_its_lines_are_counted(xc_json: Path, encoding: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tasks.sources.decoding._BLOCK", 8)    # characters cut in two
+    text = "\ufeff" * (encoding != "utf-16") + '{"uid": "x", "title": "Zürich ਊ 🦊", "content": ""}\r\n' * 3
+    (xc_json / "lbl.json.gz").write_bytes(gzip.compress(text.encode(encoding)))
+    assert [row[2] for row in rows(describe(xc_json), "labels")] == ["Zürich ਊ 🦊"] * 3
+    assert len(rows(describe(xc_json), "positives.train")) > 0
+
+
+def test_utf16_that_is_cut_short_is_named(xc_json: Path):
+    (xc_json / "lbl.json.gz").write_bytes(gzip.compress('{"uid"'.encode("utf-16")[:-1]))
+    assert fails(xc_json, "labels").startswith("lbl.json.gz:0: lbl.json.gz begins as UTF-16, and is damaged or cut")
+
+
 def test_texts_are_cleaned(xc_json: Path):
     write_json(xc_json, "lbl.json.gz", [{"uid": " x\u0000", "title": "e\u0301\tb\u0085c", "content": "\ud800 d "}] * 3)
     assert rows(describe(xc_json), "labels")[0][1:4] == ("x", "é b c", "\ufffd d")

@@ -1,23 +1,23 @@
-"""Lines of a raw file, whatever its compression and encoding, with errors that say where."""
+"""Lines of a file, or of stdin, whatever the compression and encoding, with errors that say where."""
 
 import codecs
 import functools
 import gzip
 import hashlib
 import io
-import logging
-import zlib
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import cast
 
 from data_contracts.errors import ContractError, ProjectError, UsageError
+from tasks.sources.decoding import DAMAGE, Decoder, as_utf8
 
-log = logging.getLogger(__name__)
-
+STDIN = "-"    # in the place of a path
 _BLOCK = 1 << 20
 
 
@@ -57,19 +57,19 @@ class _Hashing(io.RawIOBase):
 
 
 @contextmanager
-def _opened(path: Path, sha256: str = "") -> Iterator[io.BufferedReader]:
-    """Open a file for reading bytes to its end, through gzip where its name ends in .gz.
+def _opened(path: Path | str, sha256: str = "") -> Iterator["io.BufferedReader[io.RawIOBase]"]:
+    """Open a file for reading bytes to its end: through gzip where its name ends in .gz, and UTF-16 as UTF-8.
 
     Raises ProjectError where the block ends well and what was read has another `sha256` than the one that is given.
     """
     try:
-        with open(path, "rb", 0) as file:
+        with nullcontext(_stdin()) if path == STDIN else open(path, "rb", 0) as file:
             hashing = _Hashing(file)
             stream: io.RawIOBase = hashing
-            if path.suffix == ".gz":
+            if Path(path).suffix == ".gz":
                 stream = cast(io.RawIOBase, gzip.GzipFile(fileobj=io.BufferedReader(hashing, _BLOCK)))
             # gzip's own lines are cut by Python, which takes as long as to unpack them
-            yield io.BufferedReader(stream, _BLOCK)
+            yield as_utf8(io.BufferedReader(stream, _BLOCK))
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
     except (IsADirectoryError, PermissionError) as error:
@@ -77,7 +77,12 @@ def _opened(path: Path, sha256: str = "") -> Iterator[io.BufferedReader]:
     _refuse_other(path, sha256, hashing.sha256.hexdigest())
 
 
-def _refuse_other(path: Path, expected: str, found: str) -> None:
+def _stdin() -> io.FileIO:
+    """Return stdin without its buffer, which would wait until it is full."""
+    return cast(io.FileIO, getattr(sys.stdin.buffer, "raw", sys.stdin.buffer))
+
+
+def _refuse_other(path: Path | str, expected: str, found: str) -> None:
     if expected and found != expected:
         raise ProjectError(f"{path} has changed since the run began: its sha256 is {found[:12]}, and was "
                            f"{expected[:12]}", hint="run the same command again when nothing writes to it any more")
@@ -97,23 +102,31 @@ def whole_file(path: Path, sha256: str = "") -> bytes:
     return data
 
 
-def _damaged(path: Path, number: int, error: Exception) -> ContractError:
-    return ContractError(f"the gzip data of {path.name} is damaged or cut short after line {number} ({error})",
-                         where=f"{path.name}:{number}", hint="fetch or write the file again; check it with: gzip -t")
+def _damaged(path: Path | str, number: int, error: Exception) -> ContractError:
+    name = _name(path)
+    if isinstance(error, UnicodeDecodeError):
+        return ContractError(f"{name} begins as UTF-16, and is damaged or cut short after line {number} "
+                             f"({error.reason})", where=f"{name}:{number}", hint="save the file as UTF-8")
+    return ContractError(f"the gzip data of {name} is damaged or cut short after line {number} ({error})",
+                         where=f"{name}:{number}", hint="fetch or write the file again; check it with: gzip -t")
 
 
-def lines(path: Path, sha256: str = "") -> Iterator[tuple[int, bytes]]:
+def _name(path: Path | str) -> str:
+    return "stdin" if path == STDIN else Path(path).name
+
+
+def lines(path: Path | str, sha256: str = "") -> Iterator[tuple[int, bytes]]:
     """Yield every line of a file with its number, counted from 1, without its line end.
 
-    Raises UsageError when the file cannot be opened, ContractError when its gzip data is damaged, and after the last
-    line ProjectError when what was read has another `sha256` than the one that is given.
+    Raises UsageError when the file cannot be opened, ContractError when its gzip data or UTF-16 is damaged, and
+    after the last line ProjectError when what was read has another `sha256` than the one that is given.
     """
     number = 0
     with _opened(path, sha256) as stream:
         try:
             for number, line in enumerate(stream, 1):
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except DAMAGE as error:
             raise _damaged(path, number, error) from error
 
 
@@ -129,24 +142,17 @@ def blocks(path: Path, share: Share, sha256: str = "") -> Iterator[tuple[int, It
         yield 0, iter(())
 
 
-def text_lines(path: Path, share: Share = EVERY, sha256: str = "") -> Iterator[tuple[int, str]]:
+def text_lines(path: Path | str, share: Share = EVERY, sha256: str = "") -> Iterator[tuple[int, str]]:
     """Yield every line of a share of a file as text with its number in the file, counted from 1.
 
-    The whole file is read, and hashed, whatever the share. Raises what `lines` raises.
-    A line that is not UTF-8 is read as Latin-1, as one released extractor writes it; how many is logged at the end.
+    The whole file is read, and hashed, whatever the share. Raises what `lines` raises. How many lines are not UTF-8 is
+    logged at the end.
     """
-    latin1 = first = 0
+    decoder = Decoder()
     for number, line in lines(path, sha256):
-        if not share.has(share.block(number)):
-            continue
-        try:
-            text = line.decode()
-        except UnicodeDecodeError:
-            text, latin1, first = line.decode("latin-1"), latin1 + 1, first or number
-        yield number, text
-    if latin1:
-        log.warning("%s: %d lines are not UTF-8 and were read as Latin-1, the first is line %d",
-                    path.name, latin1, first)
+        if share.has(share.block(number)):
+            yield number, decoder.text(number, line)
+    decoder.say(_name(path), time.monotonic_ns() if path == STDIN else path)    # stdin is another file each time
 
 
 def count_lines(path: Path, sha256: str = "") -> int:
@@ -168,6 +174,6 @@ def _count_lines(path: Path, sha256: str, _size: int, _changed: int) -> int:
         try:
             while block := stream.read(_BLOCK):
                 count, last = count + block.count(b"\n"), block[-1:]
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except DAMAGE as error:
             raise _damaged(path, count, error) from error
     return count + (last != b"\n")
