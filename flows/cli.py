@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 se
 import atexit
 import errno
 import gc as collector
+import io
 import os
 import shutil
 import signal
@@ -59,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     atexit.register(collector.freeze)
     # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):    # data is UTF-8 whatever the terminal's language
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     app.help_formatter = "default" if _room_for_boxes() else "plain"
     debug = "--debug" in given or bool(os.environ.get("XC_DEBUG"))

@@ -1,20 +1,28 @@
-"""Tagging texts from the command line: texts in, one JSON object a line out."""
+"""Tagging texts from the command line: texts in, JSON lines or CSV out."""
 
-import gzip
-import io
+import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, NamedTuple
 
-from data_contracts.errors import ContractError, UsageError
+from data_contracts.errors import ContractError
 from tasks.report_text import many
 
 CHUNK = 1024
 LONG, LINES = 4_000, 3    # characters, or lines, of what is more likely a list of texts than one
+Form = Literal["json", "csv"]
+
+
+class Query(NamedTuple):
+    """A text to tag."""
+
+    uid: str
+    text: str
+    content: str = ""
 
 
 def open_retriever(model: str, home: Path, mlflow: str) -> Any:
@@ -26,65 +34,76 @@ def open_retriever(model: str, home: Path, mlflow: str) -> Any:
     return Retriever.load(resolve(Tracker(home, mlflow or None), model or None).folder)
 
 
-def predict_texts(retriever: Any, texts: Iterable[str], k: int) -> None:
+def predict_texts(retriever: Any, texts: Iterable[str], k: int, form: Form = "json") -> None:
     """Write the labels of `texts` to stdout, their uids being their places."""
     given = list(texts)
     if len(given) == 1 and (what := _listed(given[0])):
         _warn(f"{what} tagged as one text; where a list was meant: xc predict --input FILE, a text a line")
-    _answer_all(retriever, ({"uid": str(row), "title": text, "content": ""} for row, text in enumerate(given)), k)
+    _answer_all(retriever, (Query(str(row), text) for row, text in enumerate(given)), k, form)
 
 
-def predict_file(retriever: Any, source: str, k: int) -> None:
-    """Write the labels of the lines of `source` to stdout; "-" is stdin."""
+def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
+                 columns: Mapping[str, str] | None = None) -> None:
+    """Write the labels of the rows of a table, or of the lines of a text, to stdout; "-" is stdin.
+
+    columns: names of the columns uid, text and content, of those that are called otherwise.
+    """
     lists: list[str] = []
-    with _opened(source) as stream:
-        _answer_all(retriever, _queries(stream, source, lists), k)
+    _answer_all(retriever, _queries(source, columns or {}, lists), k, form)
     if lists:
         _warn(f"{many(len(lists), 'line')} of {source} tagged as one text each, the first {lists[0]}; a text a line "
               "was meant, or a JSON object")
 
 
-def _answer_all(retriever: Any, queries: Iterable[dict[str, str]], k: int) -> None:
-    rows = iter(queries)
-    while part := list(islice(rows, CHUNK)):
-        _answer(retriever, part, k)
+def _queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterator[Query]:
+    """Yield each row's uid, or its place counted from 0, text and content.
 
-
-def _answer(retriever: Any, queries: list[dict[str, str]], k: int) -> None:
-    answers = retriever.predict([query["title"] for query in queries], k, [query["content"] for query in queries])
-    for query, labels in zip(queries, answers, strict=True):
-        # A text of nothing but white space has nothing to be tagged by.
-        found = labels if (query["title"] + query["content"]).strip() else []
-        print(json.dumps({"uid": query["uid"], "labels": [
-            {"id": label.id, "uid": label.uid, "text": label.text, "score": label.score} for label in found]}))
-
-
-@contextmanager
-def _opened(source: str) -> Iterator[TextIO]:
-    """Yield the text stream that `source` names: "-" stdin, else a file, gzipped or not."""
-    if source == "-":
-        yield io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
-        return
-    path = Path(source)
-    if not path.is_file():
-        raise UsageError(f"there is no file {source}")
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", errors="replace") as stream:
-        yield stream
-
-
-def _queries(stream: TextIO, source: str, lists: list[str]) -> Iterator[dict[str, str]]:
-    """Yield uid, title and content of each line: XC JSON lines where the first line is one, else plain texts.
-
-    Lines that look like lists of texts are noted in `lists`.
+    Plain lines that look like lists of texts are noted in `lists`.
     """
-    as_json = None
-    for number, line in enumerate(stream):
-        text = line.rstrip("\r\n")
-        if as_json is None:
-            as_json = text.lstrip().startswith("{")
-        if not as_json and (what := _listed(text)):
-            lists.append(f"line {number + 1}, {what}")
-        yield _object(text, source, number) if as_json else {"uid": str(number), "title": text, "content": ""}
+    from tasks.sources.tabular import Layout, read_rows
+
+    names: dict[str, Sequence[str]] = {"uid": ("uid",), "text": ("text", "title"), "content": ("content",)}
+    layout = Layout(names | {role: (name,) for role, name in columns.items()}, required=("text", *columns),
+                    plain="" if columns else "text")
+    for place, row in enumerate(read_rows(source, layout)):
+        if "text" not in row.cells:
+            raise ContractError("the row has no text", where=row.where, hint='give one, "" where it is empty')
+        if not row.names and (what := _listed(row.cells["text"])):
+            lists.append(f"line {row.number}, {what}")
+        yield Query(row.text("uid") or str(place), row.text("text"), row.text("content"))
+
+
+def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) -> None:
+    rows = iter(queries)
+    write = _write_csv if form == "csv" else _write_json
+    if form == "csv":
+        _table().writerow(["uid", "rank", "label_id", "label_uid", "label_text", "score"])
+    while part := list(islice(rows, CHUNK)):
+        answers = retriever.predict([query.text for query in part], k, [query.content for query in part])
+        for query, labels in zip(part, answers, strict=True):
+            # A text of nothing but white space has nothing to be tagged by.
+            write(query.uid, labels if (query.text + query.content).strip() else [])
+
+
+def _write_json(uid: str, labels: Sequence[Any]) -> None:
+    print(json.dumps({"uid": uid, "labels": [
+        {"id": label.id, "uid": label.uid, "text": label.text, "score": label.score} for label in labels]},
+        ensure_ascii=False))
+
+
+def _write_csv(uid: str, labels: Sequence[Any]) -> None:
+    """Write a row a label; one without a label for a text that has none, so that each text is there."""
+    _table().writerows([[_inert(uid), rank, label.id, _inert(label.uid), _inert(label.text), label.score]
+                        for rank, label in enumerate(labels, 1)] or [[_inert(uid), *[""] * 5]])
+
+
+def _table() -> Any:
+    return csv.writer(sys.stdout, lineterminator="\n")
+
+
+def _inert(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula: those begin with one of these characters."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _listed(text: str) -> str:
@@ -99,15 +118,3 @@ def _listed(text: str) -> str:
 
 def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
-
-
-def _object(line: str, source: str, number: int) -> dict[str, str]:
-    where = f"{source}:{number + 1}"
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ContractError(f"not a line of JSON: {error}", where=where,
-                            hint='a line is {"uid": "...", "title": "...", "content": "..."}') from error
-    if not isinstance(found, dict) or not isinstance(found.get("title"), str):
-        raise ContractError("the line has no text under \"title\"", where=where)
-    return {"uid": str(found.get("uid", number)), "title": found["title"], "content": str(found.get("content") or "")}

@@ -1,5 +1,6 @@
 """The command line as a newcomer meets it: help, typos, missing things, quiet output."""
 
+import csv
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import time
 
 import pytest
 
+from tests import served
 from tests.conftest import ROOT
 from tests.tiny import World
 
@@ -109,13 +111,57 @@ def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, world, t
     assert [(row["version"], row["aliases"]) for row in rows] == [("1", ["champion"]), ("2", ["challenger"])]
 
 
-def test_texts_come_by_a_pipe_too(cli, world, monkeypatch):
+def test_texts_come_by_a_pipe_too(cli, world, monkeypatch, caplog):
     home = ("--k", "1", "--home", str(world.store.home))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a wolf \xff\nan oak\n")))
     code, out, err = cli("predict", "--input", "-", *home)
     assert (code, err) == (0, "") and [json.loads(line)["uid"] for line in out.splitlines()] == ["0", "1"]
+    assert "stdin: 1 lines are not UTF-8 and were read as Latin-1, the first is line 1" in caplog.text
     code, _, err = cli("predict", "--input", *home)
     assert code == 2 and err.startswith("error: --input is followed by --k")
+
+
+def test_a_table_is_tagged_as_it_is_imported(cli, world, tmp_path, monkeypatch, caplog):
+    """With its uids, in whatever dialect and encoding; as one text a line it would have other labels."""
+    home = ("--k", "2", "--home", str(world.store.home))
+    table = 'Nr;Überschrift;labels\n"ä-1";"a wolf – an oak";x\nä-2;;y\n'
+    columns = ("--uid", "Nr", "--text", "Überschrift")
+    answers = set()
+    for name, encoding in (("a.csv", "utf-8"), ("b.csv", "utf-8-sig"), ("c.csv", "utf-16"), ("d.csv", "cp1252")):
+        (tmp_path / name).write_bytes(table.encode(encoding))
+        code, out, err = cli("predict", "--input", name, *columns, *home)
+        assert code == 0, err
+        answers.add(out)
+    (out,) = answers
+    first, second = map(json.loads, out.splitlines())
+    alone = json.loads(cli("predict", "a wolf – an oak", *home)[1])
+    assert out.startswith('{"uid": "ä-1"') and [each["uid"] for each in first["labels"]] == [
+        each["uid"] for each in alone["labels"]]
+    assert second == {"uid": "ä-2", "labels": []}
+    assert "d.csv: 3 lines are not UTF-8 and were read as Windows-1252" in caplog.text
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode("utf-16"))))
+    assert cli("predict", "--input", "-", *columns, *home)[1] == out
+    code, _, err = cli("predict", "--input", "a.csv", *home)
+    assert code == 2 and "a.csv has no column 'text'; it has 'Nr', 'Überschrift', 'labels'" in err
+    assert "hint: name one of these columns: --text COLUMN" in err
+    code, _, err = cli("predict", "a wolf", "--uid", "Nr", *home)
+    assert code == 2 and "--uid names a column of a file" in err
+
+
+def test_answers_as_csv_hold_no_formula(cli, tmp_path):
+    world = served.World(tmp_path / "home")
+    world.add(titles=[f"=cmd|' /C calc'!{row} größe" for row in range(50)])
+    (tmp_path / "in.csv").write_text("uid,text\n=1+1,größe\nu2, \n")
+    home = ("--k", "2", "--home", str(world.home))
+    code, out, err = cli("predict", "--input", "in.csv", "--format", "csv", *home)
+    assert code == 0, err
+    header, *rows = csv.reader(io.StringIO(out))
+    assert header == ["uid", "rank", "label_id", "label_uid", "label_text", "score"]
+    assert [row[:2] for row in rows] == [["'=1+1", "1"], ["'=1+1", "2"], ["u2", ""]]
+    assert all(row[4].startswith("'=cmd|' /C calc'!") and "größe" in row[4] for row in rows[:2])
+    (first, _) = map(json.loads, cli("predict", "--input", "in.csv", *home)[1].splitlines())
+    assert first["uid"] == "=1+1" and first["labels"][0]["text"] == rows[0][4][1:]    # as it is
+    assert [label["score"] for label in first["labels"]] == [float(row[5]) for row in rows[:2]]
 
 
 def test_a_list_that_was_given_as_one_text_is_remarked_once(cli, world, tmp_path):

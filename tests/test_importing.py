@@ -143,7 +143,7 @@ def test_a_label_is_called_the_same_by_a_later_import(table: Path, tmp_path: Pat
 @pytest.mark.parametrize(("columns", "message"), [
     ({"text": "txt"}, "animals.csv has no column 'txt' for text; it has 'id', 'text', 'body', 'tags', 'part'\n"
                       "hint: did you mean 'text'?"),
-    ({"labels": "tag"}, "no column 'tag' for labels"), ({"uid": "zzzzzz"}, "hint: name one of these columns"),
+    ({"labels": "tag"}, "no column 'tag' for labels"), ({"uid": "zzzzzz"}, "name one of these columns: --uid COLUMN"),
     ({"content": "bodi"}, "did you mean 'body'?"), ({"split": "prt"}, "did you mean 'part'?")])
 @pytest.mark.parametrize("name", ["animals.csv", "animals.jsonl", "animals.parquet"])
 def test_a_column_that_is_not_there(table: Path, tmp_path: Path, columns: dict, message: str, name: str):
@@ -199,9 +199,6 @@ def test_settings_that_cannot_be_meant(table: Path, tmp_path: Path):
     (tmp_path / "twice.csv").write_text("text,tags,tags\nx,y,z\n")
     with pytest.raises(UsageError, match=r"twice.csv has 2 columns 'tags'"):
         import_file(tmp_path / "twice.csv", tmp_path / "out", text="text", labels="tags")
-    (tmp_path / "other.csv").write_text("text;tags\nx;y\n")
-    with pytest.raises(UsageError, match=r"no column 'text' .* has 'text;tags'\nhint: .*separate its cells by commas"):
-        import_file(tmp_path / "other.csv", tmp_path / "out", text="text", labels="tags")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(UsageError, match=r"no column 'text' for text; it has none"):
+    with pytest.raises(UsageError, match=r"no column 'text'; it has none"):
         import_file(tmp_path / "empty.csv", tmp_path / "out", text="text", labels="tags")

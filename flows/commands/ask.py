@@ -1,7 +1,8 @@
 """`xc predict` and `xc presets`: asking what there is."""
 
 import json
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -9,28 +10,49 @@ from data_contracts.errors import UsageError
 from flows.commands.options import HOME, Home, Json, Mlflow, Spec, environment, require_home
 
 
-def predict(*texts: str,
-            source: Annotated[str, Parameter(name="--input", allow_leading_hyphen=True,
-                                             help="File of texts or XC JSON lines; - is stdin.")] = "",
-            k: Annotated[int, Parameter(help="Labels a text.")] = 10,
+@Parameter(name="*")
+@dataclass
+class Input:
+    """Texts in a file, and where in it."""
+
+    source: Annotated[str, Parameter(name="--input", allow_leading_hyphen=True,
+                                     help="CSV, TSV, JSONL, Parquet, or a text a line; - is stdin.")] = ""
+    text: Annotated[str, Parameter(help="Its column of texts; text or title by default.")] = ""
+    content: Annotated[str, Parameter(help="Its column of longer texts; content by default.")] = ""
+    uid: Annotated[str, Parameter(help="Its column of ids; uid by default.")] = ""
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that were named, by role."""
+        named = {"uid": self.uid, "text": self.text, "content": self.content}
+        return {role: name for role, name in named.items() if name}
+
+
+NO_INPUT = Input()
+
+
+def predict(*texts: str, given: Input = NO_INPUT, k: Annotated[int, Parameter(help="Labels a text.")] = 10,
+            form: Annotated[Literal["json", "csv"], Parameter(
+                name="--format", help="One JSON object a text, or CSV with a row a label.")] = "json",
             model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
-    """Tag texts: one JSON object a line, in the order of the texts."""
+    """Tag texts, in their order."""
     from flows.predict import open_retriever, predict_file, predict_texts
     from flows.services import mlflow_of
 
-    if source.startswith("--"):
-        raise UsageError(f"--input is followed by {source}", hint="name a file, or - for stdin")
-    if bool(texts) == bool(source):
+    if given.source.startswith("--"):
+        raise UsageError(f"--input is followed by {given.source}", hint="name a file, or - for stdin")
+    if bool(texts) == bool(given.source):
         raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
+    if texts and (columns := given.columns()):
+        raise UsageError(f"--{next(iter(columns))} names a column of a file", hint="give the file: --input FILE")
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
     require_home(home)
     environment(home)
     retriever = open_retriever(model, home, mlflow_of(home, mlflow))
     if texts:
-        predict_texts(retriever, texts, k)
+        predict_texts(retriever, texts, k, form)
     else:
-        predict_file(retriever, source, k)
+        predict_file(retriever, given.source, k, form, given.columns())
 
 
 def presets(*, as_json: Json = False) -> None:

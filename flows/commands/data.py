@@ -31,7 +31,7 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
             split: Annotated[str | None, Parameter(help="Column that says train or test, if any.")] = None,
             separator: Annotated[str | None, Parameter(help="What separates label names; guessed by default.")] = None,
             test: Annotated[float, Parameter(help="Share of new texts to test on, without --split.")] = 0.2) -> None:
-    """Write the data set that FILE holds to FOLDER: a CSV, TSV, JSONL or Parquet of texts and label names."""
+    """Write the data set that FILE holds to FOLDER: a table (CSV, TSV, JSONL, Parquet) of texts and label names."""
     from tasks.sources.importing import import_file
 
     utf8(folder)

@@ -9,7 +9,8 @@ from cyclopts import App, Parameter
 from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, require_home, say
 
 labels = App(name="labels", help="Add labels to a model and remove them, without training.")
-File = Annotated[str, Parameter(help="CSV, TSV or JSON lines; - is stdin.", allow_leading_hyphen=True)]
+File = Annotated[str, Parameter(help="CSV, TSV, JSONL, Parquet, or a uid a line to remove; - is stdin.",
+                                allow_leading_hyphen=True)]
 Model = Annotated[str, Parameter(help="The model; the only one by default.")]
 Later = Annotated[bool, Parameter(help="Leave it to the next refresh to apply it.")]
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Check FILE and say what would be done, and do nothing.")]
@@ -39,7 +40,7 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
     entries, has = journal_of(store, tracker, name)
     if as_json:
         print(json.dumps({"model": name, "applied": has, "edits": [
-            {"when": each.when, "who": each.who, **vars(each.edit)} for each in entries]}))
+            {"when": each.when, "who": each.who, **vars(each.edit)} for each in entries]}, ensure_ascii=False))
         return
     for each in entries:
         print("\t".join([each.when, each.who, each.edit.op, each.edit.uid, each.edit.text]))
