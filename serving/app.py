@@ -82,15 +82,16 @@ def _operations(app: FastAPI, service: Service, measures: Measures) -> None:
         return "ok"
 
     @app.get("/readyz", response_class=PlainTextResponse, **document("/readyz", "get"))
-    async def readyz() -> str:
-        """Answer 200 once a prediction was made, until the server stops; "degraded" where the alias cannot be followed.
+    async def readyz() -> Response:
+        """Answer 200 once a prediction was made, until the server stops.
 
-        What is wrong then, /model tells.
+        "degraded" where the alias cannot be followed, or the version that answers failed at a question, and with 503
+        where its files were changed, so that nothing is answered. What is wrong, /model tells.
         """
         if service.draining:
             raise Problem(503, "draining", "the server is about to stop", headers={"Retry-After": "2"})
-        service.current()
-        return "degraded" if service.follower.fault else "ok"
+        refused = service.current().watch.damage
+        return PlainTextResponse("degraded" if service.follower.fault else "ok", 503 if refused else 200)
 
     @app.get("/metrics", response_class=PlainTextResponse, **document("/metrics", "get"))
     async def metrics() -> Response:

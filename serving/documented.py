@@ -14,7 +14,7 @@ from serving.schemas import EXAMPLE, EXPLAINED, LABELS, TEXT, TEXTS, ProblemDeta
 CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
     ("/predict", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin",), 408: ("slow",),
                            413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
-                           422: ("invalid", "explain"), 500: ("internal",),
+                           422: ("invalid", "explain"), 500: ("internal", "version"),
                            503: ("queue-full", "timeout", "no-model", "connections")},
     ("/model", "get"): {401: ("token",), 421: ("host",), 503: ("no-model",)},
     ("/healthz", "get"): {421: ("host",)},
@@ -30,6 +30,7 @@ MEANING = {
     "host": "The Host header names another server: xc serve --allow-host NAME.",
     "invalid": f"A field is missing, unknown or out of bounds: 1 to {TEXTS} texts, k from 1 to {LABELS}.",
     "explain": f"Too many labels are to be explained at once: {EXPLAINED} at most, k of each text.",
+    "version": "The version that answers is damaged, or failed at this question; /model tells how.",
     "internal": "The server failed; its log tells why.",
     "queue-full": "Too many texts wait; ask again after Retry-After seconds.",
     "timeout": "There was no answer in time; ask again after Retry-After seconds.",

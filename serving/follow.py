@@ -1,7 +1,8 @@
 """Following an alias: alias -> version -> retriever, looked up every second, swapped whole.
 
 A request is answered by the retriever that was current when it came in, so no answer mixes two. A version that cannot
-be loaded changes nothing: the one before it stays, and `fault` says why.
+be loaded changes nothing: the one before it stays, and `fault` says why. One whose files are changed while it answers
+is refused until they are right again or another copy of it is loaded.
 """
 
 import json
@@ -12,8 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_contracts.errors import ProjectError
+from data_contracts.errors import DamagedArtifact, ProjectError
+from serving.watch import Watch
 from tasks.files import hold
+from tasks.manifest import verify
 from tasks.registry import DATA, DIGEST, EXAMPLES, METRICS, Version
 from tasks.resolve import find, folder_of
 from tasks.tracking import Tracker
@@ -34,8 +37,14 @@ class Served:
     digest: str
     data: str
     retriever: Retriever = field(repr=False)
+    watch: Watch = field(repr=False)
     examples: tuple[str, ...] = ()
     recall: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def which(self) -> tuple[str, str]:
+        """Its number, and the digest of its files."""
+        return self.version, self.digest
 
     def named(self) -> dict[str, str]:
         """Return how an answer says who gave it."""
@@ -56,14 +65,15 @@ class Registry:
 
     def load(self, version: Version) -> Served:
         """Open a version, verified, and have it tag one text; no collection takes its files away while it answers."""
-        folder = folder_of(self.tracker, version)
+        watch = Watch(folder_of(self.tracker, version))
+        folder = folder_of(self.tracker, version)    # so that what the watch has seen was verified, and not before
         retriever = Retriever.load(folder)
         hold(folder, retriever)
         retriever.predict([TRIAL], 1)
         metrics = json.loads(version.tags.get(METRICS, "{}"))
         recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}
         return Served(version.name, str(version.version), version.tags[DIGEST], version.tags.get(DATA, ""),
-                      retriever, tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall)
+                      retriever, watch, tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall)
 
 
 class Follower:
@@ -75,9 +85,11 @@ class Follower:
     def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served], every: float = EVERY) -> None:
         self._look, self._load, self._every = look, load, every
         self.current: Served | None = None
-        self.fault = ""
+        self._fault = ""                                             # of following
+        self._doubts: dict[tuple[str, str], str] = {}                # which version -> how it failed at a question
+        self._suspect = False                                        # whether it is to be verified whatever it seems
         self._failed: tuple[tuple[str, str], float] | None = None    # which version, and when it may be tried again
-        self._stop = threading.Event()
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
 
     def start(self) -> None:
@@ -87,34 +99,64 @@ class Follower:
     def stop(self) -> None:
         """End following."""
         self._stop.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    @property
+    def fault(self) -> str:
+        """Why there is no full trust in what answers, "" where there is."""
+        if self.current is None:
+            return self._fault
+        return self.current.watch.damage or self._fault or self._doubts.get(self.current.which, "")
+
+    def doubt(self, served: Served, error: Exception) -> None:
+        """Take note that a version failed at a question, and have its files verified at once."""
+        if not isinstance(error, DamagedArtifact) and served.which not in self._doubts:
+            self._doubts[served.which] = f"{served.name} version {served.version} failed at a question: {error}"
+            _log.warning("%s version %s failed at a question", served.name, served.version, exc_info=error)
+            self._suspect = True
+        self._wake.set()
 
     def first(self) -> None:
         """Load what the alias names; raises what prevents it."""
         self.current = self._load(self._look())
 
     def step(self) -> None:
-        """Look once, and load what is new; whatever fails is a fault and changes nothing."""
+        """Look once, and load what is new or was damaged; whatever fails is a fault and changes nothing."""
         which = None
         try:
+            sound = self._check()
             version = self._look()
             which = (str(version.version), version.tags[DIGEST])
-            if self.current is None or (self.current.version, self.current.digest) != which:
+            if not sound or self.current is None or self.current.which != which:
                 if self._failed and self._failed[0] == which and time.monotonic() < self._failed[1]:
                     return
                 self.current = self._load(version)
                 _log.warning("%s version %s answers", self.current.name, self.current.version)
-            self.fault, self._failed = "", None
+            self._fault, self._failed = "", None
         except Exception as error:    # the one that answers goes on, whatever it is
             said = error.what if isinstance(error, ProjectError) else f"{type(error).__name__}: {error}"
-            if said != self.fault:
-                _log.warning("%s; %s", said, "the version before it answers on" if self.current else "nothing answers")
-            self.fault = said
+            if said != self._fault:
+                answers = self.current is not None and not self.current.watch.damage
+                _log.warning("%s; %s", said, "the version before it answers on" if answers else "nothing answers")
+            self._fault = said
             self._failed = (which, time.monotonic() + AGAIN) if which else None
 
+    def _check(self) -> bool:
+        """Return whether the files of what answers are right, as far as they seem to have changed."""
+        if (served := self.current) is None:
+            return True
+        known, every, self._suspect = served.watch.damage, self._suspect, False
+        served.watch.verify(every=every)
+        if served.watch.damage and not known:
+            _log.warning("%s; version %s is refused", served.watch.damage, served.version)
+            self._doubts.pop(served.which, None)    # this is why
+            verify.cache_clear()                    # it goes by the time of a change, which may not tell of this one
+        return not served.watch.damage
+
     def _follow(self) -> None:
-        while True:
+        while not self._stop.is_set():
             self.step()
-            if self._stop.wait(self._every):
-                return
+            self._wake.wait(self._every)
+            self._wake.clear()

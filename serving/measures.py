@@ -39,7 +39,7 @@ class Measures:
         self.labels = Gauge("xc_labels", "Labels of the version that answers", **made)
         self.recall = Gauge("xc_index_recall_ratio", "Recall of each index against exact search, as measured when the "
                             "version was evaluated", ("index",), **made)
-        self.degraded = Gauge("xc_degraded", "1 while the alias cannot be followed", **made)
+        self.degraded = Gauge("xc_degraded", "1 while the alias cannot be followed, or what answers is damaged", **made)
         ProcessCollector(**made)
 
     def refused(self, code: str) -> None:

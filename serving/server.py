@@ -27,7 +27,7 @@ from tasks.tracking import Tracker
 
 NOTICE = 1.0            # seconds between saying that the server stops and stopping
 BACKLOG = 256           # connections taken at once
-SPARE = BACKLOG + 50    # descriptors for those, and to load a version
+SPARE = BACKLOG + 100   # descriptors for those, and to load a version beside the one that answers
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 TOKEN = 16              # characters that a token has at least
 _log = logging.getLogger("serving")

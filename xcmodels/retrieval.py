@@ -149,7 +149,9 @@ class Retriever:
         """Return what `search` does for a block of texts, whose vectors are `queries`."""
         with ann.alone():
             found = candidates(self.proposers.values(), queries, self.facts["shortlist"], k)
-            ids, scores = best_of(found, self.combine(queries, found, tokens), k)
+            scores = self.combine(queries, found, tokens)
+            finite("a score", scores[found >= 0])
+            ids, scores = best_of(found, scores, k)
         if (missing := k - ids.shape[1]) > 0:
             room = (0, 0), (0, missing)
             ids, scores = np.pad(ids, room, constant_values=-1), np.pad(scores, room, constant_values=-np.inf)
@@ -196,6 +198,8 @@ class Retriever:
         tokens = self.tokenizer([text], [content])
         query = self.embed(tokens)
         parts = self.combine.parts(query, tokens, np.zeros(len(ids), np.int64), ids)
+        for name, part in parts.items():
+            finite(f"the part {name!r} of a score", part)
         near = self.examples.nearest(query[0], ids, nearest, self.embed)
         return [Explained({name: round(float(part[at]), 6) for name, part in parts.items()},
                           int(self.examples.counts[label]), [self._near(*each) for each in near[at]])
@@ -204,6 +208,12 @@ class Retriever:
     def _near(self, number: int, cosine: float) -> Near:
         labels = np.setdiff1d(self.examples.labels[number], self.removed)
         return Near(self.examples.texts[number], round(cosine, 6), [self.titles[label] for label in labels])
+
+
+def finite(what: str, values: np.ndarray) -> None:
+    """Raise FloatingPointError for a number that is not finite: it would be told as none at all."""
+    if not np.isfinite(values).all():
+        raise FloatingPointError(f"{what} is not finite; look for a diverged model or a damaged file")
 
 
 def best_of(ids: np.ndarray, scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,189 @@
+"""Files of a version that change while it answers: noticed, refused, told, cured; and scores that are none."""
+
+import asyncio
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from data_contracts.errors import DamagedArtifact
+from serving import follow
+from serving.follow import Follower, Registry
+from serving.http import Problem
+from serving.measures import Measures
+from serving.schemas import Asked
+from serving.service import Question, Service, answer
+from serving.watch import Watch
+from tasks.tracking import Tracker
+from tests.served import World, problem, running, within
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path / "home")
+    world.add()
+    return world
+
+
+@pytest.fixture
+def follower(world):
+    registry = Registry(Tracker(world.home), "xc@champion")
+    follower = Follower(registry.look, registry.load)
+    follower.step()
+    return follower
+
+
+def vectors(world):
+    """Return the file of the vectors that scores are made of, to be written to."""
+    path = world.home / "objects" / world.digest() / "embeddings.npy"
+    path.chmod(0o600)
+    return path
+
+
+def poison(path):
+    """Overwrite an array's numbers in place with some that are none, as a disk or a person may."""
+    array = np.load(path, mmap_mode="r+")
+    array[:] = np.nan
+    array.flush()
+
+
+def ask(follower):
+    """Return a served answer of a text by the version that answers."""
+    return asyncio.run(Service(follower, Measures(frozenset())).predict(Asked(texts=["a wolf"], k=3)))
+
+
+def test_a_change_is_told_apart_from_another_name_and_from_a_cure(world):
+    path = vectors(world)
+    watch, right = Watch(path.parent), path.read_bytes()
+    os.link(path, world.home / "another name")
+    assert watch.written() == ""
+    os.utime(path)
+    assert watch.written() == str(path)
+    watch.verify()
+    assert (watch.written(), watch.damage) == ("", "")
+    for wrong in (right[:-1], right + b"x", right[:-1] + bytes([right[-1] ^ 1])):
+        path.write_bytes(wrong)
+        assert watch.written() == str(path)
+        watch.verify()
+        assert watch.damage.startswith(str(path)) and watch.written() == str(path)
+        path.write_bytes(right)
+        watch.verify()
+        assert (watch.written(), watch.damage) == ("", "")
+    path.unlink()    # what is mapped is still there
+    watch.verify()
+    assert (watch.written(), watch.damage) == ("", "")
+
+
+def test_a_file_that_rots_without_a_trace_is_found_where_it_is_looked_for(world):
+    path = vectors(world)
+    before = path.stat()
+    watch = Watch(path.parent)
+    watch._right["embeddings.npy"] = watch._hashed["embeddings.npy"] = before
+    poison(path)
+    watch._right["embeddings.npy"] = watch._hashed["embeddings.npy"] = path.stat()
+    watch.verify()
+    assert watch.damage == ""
+    watch.verify(every=True)
+    assert watch.damage.startswith(str(path))
+
+
+def test_no_file_stays_open_without_its_watch(world):
+    watch = Watch(vectors(world).parent)
+    files = list(watch._files.values())
+    assert len(files) > 10 and all(os.fstat(file) for file in files)
+    del watch
+    for file in files:
+        with pytest.raises(OSError):
+            os.fstat(file)
+
+
+@pytest.mark.parametrize("damage", [poison, lambda path: os.truncate(path, 200), lambda path: os.truncate(path, 0)])
+def test_a_version_whose_files_change_is_refused_until_they_are_right_again(world, follower, caplog, damage):
+    path = vectors(world)
+    right, first = path.read_bytes(), ask(follower)
+    damage(path)
+    follower.current.watch._looked = 0.0    # as if the answer were of a while ago
+    with pytest.raises(DamagedArtifact, match="was written to"):    # before anybody looked
+        answer([Question(follower.current, "a wolf", 3, False)])
+    for _ in range(3):
+        with pytest.raises(Problem) as told:
+            ask(follower)
+        assert (told.value.status, told.value.code) == (500, "version")
+        follower.step()
+        assert "embeddings.npy was changed" in follower.fault
+    assert len([each for each in caplog.records if "embeddings.npy was changed" in each.message]) == 1
+    path.write_bytes(right)
+    follower.step()
+    assert follower.fault == "" and ask(follower) == first
+
+
+def test_another_copy_takes_over_from_a_damaged_one(world, follower, monkeypatch):
+    monkeypatch.setattr(follow, "AGAIN", 0.0)
+    path, first, before = vectors(world), ask(follower), follower.current
+    shutil.copy(path, world.home / "right")
+    poison(path)
+    follower.step()
+    assert follower.fault
+    os.replace(world.home / "right", path)    # another file of this name
+    follower.step()
+    assert follower.fault == "" and follower.current is not before and ask(follower) == first
+
+
+def test_a_file_written_to_in_the_middle_of_an_answer_spoils_it(world, follower, monkeypatch):
+    predict = follower.current.retriever.predict
+
+    def meanwhile(*given):
+        os.utime(vectors(world))
+        return predict(*given)
+
+    monkeypatch.setattr(follower.current.retriever, "predict", meanwhile)
+    with pytest.raises(DamagedArtifact, match="was written to"):
+        answer([Question(follower.current, "a wolf", 3, False)])
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("explain", [False, True])
+def test_a_score_that_is_not_finite_never_leaves(follower, caplog, monkeypatch, number, explain):
+    """Where the files are right, the version itself is at fault, and stays so."""
+    combine = follower.current.retriever.combine
+    monkeypatch.setattr(type(combine), "__call__", lambda self, queries, found, tokens: np.where(
+        found == found.max(), number, 1.0).astype(np.float32))
+    service = Service(follower, Measures(frozenset()))
+    for _ in range(2):
+        with pytest.raises(Problem) as told:
+            asyncio.run(service.predict(Asked(texts=["a wolf"], k=1, explain=explain)))
+        assert (told.value.status, told.value.code) == (500, "version")
+        follower.step()
+        assert follower.fault == ("xc version 1 failed at a question: a score is not finite; look for a diverged "
+                                  "model or a damaged file")
+    assert len([each for each in caplog.records if "failed at a question" in each.message]) == 1
+
+
+def test_a_version_whose_scores_are_not_finite_is_not_taken(world, follower, monkeypatch):
+    first = follower.current
+    world.add(seed=1, p1=70.0)
+    monkeypatch.setattr(type(first.retriever.combine), "__call__", lambda self, queries, found, tokens: np.full(
+        found.shape, np.nan, np.float32))
+    follower.step()
+    assert follower.current is first and "a score is not finite" in follower.fault
+
+
+def test_a_running_server_refuses_changed_files_lives_on_and_answers_again(world):
+    with running(world.home) as server:
+        path = vectors(world)
+        right, first = path.read_bytes(), server.labels("a wolf", k=3)
+        for damage in (poison, lambda path: os.truncate(path, 128)):
+            damage(path)
+            reply = server.ask("/predict", {"texts": ["a wolf"], "k": 3})
+            problem(reply, 500, "version")
+            assert b"null" not in reply.body
+            assert within(30, lambda: "embeddings.npy was changed" in server.ask("/model").json()["fault"])
+            reply = server.ask("/readyz")
+            assert (reply.status, reply.body) == (503, b"degraded")
+            assert b"xc_degraded 1.0" in server.ask("/metrics").body
+            assert server.ask("/healthz").status == 200
+            path.write_bytes(right)
+            assert within(30, lambda: server.ask("/readyz").body == b"ok")
+            assert json.dumps(server.labels("a wolf", k=3)) == json.dumps(first)
