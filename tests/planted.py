@@ -9,11 +9,11 @@ import numpy as np
 # Settings under which training on a planted set takes seconds, and every kind of round is there: of NGAME, of UniDEC.
 _ENCODER = {"encoder.dim": "32", "prepare.vocabulary": "2000"}
 QUICK_JOINT = _ENCODER | {"epochs": "12", "batch_size": "64", "token_lr": "0.02", "label_lr": "0.01", "warmup": "5",
-                          "refresh_from": "4", "refresh_every": "4", "negatives": "3"}
+                          "refresh_from": "4", "refresh_every": "4", "least_steps": "0", "negatives": "3"}
 QUICK = _ENCODER | {
     "fusion.shortlist": "20", "fusion.min_leaf": "5",
     "m1.epochs": "12", "m1.batch_size": "64", "m1.table_lr": "0.02", "m1.warmup": "5", "m1.refresh_from": "4",
-    "m1.refresh_every": "4", "m1.double_every": "4",
+    "m1.refresh_every": "4", "m1.double_every": "4", "m1.least_steps": "0", "m2.least_steps": "0",
     "m2.epochs": "4", "m2.batch_size": "64", "m2.warmup": "5", "m2.refresh_from": "2", "m2.refresh_every": "2",
     "m2.double_every": "2"}
 

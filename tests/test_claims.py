@@ -13,7 +13,8 @@ from xcmodels import seeds
 from xcmodels.method import Mined
 from xcmodels.presets import resolve
 
-QUICK = {"encoder.source": "random", "encoder.dim": "16", "fusion.min_leaf": "5", "m1.epochs": "2", "m2.epochs": "1"}
+QUICK = {"encoder.source": "random", "encoder.dim": "16", "fusion.min_leaf": "5", "m1.epochs": "2", "m2.epochs": "1",
+         "m1.least_steps": "0", "m2.least_steps": "0"}
 
 
 def test_every_claim_is_there_once_and_its_variants_can_be_built():

@@ -22,7 +22,8 @@ from tests.planted import write_planted
 from tests.stacks import Home, answers, left_over, until, up
 from tests.whole_runs import settings
 
-QUICK = {"m1.epochs": "4", "m1.refresh_from": "2", "m1.refresh_every": "2", "m2.epochs": "2"}
+QUICK = {"m1.epochs": "4", "m1.refresh_from": "2", "m1.refresh_every": "2", "m2.epochs": "2",
+         "m1.least_steps": "0", "m2.least_steps": "0"}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ ASTRA = {key: value for key, value in QUICK_JOINT.items() if key != "negatives"}
     "label_lr": "0.3", "hard": "5", "uniform": "40"}
 SIAMESE = {key: value for key, value in QUICK_JOINT.items() if key.startswith(("encoder.", "prepare."))} | {
     f"{module}.{key}": value for module, epochs in (("siamese", "150"), ("extreme", "4"))
-    for key, value in (("epochs", epochs), ("batch_size", "64"), ("table_lr", "0.02"), ("warmup", "5"))}
+    for key, value in (("epochs", epochs), ("batch_size", "64"), ("table_lr", "0.02"), ("warmup", "5"),
+                       ("least_steps", "0"))}
 METHODS = {
     "unidec": (QUICK_JOINT, "12 hard negatives each", "clusters of 8"),
     "astra": (ASTRA, "5 hard negatives each"),

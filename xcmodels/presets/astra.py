@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.astra import AstraConfig
-from xcmodels.presets.settings import Preset, Settings, learned
+from xcmodels.presets.settings import BAG, LEAST_STEPS, Preset, Settings, learned
 from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
@@ -18,9 +18,9 @@ def _cpu(**changed: object) -> Settings:
     # a label's text, at which its classifier begins, is little nearer to its queries than to others: WordNet's
     # validation split after four epochs, P@1 / PSP@5: 30.0 / 43.9 without (lr .001), 31.7 / 47.8 with (lr .002).
     config = AstraConfig(epochs=10, batch_size=1024, lr=1e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
-                         refresh_every=3, ahead=0, positives=20, hard=10, uniform=1600,
+                         refresh_every=3, least_steps=2 * LEAST_STEPS, ahead=0, positives=20, hard=10, uniform=1600,
                          encoder=EncoderConfig(idf_power=1.0))
-    return Settings(PrepareConfig(), replace(config, **changed))  # type: ignore[arg-type]
+    return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 
 def _paper(source: str = HUB, *, positives: int, texts: bool = True, **settings: float) -> Settings:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.ngame import ModuleConfig, NgameConfig
-from xcmodels.presets.settings import BOOSTED, Preset, Settings, learned
+from xcmodels.presets.settings import BAG, BOOSTED, LEAST_STEPS, Preset, Settings, learned
 from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
@@ -12,11 +12,13 @@ HUB = "sentence-transformers/msmarco-distilbert-base-v4"
 
 
 def _cpu() -> Settings:
-    return Settings(PrepareConfig(), NgameConfig(
+    return Settings(BAG, NgameConfig(
         m1=ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3,
-                        refresh_every=3, double_every=3, cluster_size=8, cluster_max=32, negatives=50),
+                        refresh_every=3, least_steps=LEAST_STEPS, double_every=3, cluster_size=8, cluster_max=32,
+                        negatives=50),
         m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
-                        double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5),
+                        least_steps=LEAST_STEPS, double_every=6, cluster_size=8, cluster_max=32, positives=3,
+                        negatives=30, dropout=0.5),
         fusion=BOOSTED))
 
 

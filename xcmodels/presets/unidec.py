@@ -6,7 +6,7 @@ from functools import partial
 
 from xcmodels.corpus import PrepareConfig
 from xcmodels.methods.unidec import UnidecConfig
-from xcmodels.presets.settings import BOOSTED, Preset, Settings, learned
+from xcmodels.presets.settings import BAG, BOOSTED, LEAST_STEPS, Preset, Settings, learned
 from xcmodels.tokens import MINILM
 from xcmodels.trunks import EncoderConfig
 
@@ -15,9 +15,9 @@ HUB = "distilbert/distilbert-base-uncased"
 
 def _cpu(**changed: object) -> Settings:
     config = UnidecConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=2e-3, label_lr=2e-3, warmup=50, refresh_from=3,
-                          refresh_every=3, double_every=3, cluster_size=8, cluster_max=32, negatives=0,
-                          decay="linear", unit=False, fusion=BOOSTED)
-    return Settings(PrepareConfig(), replace(config, **changed))  # type: ignore[arg-type]
+                          refresh_every=3, least_steps=LEAST_STEPS, double_every=3, cluster_size=8,
+                          cluster_max=32, negatives=6, decay="linear", unit=False, fusion=BOOSTED)
+    return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 
 def _paper(source: str, batch: int, epochs: int, **changed: object) -> Settings:
@@ -58,7 +58,7 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
 _ROWS = {"lf-amazon-131k": 576, "lf-wikiseealso-320k": 677, "lf-amazontitles-1.3m": 1098}
 _FIRST = {"lf-amazon-131k": 576}
 UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS,
-                  {"negatives": 6, "loss": "supcon"}, fused=True)
+                  {"loss": "supcon"}, fused=True)
 DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200}, **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
 # Not TAS (Hofstaetter et al., 2021): that clusters by a baseline's embeddings before training, a batch a cluster.
