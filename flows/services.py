@@ -2,11 +2,9 @@
 
 import atexit
 import os
-import secrets
 import sys
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,8 +15,8 @@ from pathlib import Path
 from data_contracts.errors import ServerError
 from flows.environment import HEARTBEAT, QUIET, set_up
 from flows.stack import Service, Stack, end, free_port, launch, processes, wait_well
-from tasks.files import write_file
-from tasks.mlflow_client import make_database
+from tasks.files import secret
+from tasks.mlflow_client import make_database, signed_in
 from tasks.relocation import relocate
 
 ROOT = Path(__file__).parent.parent
@@ -47,13 +45,14 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
     if not prefect:
         found.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, ports.prefect)))
         prefect = f"{_address(home, 'prefect', ports.prefect)}/api"
-    if not mlflow:
+    own = not mlflow
+    if own:
         found.append(mlflow_service(home, ports.mlflow))
         mlflow = _address(home, "mlflow", ports.mlflow)
     for pool in ("cpu", *(["gpu"] if gpu else [])):
         found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, **given,
                                                  **({"PREFECT_API_AUTH_STRING": auth} if auth else {})}))
-    found.append(app_service(home, ports.app, mlflow, model))
+    found.append(app_service(home, ports.app, mlflow, model, own))
     return found
 
 
@@ -80,14 +79,10 @@ def mlflow_service(home: Path, port: int) -> Service:
     New experiments keep their files in HOME/mlartifacts by its path, as embedded ones do: what was written through
     the server is read without it, and the other way round.
     """
-    address, database = f"http://127.0.0.1:{port}", f"sqlite:///{home}/mlflow.db"
+    address = f"http://127.0.0.1:{port}"
     return Service(
-        "mlflow", "MLflow", [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port),
-                             "--workers", "1", "--backend-store-uri", database,
-                             "--default-artifact-root", str(home / "mlartifacts"),
-                             "--artifacts-destination", str(home / "mlartifacts"),
-                             "--allowed-hosts", f"127.0.0.1:{port},localhost:{port}",
-                             "--cors-allowed-origins", f"{address},http://localhost:{port}"],
+        "mlflow", "MLflow", [sys.executable, "-W", "ignore", "-m", "serving.mlflow_server", "--home", str(home),
+                             "--port", str(port)],
         _environment(home), address, port, "--mlflow-port", f"{address}/health", first=partial(_whole_database, home))
 
 
@@ -102,24 +97,22 @@ def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
         _environment(home) | environment | servers, "", port, "", f"http://127.0.0.1:{port}/health", ("prefect",))
 
 
-def app_service(home: Path, port: int, mlflow: str, model: str) -> Service:
-    """Return the app that answers with the champion; until there is one it says so, with 503."""
+def app_service(home: Path, port: int, mlflow: str, model: str, own: bool) -> Service:
+    """Return the app that answers with the champion; until there is one it says so, with 503.
+
+    own: `mlflow` is the home's server.
+    """
     address = f"http://127.0.0.1:{port}"
     return Service(
         "app", "app", [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--mlflow", mlflow,
                        "--port", str(port), "--wait", *(["--model", model] if model else [])],
-        _environment(home), address, port, "--port", f"{address}/healthz", ("mlflow",))
+        _environment(home) | (signed_in(home) if own else {}), address, port, "--port", f"{address}/healthz",
+        ("mlflow",))
 
 
 def password(home: Path) -> str:
     """Return "user:password" of the home's Prefect server; it is made at the first call, for this user's eyes."""
-    path = home.absolute() / "prefect" / "password"
-    if not path.exists():
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)
-        part = path.with_name(f".{uuid.uuid4().hex}")
-        write_file(part, f"xc:{secrets.token_urlsafe(18)}\n".encode())
-        os.replace(part, path)
-    return path.read_text().strip()
+    return secret(home.absolute() / "prefect" / "password")
 
 
 def join(home: Path) -> None:
@@ -141,10 +134,16 @@ def require_prefect(home: Path) -> str:
 
 
 def mlflow_of(home: Path, given: str = "") -> str:
-    """Return the address of MLflow: as given, else of the home's server where it runs, else "" for its database."""
+    """Return the address of MLflow: as given, else of the home's server where it runs, else "" for its database.
+
+    Where that is the home's server, this process is signed in.
+    """
     given = given or os.environ.get("XC_MLFLOW", "")
-    record = None if given else Stack(home).running("mlflow")
-    return record.address if record is not None else given
+    record = Stack(home).running("mlflow")
+    if record is not None and given.rstrip("/").replace("//localhost:", "//127.0.0.1:") in ("", record.address):
+        os.environ |= signed_in(home)
+        return record.address
+    return given
 
 
 def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> bool:

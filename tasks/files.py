@@ -4,8 +4,10 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import time
+import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -71,6 +73,18 @@ def write_file(path: Path, data: bytes) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+def secret(path: Path) -> str:
+    """Returns the line in a private file, "xc:" and a password, which is made at the first call."""
+    if not path.exists():
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        part = path.with_name(f".{uuid.uuid4().hex}")
+        write_file(part, f"xc:{secrets.token_urlsafe(18)}\n".encode())
+        with suppress(FileExistsError):
+            os.link(part, path)    # where two processes make one, both get the first
+        os.unlink(part)
+    return path.read_text().strip()
 
 
 def fsync(path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
+from tasks.files import secret
 
 PROBE_SECONDS = 3.0
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "CRITICAL",
@@ -54,6 +55,17 @@ def make_database(home: Path) -> None:
     for store in (Tracking, Registry):    # a database deleted under this process is still open in their pools
         if (pool := store._engine_map.get(f"sqlite:///{final}")) is not None:
             pool.dispose()
+
+
+def password(home: Path) -> str:
+    """Return "user:password" of the home's MLflow server; it is made at the first call, for this user's eyes."""
+    return secret(home.absolute() / "mlflow" / "password")
+
+
+def signed_in(home: Path) -> dict[str, str]:
+    """Return the environment in which MLflow's clients send the password of the home's server."""
+    user, _, word = password(home).partition(":")
+    return {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": word}
 
 
 def probe(address: str) -> None:

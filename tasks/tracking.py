@@ -160,9 +160,12 @@ class Tracker:
         except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:
             if self.embedded and (full := full_disk(error, self.home)) is not None:
                 raise full from error
-            remedy = f"where it is damaged, move it away; the next run rebuilds it: {self.home}/mlflow.db"
-            raise ServerError(f"MLflow at {self.address} failed: {first_line(error)}",
-                              hint=remedy if self.embedded else "see the server's log") from error
+            remedy = "see the server's log"
+            if self.embedded:
+                remedy = f"where it is damaged, move it away; the next run rebuilds it: {self.home}/mlflow.db"
+            elif "error code 401" in str(error):
+                remedy = "sign in by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            raise ServerError(f"MLflow at {self.address} failed: {first_line(error)}", hint=remedy) from error
 
     def _do(self, what: str, action: Callable[[Client, Run], None]) -> None:
         self._all[what] = self._todo[what] = action

@@ -111,12 +111,6 @@ def test_the_memory_of_an_epoch_is_within_a_fifth_of_what_was_told_at_three_size
         assert found[labels]["GB"] == pytest.approx(found[labels]["told GB"] + beside, rel=0.2), (labels, found)
 
 
-def test_an_epoch_of_few_points_takes_as_many_passes_as_training_does():
-    few, many = (budget(METHODS["astra"](resolve("astra", "cpu", {}).method), Size(1000, points), read_rates()).epoch
-                 for points in (10_000, 100_000))
-    assert few == pytest.approx(4 / 10 * many)    # 80 steps of 500 points, 98 of 1,024
-
-
 def test_seconds_follow_from_rates_at_two_widths():
     rate = {"train": 1e-4, "process": 5e8, "encode": 1e-6, "cluster": 1e-7, "search exact": 1e-9,
             "search quantised": 2e-10, "score proposed": 3e-5, "build": 1e-6}

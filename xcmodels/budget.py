@@ -108,7 +108,7 @@ def budget(method: Any, size: Size, rates: Mapping[str, Any], stage: str = "") -
         Part(train, ROUND, "their moments", kept * size.labels / shares),
         Part(train, ROUND, "the encoder, its gradients and moments", fixed),
         Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels),
-        Part(HOST, ROUND, "the order of an epoch", 24.0 * size.points * largest.passes(size.points)),
+        Part(HOST, ROUND, "the order of an epoch", 24.0 * size.points),
         Part(HOST, "", "processes", _at(rates, "cpu", method, width).get("process", 0.0) * shares),
         Part(HOST, "", "files mapped, as far as there is room", _corpus(size), mapped=True),
         Part(DISK, "", "the packed data", _corpus(size)),
@@ -120,8 +120,7 @@ def budget(method: Any, size: Size, rates: Mapping[str, Any], stage: str = "") -
     if refreshes:
         parts += _refresh(refreshes[-1], size, width, len(refreshes))
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
-    epoch, refresh = _seconds(method, refreshes[-1] if refreshes else None, size, width, rates)
-    return Budget(parts, epoch and epoch * largest.passes(size.points), refresh,
+    return Budget(parts, *_seconds(method, refreshes[-1] if refreshes else None, size, width, rates),
                   refreshes[-1].last - refreshes[-1].first if refreshes else 0)
 
 
@@ -175,7 +174,7 @@ def _corpus(size: Size) -> float:
 
 def _seconds(method: Any, mining: Round | None, size: Size, width: int,
              rates: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return how long a pass over the points and a refresh take: what is mined, and by what, is the CPU's to find."""
+    """Return how long an epoch and a refresh take: what is mined, and by what it is searched, is the CPU's to find."""
     device, host = (_at(rates, kind, method, width) for kind in ("cuda" if size.gpus else "cpu", "cpu"))
     epoch = device["train"] * size.points / max(size.gpus, 1) if device else None
     if mining is None or not (host and device):

@@ -22,7 +22,9 @@ def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
     if not 0 <= port < 1 << 16:
         raise UsageError(f"--port must be from 0 to 65535, got {port}")
     environment(home)
+    from flows.services import mlflow_of
     from serving.server import make_door
     from serving.server import serve as run
 
-    run(home, mlflow, model, host=host, port=port, door=make_door(host, token_file, allow_host), wait=wait)
+    run(home, mlflow and mlflow_of(home, mlflow), model, host=host, port=port,
+        door=make_door(host, token_file, allow_host), wait=wait)

@@ -1,0 +1,94 @@
+"""MLflow's server of a home, for its owner alone: a password, its own name, no page of another origin, no file proxy.
+
+    python -m serving.mlflow_server --home HOME --port PORT
+
+MLflow's own command starts a server without a password that takes changes from any page of this machine, and answers
+from processes that outlive it when it is killed; here one process does it all.
+"""
+
+import argparse
+import base64
+import hmac
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+from starlette.responses import PlainTextResponse
+
+from serving.http import App, Message, Problem, Receive, Send
+from tasks.mlflow_client import password, quiet_mlflow
+
+HEALTH = "/health"    # the one address that needs no password: it tells that the server is there
+STOP = 5              # seconds that requests get to end in
+
+
+@dataclass(frozen=True)
+class OwnerOnly:
+    """An ASGI app before another one, which sees only what a program or page of the owner asks.
+
+    hosts: the names with ports that the server goes by. credentials: "user:password".
+    """
+
+    app: App
+    hosts: frozenset[str]
+    credentials: str = field(repr=False)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self.admit(scope["path"], {key.decode("latin-1"): value.decode("latin-1")
+                                           for key, value in scope["headers"]})
+            except Problem as problem:
+                # As text: MLflow's clients show that, and not JSON that is not their own.
+                await PlainTextResponse(problem.detail, problem.status, dict(problem.headers))(scope, receive, send)
+                return
+        if scope["type"] in ("http", "lifespan"):    # there is no use for a websocket
+            await self.app(scope, receive, send)
+
+    def admit(self, path: str, headers: Mapping[str, str]) -> None:
+        """Raise Problem for another host's name, a page of another origin (any port counts), or a wrong password."""
+        host, origin = headers.get("host", "").lower(), headers.get("origin")
+        if host not in self.hosts:
+            raise Problem(421, "host", "this server does not go by the name in the Host header")
+        if origin is not None and origin.lower() != f"http://{host}":
+            raise Problem(403, "origin", "pages of other origins may not ask this server")
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        expected = base64.b64encode(self.credentials.encode())
+        known = hmac.compare_digest(given.strip().encode(), expected) and kind.lower() == "basic"
+        if path != HEALTH and not known:
+            raise Problem(401, "password", "sign in with the line in HOME/mlflow/password, which is user:password",
+                          headers={"WWW-Authenticate": 'Basic realm="MLflow", charset="UTF-8"'})
+
+
+def create_app(home: Path, port: int) -> App:
+    """Return MLflow's app over HOME/mlflow.db, for the owner of the home.
+
+    It proxies no files: clients reach HOME/mlartifacts by its path. Raises what MLflow does for a database that is not
+    one.
+    """
+    quiet_mlflow()
+    from mlflow.server import constants  # after uvicorn, by which MLflow knows that it is a server
+    from mlflow.server.handlers import initialize_backend_stores
+
+    database, files = f"sqlite:///{home}/mlflow.db", str(home / "mlartifacts")
+    os.environ |= {constants.BACKEND_STORE_URI_ENV_VAR: database, constants.ARTIFACT_ROOT_ENV_VAR: files}
+    initialize_backend_stores(database, database, files)
+    from mlflow.server.fastapi_app import app
+
+    return OwnerOnly(app, frozenset({f"127.0.0.1:{port}", f"localhost:{port}"}), password(home))
+
+
+def main() -> None:
+    """Serve until a signal."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    given = parser.parse_args()
+    uvicorn.run(create_app(given.home, given.port), host="127.0.0.1", port=given.port, log_level="warning",
+                access_log=False, proxy_headers=False, server_header=False, ws="none", timeout_graceful_shutdown=STOP)
+
+
+if __name__ == "__main__":
+    main()
