@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 
 from data_contracts.errors import ProjectError
 from flows.commands.options import home_flag
+from flows.processes import WELL
 from flows.stack import Stack
 from tasks.artifacts import Store
 from tasks.devices import free_space, gpus, standing
@@ -113,9 +114,8 @@ def servers(home: Path, mlflow: str) -> Iterator[Check]:
     """Look at what `xc up` started in this home, and at the servers that are named."""
     records = Stack(home).records().values()
     for record in records:
-        what = "does not answer" if record.alive else "has ended"
-        well = record.alive and record.well
-        yield Check(record.name, well, record.address or "runs" if well else f"{what}: {record.address}".rstrip(": "),
+        well = (state := record.state) == WELL
+        yield Check(record.name, well, record.address or "runs" if well else f"{state}: {record.address}".rstrip(": "),
                     f"its log: {home}/logs/{record.name}.log; again: xc down{home_flag(home)}; xc up{home_flag(home)}")
     if not records:
         yield Check("servers", True, f"none of {home} is up; xc up{home_flag(home)} starts them")

@@ -1,4 +1,4 @@
-"""Which services a home has, and where those that run are: Prefect, MLflow, a worker for each pool, the app."""
+"""Which services a home has, and where those that run are: Prefect, MLflow, a worker for each pool, app, supervisor."""
 
 import atexit
 import os
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from data_contracts.errors import ServerError
 from flows.environment import HEARTBEAT, QUIET, set_up
-from flows.stack import Service, Stack, end, free_port, launch, processes, wait_well
+from flows.processes import Record, Service, end_service, free_port, launch, wait_well
+from flows.stack import Stack
 from tasks.files import secret
 from tasks.mlflow_client import make_database, signed_in
 from tasks.relocation import relocate
@@ -43,8 +44,9 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
     given = {"XC_MLFLOW": mlflow} if mlflow else {}
     auth = os.environ.get("PREFECT_API_AUTH_STRING", "") if prefect else password(home)
     if not prefect:
-        found.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, ports.prefect)))
-        prefect = f"{_address(home, 'prefect', ports.prefect)}/api"
+        address = _address(home, "prefect", ports.prefect)
+        found.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, address)))
+        prefect = f"{address}/api"
     own = not mlflow
     if own:
         found.append(mlflow_service(home, ports.mlflow))
@@ -53,6 +55,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
         found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, **given,
                                                  **({"PREFECT_API_AUTH_STRING": auth} if auth else {})}))
     found.append(app_service(home, ports.app, mlflow, model, own))
+    found.append(supervisor_service(home))
     return found
 
 
@@ -108,6 +111,12 @@ def app_service(home: Path, port: int, mlflow: str, model: str, own: bool) -> Se
                        "--port", str(port), "--wait", *(["--model", model] if model else [])],
         _environment(home) | (signed_in(home) if own else {}), address, port, "--port", f"{address}/healthz",
         ("mlflow",))
+
+
+def supervisor_service(home: Path) -> Service:
+    """Return what starts the others again when they end."""
+    return Service("supervisor", "supervisor", [sys.executable, "-m", "flows.supervisor", str(home)],
+                   _environment(home))
 
 
 def password(home: Path) -> str:
@@ -168,9 +177,9 @@ def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> bo
     log = home / "logs" / "prefect-run.log"
     log.parent.mkdir(0o700, exist_ok=True)
     new = not (home / "prefect" / "prefect.db").exists()
-    started = launch(service, home, log, follow=True)
+    started = launch(Record.of(service), home, log, follow=True)
     # Registered before Prefect is imported, so it happens after Prefect has sent its last words.
-    atexit.register(lambda: end(processes(started.record)))
+    atexit.register(lambda: end_service(started.record))
     _use(home, service.address)
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nobody starts it again
     for name in wanted:
@@ -202,14 +211,18 @@ def lost_server_explained() -> Iterator[None]:
                           hint="the same command resumes; where xc up started the server, do that first") from error
 
 
-def _prepare(home: Path, port: int) -> None:
-    """Give a Prefect server that has just been started its pools and its watch over runs that are killed."""
-    _use(home, f"http://127.0.0.1:{port}")
+def _prepare(home: Path, address: str) -> None:
+    """Give the home's Prefect server what it lacks: pools, and its watch over runs that are killed.
+
+    As long as no worker runs, nothing that is late can be in progress.
+    """
+    _use(home, address)
     set_up(home)
-    from flows.deploy import prepare_server, skip_missed
+    from flows.deploy import POOLS, prepare_server, skip_missed
 
     prepare_server()
-    skip_missed()
+    if not any(Stack(home).running(f"worker-{pool}") for pool in POOLS):
+        skip_missed()
 
 
 def _whole_database(home: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
+from flows.processes import processes
 from flows.services import password
-from flows.stack import processes
 from tasks.artifacts import Store
 from tests.planted import write_planted
 from tests.stacks import Home, answers, left_over, until, up

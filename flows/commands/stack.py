@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from data_contracts.errors import ProjectError
-from flows.commands.options import HOME, Home, Json, home_flag, say
+from data_contracts.errors import ProjectError, ServerError
+from flows.commands.options import HOME, Home, Json, environment, home_flag, say
 
 
 def up(*, home: Home = HOME,
@@ -35,22 +35,23 @@ def up(*, home: Home = HOME,
         probe(mlflow)
     wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
                       gpu=gpus() > 0)
-    started = stack.up(wanted, say)
+    started = stack.up(wanted, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:
             say(_line(title, f"{address}, which was there: not started"))
     for record in stack.records().values():
         if record.name not in started:
-            how = "already up" if record.well else f"does not answer: xc down{home_flag(home)}, then this again"
-            say(_line(record.title, f"{how}{record.address and ': '}{record.address}"))
-    if not prefect:
-        say(_line("sign in to Prefect with the line in", str(stack.home / "prefect" / "password")))
+            say(_line(record.title, f"already up{record.address and ': '}{record.address}"))
+    for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
+        if not address:
+            say(_line(f"sign in to {title} with the line in", str(stack.home / title.lower() / "password")))
     say(_line("logs", str(stack.logs)))
     say(_line("next", f"xc deploy --data DIR{home_flag(home)}; xc down{home_flag(home)} ends what was started"))
 
 
 def down(*, home: Home = HOME) -> None:
     """End what `xc up` started in this home, and all that it started; what is kept in the home stays."""
+    environment(home)
     from flows.stack import Stack
 
     if not Stack(home).down(say):
@@ -58,21 +59,29 @@ def down(*, home: Home = HOME) -> None:
 
 
 def status(*, home: Home = HOME, as_json: Json = False) -> None:
-    """List what `xc up` started in this home: where it is, since when, and whether it is well."""
+    """List what `xc up` started in this home: where, since when, and how it is; exit code 5 where one is not well."""
+    environment(home)
+    from flows.processes import ENDED, WELL
     from flows.stack import Stack
 
     rows: list[dict[str, Any]] = [
-        {"name": record.name, "running": record.alive, "well": record.alive and record.well, "address": record.address,
-         "pid": record.pid, "since": datetime.fromtimestamp(record.create_time).astimezone().isoformat("T", "seconds")}
-        for record in Stack(home).records().values()]
+        {"name": record.name, "state": record.state, "address": record.address,
+         "pid": record.pid, "since": datetime.fromtimestamp(record.create_time).astimezone().isoformat("T", "seconds"),
+         "restarts": record.restarts} for record in Stack(home).records().values()]
+    for row in rows:
+        row["running"], row["well"] = row["state"] != ENDED, row["state"] == WELL
     if as_json:
         print(json.dumps(rows))
-        return
-    for row in rows:
-        how = "well" if row["well"] else "does not answer" if row["running"] else "has ended"
-        print(f"{row['name']:<11} {how:<15} {row['address'] or '-':<22} pid {row['pid']}, since {row['since']}")
+    else:
+        for row in rows:
+            again = f", restarts: {row['restarts']}" if row["restarts"] else ""
+            print(f"{row['name']:<11} {row['state']:<15} {row['address'] or '-':<22} pid {row['pid']}, "
+                  f"since {row['since']}{again}")
     if not rows:
         say(f"nothing of {home} is up; next: xc up{home_flag(home)}")
+    if wrong := [f"{row['name']} {row['state']}" for row in rows if not row["well"]]:
+        raise ServerError(f"of {len(rows)} parts: {', '.join(wrong)}",
+                          hint=f"xc up{home_flag(home)} starts what has ended; where that does not help, xc down first")
 
 
 def doctor(*, home: Home = HOME,

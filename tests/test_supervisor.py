@@ -1,0 +1,147 @@
+"""The services of a home when they, or `xc up`, are killed or stand still at any moment; small programs stand in."""
+
+import os
+import signal
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from data_contracts.errors import ServerError
+from flows import processes, stack
+from flows.processes import ENDED, SILENT, STOPPED, Service, free_port
+from flows.services import supervisor_service
+from flows.stack import Stack
+from flows.supervisor import Supervisor
+from tasks.artifacts import Store
+from tests.faults import child, ended
+from tests.stacks import left_over, until
+
+# Its worker answers, and outlives it.
+PROGRAM = """
+import http.server, subprocess, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+if len(sys.argv) == 2:
+    sys.exit(subprocess.call([sys.executable, *sys.argv, "worker"]))
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+def nothing(line: str) -> None:
+    """Say nothing."""
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = Store(tmp_path / "home").home
+    yield home
+    Stack(home).down(nothing)
+    assert not left_over(home)
+
+
+@pytest.fixture
+def service(home) -> Service:
+    (home / "program.py").write_text(PROGRAM)
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    return Service("app", "app", [sys.executable, str(home / "program.py"), str(port)], {}, address, port, "--port",
+                   address)
+
+
+def programs(home: Path) -> int:
+    """Return how many processes of the service there are."""
+    return sum("program.py" in each for each in left_over(home))
+
+
+@pytest.mark.parametrize("moment", ["noted", "started", "well"])
+def test_up_killed_at_any_moment_is_completed_by_the_next(home, service, moment, monkeypatch):
+    """What was started is known by its mark, though it holds the port; what is to be done once it is well is done."""
+    launch = stack.launch
+
+    def killed(*given):
+        if moment == "started":
+            launch(*given)
+        os._exit(9)
+
+    def action(say):
+        if moment == "well":
+            Stack(home).up([replace(service, then=lambda: os._exit(9))], nothing)
+        else:
+            monkeypatch.setattr(stack, "launch", killed)
+            Stack(home).up([service], nothing)
+
+    with child(action) as (pid, _):
+        assert ended(pid) == 9
+    prepared = []
+    started = Stack(home).up([replace(service, then=lambda: prepared.append("pools"))], nothing)
+    assert started == ([] if moment == "well" else ["app"]) and prepared == ["pools"]
+    record = Stack(home).running("app")
+    assert record.well and programs(home) == 2
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (home / "run").glob("*.json"))
+
+
+def test_a_part_that_stands_still_or_does_not_answer_is_told_apart(home, service, monkeypatch):
+    for name in ("PROBE_SECONDS", "ANSWER_SECONDS", "START_SECONDS"):
+        monkeypatch.setattr(processes, name, 20.0 if name == "START_SECONDS" else 0.3)
+    Stack(home).up([service], nothing)
+    record = Stack(home).running("app")
+    leader = psutil.Process(record.pid)
+    [worker] = leader.children()
+    monkeypatch.setattr(processes, "START_SECONDS", 0.0)    # it is not as young as it is
+    for process, state in ((leader, STOPPED), (worker, SILENT)):
+        process.send_signal(signal.SIGSTOP)
+        until(lambda process=process: process.status() == psutil.STATUS_STOPPED)
+        assert record.state == state
+        with pytest.raises(ServerError, match=f"app at {record.address} {state}: process {record.pid}") as refused:
+            Stack(home).up([service], nothing, "the remedy")
+        assert refused.value.hint == "the remedy" and refused.value.exit_code == 5
+        process.send_signal(signal.SIGCONT)
+    worker.send_signal(signal.SIGSTOP)    # `down` has it end nevertheless
+
+
+def test_what_ends_is_started_again_without_its_orphans(home, service):
+    parts = [service, supervisor_service(home)]
+    Stack(home).up(parts, nothing)
+    before = Stack(home).running("app")
+    psutil.Process(before.pid).kill()
+    after = until(lambda: (found := Stack(home).running("app")) and found.restarts == 1 and found.well and found, 60)
+    assert after.mark != before.mark and before.state == ENDED and programs(home) == 2
+    assert "app has ended" in (home / "logs" / "supervisor.log").read_text()
+    psutil.Process(Stack(home).running("supervisor").pid).kill()
+    until(lambda: Stack(home).running("supervisor") is None)
+    assert Stack(home).up(parts, nothing) == ["supervisor"]
+    assert Stack(home).running("app") == after
+
+
+def test_the_back_off_doubles_to_a_minute_and_begins_anew_after_steady_minutes(tmp_path):
+    part, starts = SimpleNamespace(name="app", title="app", alive=True, environment={}), []
+
+    def again(name):
+        starts.append(now)
+        if len(starts) == 2:
+            raise OSError("no room")
+        return True
+
+    supervisor = Supervisor(SimpleNamespace(records=lambda: {"app": part}, again=again, logs=tmp_path), nothing)
+    for now in range(301):
+        part.alive = now == 0
+        supervisor.step(now)
+    gaps = [later - sooner for sooner, later in pairwise(starts)]
+    # Its end is seen a second after it was started; a start that fails has ended at once.
+    assert starts[0] == 2 and gaps == [3, 4, 9, 17, 33, 61, 61, 61]
+    for now in range(301, 1000):
+        part.alive = True
+        supervisor.step(now)
+    part.alive, starts[:] = False, []
+    for now in range(1000, 1004):
+        supervisor.step(now)
+    assert starts[0] == 1001
