@@ -18,6 +18,7 @@ from flows.processes import WELL
 from flows.stack import Stack
 from tasks.artifacts import Store
 from tasks.devices import free_space, gpus, standing
+from tasks.files import others_may
 from tasks.mlflow_client import probe, without_passwords
 
 PINS = {    # newer versions of these install without a word, and then
@@ -102,6 +103,10 @@ def state(home: Path) -> Iterator[Check]:
         return
     if not (home / "FORMAT").exists():
         yield Check("home", True, f"{home} is not there yet; xc run makes it")
+        return
+    if mode := others_may(home):
+        yield Check("home", False, f"others can look into {home}, its mode is {mode:04o}",
+                    f"chmod 700 {home}; the next command that uses it does so too")
         return
     try:
         Store(home, create=False)

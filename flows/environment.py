@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from data_contracts.errors import ProjectError
+from tasks.artifacts import close_home
 from tasks.files import full_disk
 
 QUIET = {
@@ -23,7 +24,8 @@ HEARTBEAT = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 
 
 def set_up(home: Path) -> None:
-    """Point Prefect at HOME and silence telemetry; what the user has set in the environment stays as it is."""
+    """Close HOME to others, point Prefect at it, silence telemetry; what is set in the environment stays as it is."""
+    close_home(home)
     for name, value in {
         **QUIET,
         "PREFECT_HOME": str(home.absolute() / "prefect"),

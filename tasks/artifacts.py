@@ -27,7 +27,7 @@ from stat import S_ISDIR
 from typing import Any
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.files import explained, fsync, held, locked, make_folder, remove, write_file
+from tasks.files import explained, fsync, held, locked, make_folder, make_private, others_may, remove, write_file
 from tasks.manifest import (
     MANIFEST,
     SPENT,
@@ -69,6 +69,9 @@ class Store:
         self.home = Path(home).absolute()
         form = self.home / "FORMAT"
         if create:
+            if (mode := others_may(self.home)) and not form.exists() and any(self.home.iterdir()):
+                raise UsageError(f"{self.home} holds other files, and others can look into it: its mode is {mode:04o}",
+                                 hint="choose a folder that is not there yet")
             with explained("set up HOME", self.home):
                 self.home.parent.mkdir(parents=True, exist_ok=True)
                 for name in ("", "tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
@@ -78,6 +81,7 @@ class Store:
                 if not form.exists():
                     with self._writing("set up HOME"):
                         self._place(f"{VERSION}\n".encode(), form, os.link)
+        close_home(self.home)
         try:
             if int(form.read_text()) > VERSION:
                 raise newer(form)
@@ -364,6 +368,12 @@ class Store:
     def _writing(self, doing: str) -> Iterator[None]:
         with explained(doing, self.home), locked(self.home / "gc.lock", fcntl.LOCK_SH):
             yield
+
+
+def close_home(home: Path) -> None:
+    """Have nobody but its owner look into a HOME, whatever its mode was; a folder that is none is left alone."""
+    if (home / "FORMAT").exists():
+        make_private(home)
 
 
 def digest_of(value: Any) -> str:

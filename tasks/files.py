@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 import time
 import uuid
 import weakref
@@ -101,6 +102,31 @@ def make_folder(path: Path) -> None:
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
         fsync(path.parent)
+
+
+def others_may(path: Path) -> int:
+    """Returns the mode of a folder that others than its owner may look into, else 0."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:    # it is not there, or nobody's to look into
+        return 0
+    return mode if mode & 0o077 else 0
+
+
+def make_private(path: Path) -> None:
+    """Closes a folder to all but its owner, whatever its mode was, so that no mode of a file in it matters.
+
+    Raises ProjectError where it cannot be, unless this process could not write there either.
+    """
+    if not (mode := others_may(path)):
+        return
+    try:
+        path.chmod(mode & 0o700)
+    except OSError as error:
+        if os.access(path, os.W_OK):
+            raise ProjectError(f"others can look into {path}, its mode is {mode:04o}: {error.strerror}",
+                               hint=f"have its owner close it: chmod 700 {path}; or use a folder of your own in "
+                                    "it") from error
 
 
 def remove(path: Path) -> None:

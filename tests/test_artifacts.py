@@ -203,6 +203,24 @@ def test_home_is_private(store, artifact):
     assert {path.stat().st_mode & 0o077 for path in folders if path.name != "part"} == {0}
 
 
+def test_a_home_that_was_open_is_closed(store, cli):
+    """By whatever uses it; a folder of other things is not taken for one."""
+    home = store.home
+    for use in (lambda: Store(home), lambda: Store(home, create=False),
+                *(lambda words=words: cli(*words, "--home", str(home)) for words in (
+                    ("models",), ("runs",), ("status",), ("down",), ("gc",), ("predict", "x")))):
+        home.chmod(0o755)
+        use()
+        assert home.stat().st_mode & 0o777 == 0o700
+    other = home.parent / "other"
+    other.mkdir(mode=0o755)
+    other.chmod(0o755)
+    put(other / "file", b"")
+    with pytest.raises(UsageError, match="holds other files, and others can look into it: its mode is 0755"):
+        Store(other)
+    assert other.stat().st_mode & 0o777 == 0o755 and os.listdir(other) == ["file"]
+
+
 def test_digests():
     assert digest_of({"a": 1, "b": [2, None]}) == digest_of({"b": [2, None], "a": 1})
     assert digest_of([1, 2]) != digest_of([2, 1]) != digest_of([2, "1"])

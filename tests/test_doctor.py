@@ -66,6 +66,14 @@ def test_a_home_that_cannot_be_written(tmp_path):
     assert not told(state(tmp_path / "FORMAT"))["home"][0], "a file is no home"
 
 
+def test_a_home_that_others_can_look_into(tmp_path):
+    Store(tmp_path)
+    tmp_path.chmod(0o750)
+    well, said, hint = told(state(tmp_path))["home"]
+    assert not well and "others can look into" in said and "0750" in said and f"chmod 700 {tmp_path}" in hint
+    assert tmp_path.stat().st_mode & 0o777 == 0o750, "it looks and changes nothing"
+
+
 def test_servers_are_asked_and_one_that_has_ended_is_seen(tmp_path, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     (tmp_path / "run").mkdir()
