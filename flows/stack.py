@@ -36,7 +36,8 @@ class Stack:
         for path in self.folder.glob("*.json"):
             with suppress(OSError, ValueError, TypeError):
                 found.append(Record(**json.loads(path.read_text())))
-        return {record.name: record for record in sorted(found, key=lambda record: record.create_time)}
+        return {record.name: record for record in sorted(found, key=lambda record: record.create_time)
+                if self._ours(record)}
 
     def running(self, name: str) -> Record | None:
         """Return the service of this name where it runs."""
@@ -87,6 +88,11 @@ class Stack:
             end_service(record)
             self._launch(record.again())
             return True
+
+    def _ours(self, record: Record) -> bool:
+        """Return whether a service works here, and not in the home of which this one is a copy."""
+        home = Path((record.environment or {}).get("XC_HOME", self.home))
+        return not home.exists() or home.samefile(self.home)
 
     def _start(self, missing: Sequence[Service], started: list[str], say: Say) -> None:
         waiting: dict[str, tuple[Service, Started]] = {}

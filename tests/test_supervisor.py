@@ -1,6 +1,7 @@
 """The services of a home when they, or `xc up`, are killed or stand still at any moment; small programs stand in."""
 
 import os
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -120,6 +121,14 @@ def test_what_ends_is_started_again_without_its_orphans(home, service):
     until(lambda: Stack(home).running("supervisor") is None)
     assert Stack(home).up(parts, nothing) == ["supervisor"]
     assert Stack(home).running("app") == after
+
+
+def test_a_copy_of_a_home_takes_no_part_of_it_for_its_own(home, service, tmp_path):
+    Stack(home).up([replace(service, environment={"XC_HOME": str(home)})], nothing)
+    shutil.copytree(home, tmp_path / "copy")
+    (tmp_path / "link").symlink_to(home)
+    assert Stack(tmp_path / "copy").records() == {} and Stack(tmp_path / "copy").down(nothing) == []
+    assert Stack(tmp_path / "link").running("app") == Stack(home).running("app") is not None
 
 
 def test_the_back_off_doubles_to_a_minute_and_begins_anew_after_steady_minutes(tmp_path):
