@@ -6,14 +6,16 @@ Nothing is applied that is there already, so it can be said what changed.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import yaml
 from prefect.automations import AutomationCore
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, StateType
 from prefect.client.schemas.sorting import FlowRunSort
@@ -29,6 +31,7 @@ from prefect.workers.process import ProcessWorker
 from pydantic import BaseModel
 
 from data_contracts.errors import UsageError
+from tasks.identity import earlier_places
 from tasks.registry import did_you_mean
 
 FILE = files("flows") / "prefect.yaml"
@@ -46,6 +49,44 @@ def prepare_server() -> list[str]:
             client.create_automation(_watch())
             made.append(f"automation {WATCH!r}")
     return made
+
+
+def follow_home(home: Path) -> list[str]:
+    """Have the deployments of a home that was moved, and their runs to come, name it where it is; -> those changed.
+
+    For the home's own server: on a shared one, an earlier folder may be a home of its own by now.
+    """
+    earlier, made = set(earlier_places(home)), list[str]()
+    if not earlier:
+        return made
+    with get_client(sync_client=True) as client:
+        for each in _all(client.read_deployments):
+            if (parameters := _moved(each.parameters, earlier, home)) is not None:
+                client.update_deployment(each.id, DeploymentUpdate(
+                    parameters=parameters, pull_steps=[LocalStorage(str(home)).to_pull_step()]))
+                made.append(each.name)
+        waiting = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.SCHEDULED]}}})
+        for run in _all(partial(client.read_flow_runs, flow_run_filter=waiting)):
+            if (parameters := _moved(run.parameters, earlier, home)) is not None:
+                client.update_flow_run(run.id, parameters=parameters)
+    return made
+
+
+def _all(read: Callable[..., list[Any]]) -> list[Any]:
+    """Return everything that a client reads page by page."""
+    found, page = list[Any](), read(offset=0)
+    while page:
+        found += page
+        page = read(offset=len(found))
+    return found
+
+
+def _moved(parameters: Mapping[str, Any], earlier: set[str], home: Path) -> dict[str, Any] | None:
+    """Return a deployment's parameters with the home where it is now; None where they name no earlier folder."""
+    form = parameters.get("config")
+    if not isinstance(form, Mapping) or form.get("home") not in earlier:
+        return None
+    return {**parameters, "config": {**form, "home": str(home)}}
 
 
 def skip_missed() -> int:

@@ -212,15 +212,16 @@ def lost_server_explained() -> Iterator[None]:
 
 
 def _prepare(home: Path, address: str) -> None:
-    """Give the home's Prefect server what it lacks: pools, and its watch over runs that are killed.
+    """Give the home's Prefect server what it lacks: pools, its watch over runs that are killed, the place of the home.
 
     As long as no worker runs, nothing that is late can be in progress.
     """
     _use(home, address)
     set_up(home)
-    from flows.deploy import POOLS, prepare_server, skip_missed
+    from flows.deploy import POOLS, follow_home, prepare_server, skip_missed
 
     prepare_server()
+    follow_home(home)
     if not any(Stack(home).running(f"worker-{pool}") for pool in POOLS):
         skip_missed()
 

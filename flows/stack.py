@@ -92,7 +92,12 @@ class Stack:
     def _ours(self, record: Record) -> bool:
         """Return whether a service works here, and not in the home of which this one is a copy."""
         home = Path((record.environment or {}).get("XC_HOME", self.home))
-        return not home.exists() or home.samefile(self.home)
+        try:
+            return home.samefile(self.home)
+        except (FileNotFoundError, NotADirectoryError):    # this one was moved
+            return True
+        except OSError:    # closed to this user
+            return False
 
     def _start(self, missing: Sequence[Service], started: list[str], say: Say) -> None:
         waiting: dict[str, tuple[Service, Started]] = {}

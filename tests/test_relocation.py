@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking._tracking_service.utils import _artifact_repos_cache
+from prefect.client.orchestration import get_client
+from prefect.runner.storage import LocalStorage
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Scheduled
 
 from data_contracts.errors import DamagedArtifact, ServerError
+from flows.deploy import follow_home
 from tasks import relocation
 from tasks.artifacts import Artifact, Store
 from tasks.collection import collect
@@ -155,6 +160,28 @@ def test_a_link_to_a_home_is_a_name_of_it_for_as_long_as_it_leads_there(old, tmp
     link.mkdir()    # another folder goes by that name now
     used(old)
     assert not named(old, str(link)) and not list(link.iterdir())
+
+
+def test_deployments_of_a_moved_home_and_their_runs_to_come_name_it_where_it_is(prefect_server, tmp_path):
+    old, new, other = (str(tmp_path / name) for name in ("old", "new", "other"))
+    identity(Store(Path(old)).home)
+    os.rename(old, new)
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        flow = client.create_flow_from_name("any")
+        ids = [client.create_deployment(
+            flow, Path(home).name, parameters={"config": {"home": home, "workers": 2}},
+            pull_steps=[LocalStorage(home).to_pull_step()]) for home in (old, other)]
+        run = client.create_flow_run_from_deployment(ids[0], state=Scheduled())
+        try:
+            assert follow_home(Path(new)) == ["old"] and follow_home(Path(new)) == []
+            moved, stayed = (client.read_deployment(each) for each in ids)
+            assert moved.parameters == {"config": {"home": new, "workers": 2}}
+            assert client.read_flow_run(run.id).parameters == moved.parameters
+            assert moved.pull_steps == [LocalStorage(new).to_pull_step()]
+            assert stayed.parameters["config"]["home"] == other and other in str(stayed.pull_steps)
+        finally:
+            for each in ids:
+                client.delete_deployment(each)
 
 
 def test_only_what_a_home_holds_is_renamed():
