@@ -22,6 +22,7 @@ from tasks.tracking import Tracker
 from xcmodels.corpus import Corpus
 
 HOUR = 3600.0
+TURN = 600.0    # seconds that a collection waits for a run which had waited for the training to end
 
 
 @flow(name="prepare", flow_run_name="{config.method} · {config.subject} · prepare", persist_result=False)
@@ -75,7 +76,7 @@ def refresh_task(config: RefreshForm) -> State[Refreshed | None]:
 def room_task(config: RunConfig, days: float) -> State[None]:
     """Remove what no run has asked for in `days`; where that cannot be done now, the next retraining does it."""
     try:
-        freed = collect(Store(config.home), Tracker(config.home, config.mlflow or None), days)
+        freed = collect(Store(config.home), Tracker(config.home, config.mlflow or None), days, patience=TURN)
     except (ServerError, UsageError) as error:
         get_run_logger().warning(f"no room is made: {error.what}")
         return Completed(name="Postponed", message=error.what, data=None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.errors import DamagedArtifact
-from tasks.artifacts import Artifact, Store
+from tasks.artifacts import LOCK_SECONDS, Artifact, Store
 from tasks.files import held, remove
 from tasks.registry import registered_digests
 from tasks.steps import Step
@@ -38,18 +38,19 @@ def spend_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str,
             store.spend(done[step.name], METRICS)
 
 
-def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = False) -> Freed:
+def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = False,
+            patience: float = LOCK_SECONDS) -> Freed:
     """Remove what no run has asked for in `days`: results of steps, checkpoints of given-up runs, damaged objects.
 
     What other refs name, versions of the registry and what a process holds stays. Raises UsageError where a run is at
-    work, and ServerError where the registry cannot be asked.
+    work for longer than `patience` seconds, and ServerError where the registry cannot be asked.
     """
     keep, since = registered_digests(tracker) if _registry(tracker) else set(), time.time() - days * DAY
     found = {name: _about(store, name) for name in store.collect(keep, unused_since=since, dry_run=True)}
     removed: list[tuple[str, int]] = []
     if dry_run:
         return _summed([*found.values(), *((kind, _size(path)) for kind, path in _strays(store.home, keep, since))])
-    with store.run_lock():
+    with store.run_lock(patience):
         for name in store.collect(keep, unused_since=since):
             removed.append(found.get(name, ("other", 0)))
         for kind, path in _strays(store.home, keep, since):

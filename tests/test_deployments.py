@@ -114,8 +114,8 @@ def test_one_training_at_a_time_by_hand_and_by_schedule(home, deployed):
         until(lambda: client.read_flow_run(waiting).state.is_final(), 150)
         done = client.read_flow_run(waiting)
         assert done.state.is_completed(), done.state
-        (room,) = [task.state.message for task in client.read_task_runs(limit=200)
-                   if task.flow_run_id == waiting and task.name == "room"]
+        room = until(lambda: [task.state.message for task in client.read_task_runs(limit=200) if task.state.is_final()
+                              and task.flow_run_id == waiting and task.name == "small · room"])[0]
         assert room.startswith("freed ")
         assert done.name == "ngame · small" and {"method:ngame", "data:small", "preset:cpu-learned"} <= set(done.tags)
     began = datetime.now(UTC)
