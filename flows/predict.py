@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from data_contracts.errors import ContractError
+from flows.commands.options import json_line
 from tasks.report_text import many
+from xcmodels.text import clean
 
 CHUNK = 1024
 LONG, LINES = 4_000, 3    # characters, or lines, of what is more likely a list of texts than one
@@ -86,9 +88,8 @@ def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) ->
 
 
 def _write_json(uid: str, labels: Sequence[Any]) -> None:
-    print(json.dumps({"uid": uid, "labels": [
-        {"id": label.id, "uid": label.uid, "text": label.text, "score": label.score} for label in labels]},
-        ensure_ascii=False))
+    print(json_line({"uid": uid, "labels": [
+        {"id": label.id, "uid": label.uid, "text": label.text, "score": label.score} for label in labels]}))
 
 
 def _write_csv(uid: str, labels: Sequence[Any]) -> None:
@@ -102,8 +103,9 @@ def _table() -> Any:
 
 
 def _inert(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: those begin with one of these characters."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    """Return a text that no spreadsheet takes for a formula, nor a terminal for a command."""
+    plain = clean(text)
+    return f"'{plain}" if plain.startswith(("=", "+", "-", "@")) else plain
 
 
 def _listed(text: str) -> str:

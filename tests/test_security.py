@@ -161,6 +161,7 @@ def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
     told = []
     for words in (("predict", HOSTILE, "--k", "50"), ("labels", "add", str(tmp_path / "labels.csv")),
                   ("labels", "list"), ("predict", "cmd", "--k", "50"), ("models",),
+                  ("labels", "list", "--json"), ("predict", HOSTILE, "--k", "50", "--format", "csv"),
                   ("predict", "x", "--model", HOSTILE), ("labels", "remove", f"{tmp_path}/{HOSTILE}")):
         try:
             cli.main([*words, *home])
@@ -170,7 +171,7 @@ def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
         out, said = capsys.readouterr()
         told.append((code, out + said))
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", out + said), (words, out, said)
-    assert [code for code, _ in told] == [0, 0, 0, 0, 0, 2, 2]
+    assert [code for code, _ in told] == [0, 0, 0, 0, 0, 0, 0, 2, 2]
     assert "<script>" in told[2][1]    # what is inert is still there
 
 

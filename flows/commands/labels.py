@@ -1,12 +1,11 @@
 """`xc labels ...`: adding and removing labels of a model without training."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, require_home, say
+from flows.commands.options import HOME, Home, Json, Mlflow, json_line, open_tracker, require_home, say
 
 labels = App(name="labels", help="Add labels to a model and remove them, without training.")
 File = Annotated[str, Parameter(help="CSV, TSV, JSONL, Parquet, or a uid a line to remove; - is stdin.",
@@ -39,8 +38,8 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
     store, tracker, name = _opened(model, home, mlflow)
     entries, has = journal_of(store, tracker, name)
     if as_json:
-        print(json.dumps({"model": name, "applied": has, "edits": [
-            {"when": each.when, "who": each.who, **vars(each.edit)} for each in entries]}, ensure_ascii=False))
+        print(json_line({"model": name, "applied": has, "edits": [
+            {"when": each.when, "who": each.who, **vars(each.edit)} for each in entries]}))
         return
     for each in entries:
         print("\t".join([each.when, each.who, each.edit.op, each.edit.uid, each.edit.text]))

@@ -1,5 +1,6 @@
 """What several commands have in common: their options, and the surroundings that they set up."""
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -95,6 +96,13 @@ def open_tracker(home: Path, mlflow: str) -> Any:
 def say(line: str) -> None:
     """Tell a person something, on stderr."""
     print(line, file=sys.stderr, flush=True)
+
+
+def json_line(value: Any) -> str:
+    """Return JSON with letters as they are, and escaped whatever else could tell a terminal to do something."""
+    line = json.dumps(value, ensure_ascii=False)
+    return line if line.isprintable() else "".join(
+        each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 
 def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
