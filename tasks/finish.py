@@ -22,7 +22,7 @@ from tasks.promotion import Decision, contest
 from tasks.register import register
 from tasks.registry import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.report import Report, ReportFacts, verdict
-from tasks.runs import COMMAND, HOME, PROCESS, process_name
+from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, process_name
 from tasks.steps import Done, Step, slug
 from tasks.tracking import Entry, Tracker
 from xcmodels.corpus import Corpus, Texts
@@ -49,6 +49,7 @@ class Finished:
     unsent: list[str] = field(default_factory=list)       # what MLflow could not be told
     examples: list[dict[str, Any]] = field(default_factory=list)
     champion: dict[str, Any] | None = None                # of the one there was before, as `Decision` has it
+    about: dict[str, Any] = field(default_factory=dict)   # as `Pipeline.about` says it
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as plain data."""
@@ -67,15 +68,15 @@ class Session:
 
     def __enter__(self) -> "Session":
         pipeline = self.pipeline
-        changed = {key: str(value) for key, value in pipeline.changed().items()}
+        about = pipeline.about()
         self.tracker.start(
             pipeline.key, experiment=pipeline.data.name, name=f"{pipeline.method_name} · {pipeline.data.name}",
             params={"method": pipeline.method_name, "preset": pipeline.preset,
-                    "seed": str(pipeline.settings.seed), **changed},
-            config_yaml=yaml.safe_dump({"method": pipeline.method_name, "preset": pipeline.preset,
-                                        "settings": flat(pipeline.settings)}, sort_keys=True),
+                    **{key: str(value) for key, value in about["settings"].items()}},
+            config_yaml=yaml.safe_dump({key: about[key] for key in ("method", "preset", "settings")}, sort_keys=True),
             data={pipeline.data.name: {"path": str(pipeline.data.folder), "digest": pipeline.data_digest}},
             tags={"xc.method": pipeline.method_name, "xc.data": pipeline.data.name, "xc.preset": pipeline.preset,
+                  CHANGED: json.dumps({key: str(value) for key, value in about["changed"].items()}),
                   COMMAND: self.config.command, HOME: str(self.store.home), PROCESS: process_name(os.getpid())})
         return self
 
@@ -125,7 +126,8 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     return Finished(tracker.run_id or "", session.name, kept.version if kept else None, measured, said,
                     bool(kept and kept.promoted), str(report), str(contracts),
                     tracker.link() or f"mlflow ui --backend-store-uri {tracker.address}", tracker.close(),
-                    _examples(store.open(done["build retriever"]), corpus), kept.champion if kept else None)
+                    _examples(store.open(done["build retriever"]), corpus), kept.champion if kept else None,
+                    pipeline.about())
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from data_contracts.errors import ProjectError, UsageError
 from tasks import prepare, train
@@ -53,6 +54,11 @@ class Pipeline:
         """Return the settings that differ from the preset's."""
         preset = flat(resolve(self.method_name, self.preset, {}))
         return {key: value for key, value in flat(self.settings).items() if value != preset[key]}
+
+    def about(self) -> dict[str, Any]:
+        """Return what repeats the run on the same data: method, preset, seed, what was changed, and every setting."""
+        return {"method": self.method_name, "preset": self.preset, "seed": self.settings.seed,
+                "changed": self.changed(), "settings": flat(self.settings)}
 
 
 def job_of(data: str, method: str, preset: str) -> str:

@@ -1,6 +1,7 @@
 """The runs of a home by MLflow's index and the home's lock: how each ended, at which step, and what resumes it."""
 
 import fcntl
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from tasks.registry import BASE, CHAMPION, version_at
 from tasks.tracking import Tracker
 
 COMMAND, HOME, PROCESS = "xc.command", "xc.home", "xc.process"    # tags: how, where and by whom it was last done
+CHANGED = "xc.changed"    # tag: the settings that differ from the preset's, as JSON; params are all of them
 State = Literal["registered", "finished", "trained", "failed", "interrupted", "running"]
 WANTED = "tags.`mlflow.source.name` = 'xc'"
 NOTE = "mlflow.note.content"
@@ -98,8 +100,9 @@ def _past(run: Any, at_work: str, versions: list[tuple[str, bool]]) -> Past:
     told, _, command = tags.get(NOTE, "").rpartition("\n\n    ")
     running = bool(at_work) and tags.get(PROCESS) == at_work
     state: State = "running" if running else "registered" if versions else _STATES.get(run.info.status, "interrupted")
-    # Where a champion was only scored again, nothing was set.
-    changed = {key: value for key, value in params.items() if method and (key != "seed" or value != "0")}
+    # Earlier versions sent what had changed alone. Where a champion was only scored again, nothing was set.
+    earlier = {key: value for key, value in params.items() if method and (key != "seed" or value != "0")}
+    changed = json.loads(tags[CHANGED]) if CHANGED in tags else earlier
     return Past(
         state, _iso(run.info.start_time), _iso(run.info.end_time) if run.info.end_time and not running else None,
         run.info.run_name or "", method, tags.get("xc.data", ""), preset, changed,

@@ -15,8 +15,9 @@ from tasks.register import register
 from tasks.resolve import resolve
 from tasks.tracking import Tracker
 from tests import tiny
-from tests.planted import words
+from tests.planted import QUICK, words
 from tests.whole_runs import command, copied, objects, settings
+from xcmodels import presets
 
 
 def test_learns_the_planted_labels(whole):
@@ -33,6 +34,9 @@ def test_second_run_redoes_nothing(whole, planted, xc):
     code, out, said = xc(*command(planted, home))
     assert code == 0, said
     assert json.loads(out) == first
+    assert (first["method"], first["preset"], first["seed"]) == ("ngame", "cpu-learned", 0)
+    assert first["changed"]["m1.batch_size"] == 64 and "m1.margin" not in first["changed"]
+    assert first["settings"] == presets.flat(presets.resolve("ngame", "cpu-learned", QUICK))
     assert "all reused: nothing they depend on has changed" in said
     assert objects(home) == before
 
@@ -91,7 +95,8 @@ def test_mlflow_holds_the_run(whole):
     run = client.get_run(result["run_id"])
     assert run.info.status == "FINISHED"
     assert run.data.metrics["test/P/1"] == pytest.approx(result["metrics"]["P/1"])
-    assert run.data.params["preset"] == "cpu-learned" and run.data.params["m1.batch_size"] == "64"
+    assert run.data.params == {"method": "ngame", "preset": "cpu-learned",
+                               **{key: str(value) for key, value in result["settings"].items()}}
     stages = client.search_runs([run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'")
     losses = {stage.info.run_name: client.get_metric_history(stage.info.run_id, "train/loss") for stage in stages}
     assert sorted(len(history) for history in losses.values()) == [4, 12]

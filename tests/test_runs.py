@@ -10,7 +10,7 @@ import pytest
 
 from flows.given import GIVEN
 from tasks.artifacts import Store
-from tasks.runs import COMMAND, HOME, PROCESS, holder, past_runs, process_name
+from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, holder, past_runs, process_name
 from tasks.tracking import Entry, Tracker
 from tests import tiny
 
@@ -18,14 +18,17 @@ STEPS = ("encoder round 0", "mine encoder round 1", "encoder round 1")
 
 
 def begin(home: Path, key: str, *, process: str = "1 1.00", steps: tuple[str, ...] = (),
-          uri: str | None = None) -> Tracker:
-    """Have a run in MLflow as a process leaves it that came as far as these steps."""
+          uri: str | None = None, unchanged: dict[str, str] | None = None) -> Tracker:
+    """Have a run in MLflow as a process leaves it that came as far as these steps.
+
+    unchanged: settings as the preset has them; earlier versions sent none of those.
+    """
     tracker = Tracker(home, uri)
     assert tracker.start(
-        key, experiment="tickets", name="ngame · tickets", params={"method": "ngame", "preset": "cpu", "seed": "0",
-                                                                   "m1.epochs": "12"},
-        config_yaml="", data={}, tags={"xc.data": "tickets", COMMAND: f"xc run --data {key}", PROCESS: process,
-                                       HOME: str(home)})
+        key, experiment="tickets", name="ngame · tickets", config_yaml="", data={},
+        params={"method": "ngame", "preset": "cpu", "seed": "0", "m1.epochs": "12"} | (unchanged or {}),
+        tags={"xc.data": "tickets", COMMAND: f"xc run --data {key}", PROCESS: process, HOME: str(home)} | (
+            {CHANGED: '{"m1.epochs": "12"}'} if unchanged else {}))
     tracker.sync([Entry(step, "d" * 64) for step in steps])
     return tracker
 
@@ -40,7 +43,7 @@ def told(home, **more):
 
 
 def test_each_end_is_told_with_its_step_and_the_command(home, cli):
-    begin(home, "done").finish("FINISHED", "evaluated\n\n    xc run --data done")
+    begin(home, "done", unchanged={"m1.margin": "0.3"}).finish("FINISHED", "evaluated\n\n    xc run --data done")
     begin(home, "bad", steps=STEPS[:2]).finish("FAILED", "no label is left\nhint: look\n\n    xc run --data bad")
     begin(home, "stopped", steps=STEPS).finish("KILLED", "saved at step 9\n\n    xc run --data stopped")
     begin(home, "killed", steps=STEPS[:1])
@@ -50,7 +53,8 @@ def test_each_end_is_told_with_its_step_and_the_command(home, cli):
         "done": "finished", "bad": "failed", "stopped": "interrupted", "killed": "interrupted", "trained": "trained"}
     assert found["bad"].why.startswith("no label is left") and found["bad"].step == "encoder round 1"
     assert found["killed"].step == "mine encoder round 1" and found["killed"].ended is None and found["done"].ended
-    assert found["done"].changed == {"m1.epochs": "12"} and found["done"].method == "ngame"
+    assert found["done"].changed == found["bad"].changed == {"m1.epochs": "12"}
+    assert found["done"].method == "ngame"
     code, out, _ = cli("runs", "--home", str(home))
     lines = [line.strip() for line in out.splitlines()]
     assert code == 0 and len(lines) == 5 + 4

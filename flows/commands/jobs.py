@@ -106,7 +106,7 @@ def _finish(finished: Any, home: Path, as_json: bool) -> None:
     _summary(finished, home)
     if as_json:
         print(json.dumps({"run_id": finished.run_id, "model": finished.model, "version": finished.version,
-                          "metrics": finished.metrics}))
+                          **finished.about, "metrics": finished.metrics}))
 
 
 def _summary(finished: Any, home: Path) -> None:
