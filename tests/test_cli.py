@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -222,7 +223,20 @@ def test_help_has_no_boxes_where_there_is_no_terminal(cli):
 def test_presets_as_data_only_on_stdout(cli):
     code, out, _ = cli("presets", "--json")
     assert code == 0
-    assert json.loads(out)["ngame"]["cpu"]["settings"]["m1.margin"] == 0.3
+    told = json.loads(out)["ngame"]["cpu"]
+    assert told["settings"]["m1.margin"] == 0.3 and "triplet loss" in told["explained"]["m1.margin"]
+
+
+def test_presets_of_a_method_explain_its_settings(cli, tmp_path):
+    (tmp_path / "xc.toml").write_text('method = "astra"\npreset = "minilm"\n')    # of runs: no answer to this question
+    code, out, _ = cli("presets")
+    assert code == 0 and "ngame  " in out and "m1.margin" not in out
+    code, out, _ = cli("presets", "--method", "ngame", "--preset", "cpu-quick")
+    assert code == 0 and "astra" not in out and "cpu-learned" in out
+    assert re.search(r"^m1\.epochs +4 +of the stage", out, re.MULTILINE)
+    assert list(json.loads(cli("presets", "--method", "depsl", "--json")[1])) == ["depsl"]
+    code, _, err = cli("presets", "--method", "ngmae")
+    assert code == 2 and "did you mean 'ngame'" in err
 
 
 def test_import_then_where_to_go(xc, tmp_path):

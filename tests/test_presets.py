@@ -4,7 +4,7 @@ import pytest
 
 from xcmodels.methods import METHODS
 from xcmodels.methods.ngame import Ngame
-from xcmodels.presets import PRESETS, flat, nearest, resolve
+from xcmodels.presets import PRESETS, explained, flat, nearest, resolve
 
 
 def test_overrides_take_the_type_of_their_setting():
@@ -49,7 +49,7 @@ def test_every_setting_can_be_moved_alone(kind):
 def test_a_misspelt_key_gives_the_nearest(key, meant):
     with pytest.raises(ValueError) as caught:
         resolve("ngame", "cpu", {key: "1"})
-    assert str(caught.value) == f"no setting {key!r}, did you mean {meant!r}?; see them with: xc presets --json"
+    assert str(caught.value) == f"no setting {key!r}, did you mean {meant!r}?; see them with: xc presets --method NAME"
 
 
 def test_what_is_near_nothing_gets_every_group_and_a_method_without_a_preset_a_remedy(monkeypatch):
@@ -137,6 +137,23 @@ def test_presets_name_a_known_method_and_say_what_they_are_for():
         assert {"cpu", "cpu-learned"} <= set(named)
         assert all(len(each.about) > 20 for each in named.values())
         assert all(METHODS[method](resolve(method, name, {}).method).rounds() for name in named)
+
+
+@pytest.mark.parametrize("method", sorted(PRESETS))
+def test_every_setting_is_explained(method):
+    """By the comment beside its field: a setting without one, or with a word alone, ends here."""
+    for preset in PRESETS[method].values():
+        told = explained(preset.settings())
+        assert list(told) == list(flat(preset.settings()))
+        assert not {key: text for key, text in told.items() if len(text.split()) < 3}
+
+
+def test_a_setting_says_what_it_is_where_it_stands():
+    """What a schedule has it explains itself, and UniDEC says again what its own default is."""
+    told = explained(resolve("ramen-unidec", "cpu", {}))
+    assert told["base.refresh_every"] == "tau: epochs between two refreshes"
+    assert explained(resolve("ngame", "cpu", {}))["m1.refresh_every"] == "tau, tau_r: epochs between two refreshes"
+    assert told["base.encoder.kind"] == "bag | transformer: a learned vector a token, summed, or a language model"
 
 
 def test_settings_that_depend_on_each_other_come_in_any_order():

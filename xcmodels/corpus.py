@@ -36,7 +36,7 @@ class PrepareConfig:
     max_content: int = 64         # tokens of a content that are kept
     augment: bool = False         # add each label's text as a training query of that label, flagged
     validation: float = 0.05      # share of the training queries held out to fit the fusion and to tune on
-    validation_max: int = 10_000  # queries
+    validation_max: int = 10_000  # queries held out so, at most
     walks: bool = True            # walk the anchor graphs, where the data set has any
     leak_share: float = 0.01      # share of test queries whose text may stand in train too
     drift_fail: float = 0.25      # stability index of label frequencies, against the last run, that stops a run

@@ -21,7 +21,7 @@ ASKED = 256     # queries on which an index is compared with exact search
 class Schedule:
     """How long a stage is, and when it is refreshed."""
 
-    epochs: int
+    epochs: int           # of the stage, each one pass over the texts, or several by least_steps
     refresh_from: int     # tau_s: epochs before it draw random batches: easy negatives first
     refresh_every: int    # tau, tau_r: epochs between two refreshes
     least_steps: int = 0  # of an epoch: of fewer texts, one is several passes over them

@@ -25,7 +25,7 @@ QUERY, LABEL = "query", "label"     # the sides of a relation
 class EncoderConfig:
     """Which encoder and what it starts from."""
 
-    kind: str = "bag"           # bag | transformer
+    kind: str = "bag"           # bag | transformer: a learned vector a token, summed, or a language model
     source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
     dim: int = 384              # of a bag started at random; otherwise the source decides
     tied: bool = False          # both sides share all weights (Siamese to the letter), or token embeddings alone (bag)

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import HOME, Home, Json, Mlflow, Spec, environment, require_home
+from flows.commands.options import HOME, Home, Json, Mlflow, Spec, columns, environment, require_home
+from flows.given import FILE, GIVEN
 
 
 @Parameter(name="*")
@@ -55,15 +56,27 @@ def predict(*texts: str, given: Input = NO_INPUT, k: Annotated[int, Parameter(he
         predict_file(retriever, given.source, k, form, given.columns())
 
 
-def presets(*, as_json: Json = False) -> None:
-    """List the presets of each method; with --json, every setting of each."""
-    from xcmodels.presets import PRESETS, flat
+def presets(*, method: Annotated[str, Parameter(help="Method whose settings are explained.")] = "",
+            preset: Annotated[str, Parameter(help="Preset whose values are shown with them.")] = "cpu",
+            as_json: Json = False) -> None:
+    """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
+    from xcmodels.presets import PRESETS, explained, flat, resolve
 
+    # What xc.toml says of runs is no question about a method.
+    method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
+        ("method", method, ""), ("preset", preset, "cpu")))
+    try:
+        shown = resolve(method, preset, {}) if method else None
+    except ValueError as error:
+        raise UsageError(str(error), hint="xc presets") from error
+    wanted = {method: PRESETS[method]} if method else PRESETS
     if as_json:
-        print(json.dumps({method: {name: {"about": each.about, "settings": flat(each.settings())}
-                                   for name, each in named.items()} for method, named in PRESETS.items()}, indent=1))
+        print(json.dumps({each: {name: {"about": made.about, "settings": flat(made.settings()),
+                                        "explained": explained(made.settings())}
+                                 for name, made in named.items()} for each, named in wanted.items()}, indent=1))
         return
-    rows = [(method, name, each.about) for method, named in PRESETS.items() for name, each in named.items()]
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    for method, name, about in rows:
-        print(f"{method:<{first}} {name:<{second}} {about}")
+    print("\n".join(columns([(each, name, made.about) for each, named in wanted.items()
+                             for name, made in named.items()])))
+    if shown is not None:
+        told = explained(shown)
+        print("\n".join(["", *columns([(key, value, told[key]) for key, value in flat(shown).items()])]))

@@ -105,6 +105,12 @@ def json_line(value: Any) -> str:
         each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 
+def columns(rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return the rows of a table as lines."""
+    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
 def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
     """Return the values of an option that takes KEY=VALUE, by key."""
     out = {}

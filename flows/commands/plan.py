@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.commands.options import TRACKED, Job, Json, Tracked, environment, pairs, settled
+from flows.commands.options import TRACKED, Job, Json, Tracked, columns, environment, pairs, settled
 from flows.given import GIVEN
 
 
@@ -70,9 +70,9 @@ def plan(*, job: Asked = ASKED, tracked: Tracked = TRACKED, as_json: Json = Fals
     steps = [(each.step, "reuse" if each.reuse else "run", span(each.seconds) if each.seconds is not None else "?",
               each.reason) for each in outlook.steps]
     print("\n".join([*outlook.lines(), *(f"{name:<10} {address}" for name, address in where.items())]))
-    print("\n".join(["", *_columns(steps)]))
+    print("\n".join(["", *columns(steps)]))
     for told in (options, settings):
-        print("\n".join(["", *_columns([(name, each["value"], each["source"]) for name, each in told.items()])]))
+        print("\n".join(["", *columns([(name, each["value"], each["source"]) for name, each in told.items()])]))
 
 
 def _size(job: Asked, as_json: bool) -> None:
@@ -85,12 +85,6 @@ def _size(job: Asked, as_json: bool) -> None:
                    Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus),
                    width=job.dim, home=job.home, gpu_memory=job.gpu_memory)
     print(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
-
-
-def _columns(rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return the rows of a table as lines."""
-    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 @contextmanager

@@ -35,13 +35,13 @@ PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # of which the first bias is made,
 class AstraConfig(mining.Schedule):
     """Everything that decides a model, beside the corpus (Algorithm 1, Appendix B.2)."""
 
-    batch_size: int
-    lr: float                    # of dense parameters (Adam)
+    batch_size: int              # rows of a batch, at most; fewer where there are few texts
+    lr: float                    # learning rate of dense parameters (Adam)
     token_lr: float              # of token embeddings (bag; Adam)
-    label_lr: float              # of classifiers (SGD)
+    label_lr: float              # learning rate of classifiers (SGD)
     momentum: float = 0.9        # of the classifiers' SGD
-    weight_decay: float = 1e-4   # of classifiers
-    warmup: int                  # steps
+    weight_decay: float = 1e-4   # share of classifiers that a step at rate 1 takes
+    warmup: int                  # steps over which the learning rates rise from 0
     decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
     positives: int               # k_p: of a query in its loss
     hard: int                    # k_h: mined negatives of a query
@@ -54,10 +54,10 @@ class AstraConfig(mining.Schedule):
     start: str = "label"         # label | random: classifiers begin at the embeddings of label texts, or about zero
     scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here (`prior_bias`)
     dim: int = 0                 # of the bottleneck; 0 = as the trunk
-    dropout: float = 0.0         # on query vectors
+    dropout: float = 0.0         # on the query vectors
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     index: str = "auto"          # auto | exact | quantised | hnsw
-    seed: int = 0
+    seed: int = 0                # every random draw is keyed by it
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,11 +33,11 @@ ENCODER, CLASSIFIER = "encoder", "classifier"
 class ModuleConfig(mining.ClusterSchedule):
     """The settings of one module beside its schedule: rates, triplet loss."""
 
-    batch_size: int
-    lr: float                  # of dense parameters
+    batch_size: int            # rows of a batch, at most; fewer where there are few texts
+    lr: float                  # learning rate of dense parameters
     table_lr: float            # of token embeddings (M1), of classifiers (M2)
-    warmup: int                # steps
-    margin: float = 0.3
+    warmup: int                # steps over which the learning rates rise from 0
+    margin: float = 0.3        # by which a positive is to score above a negative (triplet loss)
     positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
     negatives: int = 10        # hardest in-batch negatives of a row
     temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
@@ -59,7 +59,7 @@ class NgameConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     fusion: FusionConfig = field(default_factory=FusionConfig)
     index: str = "auto"        # auto | exact | quantised | hnsw
-    seed: int = 0
+    seed: int = 0              # every random draw is keyed by it
 
     def __post_init__(self) -> None:
         limits.one_of(self, index=ann.CHOICES)

@@ -37,12 +37,12 @@ class GraphConfig:
 
     sides: str = "both"          # both | queries | labels | none: whose edges pull
     strength: float = 0.1        # lambda of every graph and side, or where a bandit begins
-    adapt: bool = False          # lambdas are arms of a bandit
-    rate: float = 0.01           # of the bandit
+    adapt: bool = False          # the strengths are arms of a bandit that learns them
+    rate: float = 0.01           # learning rate of the bandit
     prune: bool = True           # edges of cosine 0 or less are dropped at every refresh
     augment: bool = False        # labels that share an anchor with a query become its positives (AugGT)
-    most: int = 10               # such labels of a query
-    margin: float = 0.3
+    most: int = 10               # labels that augment adds to a query, at most
+    margin: float = 0.3          # by which an edge is to score above an anchor of the batch (triplet loss)
     negatives: int = 10          # hardest anchors of the batch that a node is pushed from
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class RamenConfig:
 
     base: Any
     graph: GraphConfig = field(default_factory=GraphConfig)
-    seed: int = 0                # the base's as well
+    seed: int = 0                # every random draw is keyed by it, the base's as well
 
     def __post_init__(self) -> None:
         if self.base.seed:

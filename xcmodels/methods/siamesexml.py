@@ -41,13 +41,13 @@ INTERMEDIATE = "intermediate"    # the view of a query before any layer of modul
 class LikelihoodConfig:
     """A module's rates and its likelihood p(+1, v) = c exp(d (v - 1)) of a pair of cosine v (equation 5)."""
 
-    epochs: int
-    batch_size: int
-    lr: float                  # of dense parameters
+    epochs: int                # passes over the labels (I), over the queries (IV)
+    batch_size: int            # labels (I) or queries (IV) of a batch, at most
+    lr: float                  # learning rate of dense parameters
     table_lr: float            # of token embeddings (I), of classifiers (IV)
-    warmup: int                # steps
-    c: float
-    d: float
+    warmup: int                # steps over which the learning rates rise from 0
+    c: float                   # of p(+1, v): the likelihood that a pair of cosine 1 is relevant
+    d: float                   # of p(+1, v): how fast it falls with the cosine
     negatives: int             # kappa: hardest of a label in its batch (I), of a query for each of its positives (IV)
     least_steps: int = 0       # of an epoch: of fewer labels (I) or texts (IV), one is several passes over them
 
@@ -77,7 +77,7 @@ class SiamesexmlConfig:
     head: str = "residual"       # residual | gelu (the paper's) | unit: of the intermediate embedding
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     index: str = "auto"          # auto | exact | quantised | hnsw
-    seed: int = 0
+    seed: int = 0                # every random draw is keyed by it
 
     def __post_init__(self) -> None:
         limits.one_of(self, index=ann.CHOICES, head=("residual", "gelu", "unit"))

@@ -37,11 +37,11 @@ LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
 class UnidecConfig(mining.ClusterSchedule):
     """Everything that decides a model, beside the corpus; the defaults are UniDEC's (section 4, Algorithm 1)."""
 
-    batch_size: int
-    lr: float                    # of dense parameters
+    batch_size: int              # rows of a batch, at most; fewer where there are few texts
+    lr: float                    # learning rate of dense parameters
     token_lr: float              # of token embeddings (bag)
-    label_lr: float              # of classifiers
-    warmup: int                  # steps
+    label_lr: float              # learning rate of classifiers
+    warmup: int                  # steps over which the learning rates rise from 0
     decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
     refresh_every: int = 5       # tau: epochs between two refreshes
     positives: int = 3           # beta: positives of a query that enter the pool
@@ -54,14 +54,14 @@ class UnidecConfig(mining.ClusterSchedule):
     bce: float = 0.0             # weight of the auxiliary binary cross-entropy of the classifier
     head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder
     dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the trunk
-    dropout: float = 0.1         # on the projections
+    dropout: float = 0.1         # on the projections, in training
     serve: str = "both"          # both | encoder | classifier: whose scores rank the labels
     unit: bool = True            # classifiers are served at unit length (section 3.4), or at the length they learned
     fused: bool = False          # where both are served: NGAME's tree fuses them; it knows how frequent a label is
     fusion: FusionConfig = field(default_factory=FusionConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     index: str = "auto"          # auto | exact | quantised | hnsw
-    seed: int = 0
+    seed: int = 0                # every random draw is keyed by it
 
     def __post_init__(self) -> None:
         super().__post_init__()

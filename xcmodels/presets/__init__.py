@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from xcmodels.corpus import PrepareConfig
 from xcmodels.presets.astra import ASTRA, RENEE
+from xcmodels.presets.explained import explained
 from xcmodels.presets.ngame import NGAME
 from xcmodels.presets.ramen import RAMEN, RAMEN_ANCE, RAMEN_UNIDEC
 from xcmodels.presets.settings import Preset, Settings
@@ -52,7 +53,7 @@ def _known(key: str, keys: list[str]) -> None:
     beside = [name for name in keys if name.startswith(f"{group}.")] if group in groups else \
         list(dict.fromkeys(name.partition(".")[0] for name in keys))
     close = [*difflib.get_close_matches(key, beside, n=1), *difflib.get_close_matches(key, keys, n=1)]
-    raise ValueError(f"no setting {key!r}{nearest(key, close or beside)}; see them with: xc presets --json")
+    raise ValueError(f"no setting {key!r}{nearest(key, close or beside)}; see them with: xc presets --method NAME")
 
 
 def flat(settings: Settings) -> dict[str, Any]:
@@ -105,4 +106,4 @@ def _one_of(what: str, value: str, options: list[str]) -> None:
         raise ValueError(f"no {what} {value!r}{nearest(value, options)}")
 
 
-__all__ = ["PRESETS", "PrepareConfig", "Preset", "Settings", "flat", "nearest", "resolve"]
+__all__ = ["PRESETS", "PrepareConfig", "Preset", "Settings", "explained", "flat", "nearest", "resolve"]
