@@ -36,6 +36,7 @@ from tasks.mlflow_run import (
 )
 from tasks.relocation import relocate
 
+VALIDATION = "validation/"    # what keys begin with that an epoch of training has of the validation split
 RETRY_SECONDS = 30.0    # between attempts at a server that does not answer
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ _log = logging.getLogger(__name__)
 class Entry:
     """What one step has to show.
 
-    metrics: one dict, or one an epoch with its "epoch" in it; the numbers are named `<prefix>/<key>`, and go to the
+    metrics: one dict, or one an epoch with its "epoch" in it; the numbers are named `<prefix>/<key>`, but those of the
+    validation split, and go to the
     nested run of `stage` where there is one. tables: name -> rows, shown as `<name>.json`. seconds: what the step took,
     added up as `time/<group>`.
     """
@@ -265,7 +267,8 @@ class Tracker:
         """Return (name, value, time, step) of an entry's metrics."""
         rows = [entry.metrics] if isinstance(entry.metrics, Mapping) else entry.metrics
         prefix, stamp = entry.prefix or ("train" if entry.stage else "test"), self._stamp(run, entry.digest)
-        return [(metric_name(f"{prefix}/{key}"), float(value), stamp, int(row.get("epoch", 0)))
+        return [(metric_name(key if key.startswith(VALIDATION) else f"{prefix}/{key}"), float(value), stamp,
+                 int(row.get("epoch", 0)))
                 for row in rows for key, value in row.items() if key != "epoch" and isinstance(value, int | float)]
 
     def _stamp(self, run: Run, digest: str) -> int:

@@ -76,7 +76,8 @@ def train(recipe: Recipe, name: str, job: Job) -> None:
         if round_ == [each for each in method.rounds() if each.stage == round_.stage][-1]:
             (job.out / OPTIMISER).unlink()    # no round goes on from it, and it is two thirds of what was written
         (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
-        job.say(f"loss {metrics[-1]['loss']:.4f}")
+        told = [f"{name} {value:.4g}" for name, value in metrics[-1].items() if name not in ("epoch", "loss")]
+        job.say(", ".join([f"loss {metrics[-1]['loss']:.4f}", *told]))
 
 
 def build_retriever(method: Method, stages: list[str], job: Job) -> None:

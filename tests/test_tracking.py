@@ -28,7 +28,8 @@ DECILES = [{"decile": 1, "recall/5": 10.0}, {"decile": 2, "recall/5": 20.0}]
 ENTRIES = [
     Entry("m1 round 1", "1" * 64, [{"epoch": 0.0, "loss": 2.0}, {"epoch": 1.0, "loss": 1.0}], "m1",
           seconds=4, group="train"),
-    Entry("m1 round 2", "2" * 64, [{"epoch": 2.0, "loss": 0.5}], "m1", seconds=2.5, group="train"),
+    Entry("m1 round 2", "2" * 64, [{"epoch": 2.0, "loss": 0.5, "validation/P@1": 40.0}], "m1", seconds=2.5,
+          group="train"),
     Entry("build retriever", "3" * 64, {"pairs": 7, "kind": "tree", "none": None},  # type: ignore[dict-item]
           prefix="retriever", seconds=1, group="build"),
     Entry("evaluate", "4" * 64, {"P@1": 60.0, "PSP/5": 3.25, "index/embedding/recall/100": 99.5},
@@ -65,7 +66,7 @@ def whole(home):
 
 EXPECTED = [("retriever/pairs", 0, 7.0), ("test/P/1", 0, 60.0), ("test/PSP/5", 0, 3.25),
             ("test/index/embedding/recall/100", 0, 99.5), ("time/build", 0, 1.0), ("time/train", 0, 6.5),
-            ("train/loss", 0, 2.0), ("train/loss", 1, 1.0), ("train/loss", 2, 0.5)]
+            ("train/loss", 0, 2.0), ("train/loss", 1, 1.0), ("train/loss", 2, 0.5), ("validation/P/1", 2, 40.0)]
 
 
 def test_a_run_shows_what_it_did(home):
@@ -76,7 +77,7 @@ def test_a_run_shows_what_it_did(home):
     assert tracker.close() == []
     assert points(home) == EXPECTED
     nested, parent = whole(home)
-    assert nested[:3] == ("m1", "FINISHED", {"train/loss": 0.5})
+    assert nested[:3] == ("m1", "FINISHED", {"train/loss": 0.5, "validation/P/1": 40.0})
     assert parent[:2] == ("ngame · tiny", "FINISHED")
     assert parent[3] == ABOUT["params"]
     assert parent[4]["mlflow.note.content"].startswith("+1.2 P@1")

@@ -24,6 +24,7 @@ from xcmodels.tokens import Tokenizer
 from xcmodels.training import Interrupted, Progress, Watch
 from xcmodels.trial import Trial, predict, run_round, train_all
 from xcmodels.trunks import EncoderConfig
+from xcmodels.validation import P1
 
 WORDS = 5        # of a label; its title shows the first two, so the others must be learned
 FILLERS = 12     # words that say nothing
@@ -158,7 +159,14 @@ def trained() -> Trial:
 
 
 def precision(made: Trial) -> float:
-    """P@1 of what was trained on the test split, in percent."""
+    """P@1 of what was trained on the test split, in percent; its last epoch must have said about as much of validation.
+
+    Every stage tells it of every epoch, and ends no worse than it began.
+    """
+    told = {stage.name: [epoch[P1] for name, round_ in made.rounds.items() if round_.stage == stage.name
+                         for epoch in made.metrics[name]] for stage in made.method.stages()}
+    assert all(curve[-1] >= curve[0] - 5 for curve in told.values()), told
+    assert list(told.values())[-1][-1] > 75, told
     ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
     truth, filters = made.corpus.positives["test"], made.corpus.filters["test"]
     return 100 * metrics.judge(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()

@@ -173,6 +173,12 @@ class Method(Protocol):
     def vectors(self, model: Model, corpus: Corpus) -> Vectors:
         """The vectors that mining and retrieval work on (where the accelerator is): queries (train), labels."""
 
+    def judged(self, model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors of `rows` of the training side and of all labels by what a stage trains: their products rank labels.
+
+        The method is asked at the end of an epoch; it draws nothing and leaves the weights as they are.
+        """
+
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """What a round is to train on, from vectors alone (CPU, pure)."""
 

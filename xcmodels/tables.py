@@ -60,6 +60,10 @@ class RowTable(nn.Module):
         rows[place] = self.current(own)
         return together.summed(rows)
 
+    def all(self) -> np.ndarray:
+        """Return every row, (n, d), as `read` does."""
+        return self.read(torch.arange(self.n, device=self.weight.device)).cpu().numpy()
+
     def current(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `weight` (k,) as they would be if nothing were put off; none is changed."""
         rows, due = self.weight.index_select(0, ids), self.due(ids)

@@ -20,6 +20,7 @@ from xcmodels.batching import Batch
 from xcmodels.checkpoint import OPTIMISER, Optimisers, Position, StepCheckpoints, load_model, read, save_model, write
 from xcmodels.corpus import Corpus
 from xcmodels.method import Method, Mined, Model, Round, Stage
+from xcmodels.validation import P1, judging_rows, precision
 
 
 class Interrupted(Exception):
@@ -161,9 +162,18 @@ class _Loop:
             if stopping:
                 raise Interrupted(f"saved at step {done + 1} of {self.stage.epochs * steps} of {self.stage.name}")
         read()
-        metrics = {"epoch": float(position.epoch), "loss": position.loss / steps}
+        metrics = {"epoch": float(position.epoch), "loss": position.loss / steps, **self.judge()}
         position.epochs = [*(position.epochs or []), metrics]
         position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
+
+    def judge(self) -> dict[str, float]:
+        """Return how good the model is now by validation queries, where that costs little, and go on training."""
+        if not len(rows := judging_rows(self.corpus)):
+            return {}
+        try:
+            return {P1: precision(self.method, self.model.eval(), self.corpus, self.mined, rows)}
+        finally:
+            self.model.train()
 
     def orders(self, epoch: int) -> list[np.ndarray]:
         """Return the rows of an epoch in the order of each of its passes, which are numbered through all epochs."""

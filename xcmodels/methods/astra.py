@@ -231,6 +231,11 @@ class Astra:
             labels = model.classifiers
         return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], QUERY), "labels": labels}
 
+    def judged(self, model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By the classifiers, their decay included."""
+        assert isinstance(model, OneVsAll)
+        return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.all()
+
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """The labels nearest to each query that are not its own."""
         return mining.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)

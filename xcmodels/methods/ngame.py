@@ -177,6 +177,13 @@ class Ngame:
         return {"queries": partial(encode_all, model, corpus.sides["train"], QUERY),
                 "labels": partial(encode_all, model, corpus.sides["label"], LABEL)}
 
+    def judged(self, model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By the embeddings (M1), or the classifiers over those that are fixed (M2)."""
+        if isinstance(model, Classifiers):
+            return mined.vectors["queries"][rows], model.table.all()
+        assert isinstance(model, Encoder)
+        return (encode_all(model, corpus.sides["train"], QUERY, rows), encode_all(model, corpus.sides["label"], LABEL))
+
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Balanced clusters of about `round_.cluster_size` training queries each."""
         return mining.mine(vectors, corpus, round_, seed=self.seed)

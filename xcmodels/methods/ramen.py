@@ -178,6 +178,10 @@ class Ramen:
                     for name, graph in corpus.graphs.items()}
         return out
 
+    def judged(self, model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By the base's."""
+        return self.base.judged(_bare(model), corpus, mined, rows)
+
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """What the base mines, and which edges are left of each graph."""
         if round_.stage != self.stage or not self.graph.prune:

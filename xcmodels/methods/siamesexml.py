@@ -248,6 +248,17 @@ class Siamesexml:
         return {"queries": partial(encode_all, encoder, corpus.sides["train"], view),
                 "labels": partial(encode_all, encoder, corpus.sides["label"], LABEL)}
 
+    def judged(self, model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By the intermediate embeddings (I), or the classifiers, each under its partition's residual layer (IV)."""
+        train = corpus.sides["train"]
+        if not isinstance(model, Extreme):
+            assert isinstance(model, Encoder)
+            return encode_all(model, train, QUERY, rows), encode_all(model, corpus.sides["label"], LABEL)
+        labels, parts = unit(model.labels.all()), model.partitions
+        apart = np.zeros((len(labels), parts, labels.shape[1]), np.float32)
+        apart[np.arange(len(labels)), np.arange(len(labels)) % parts] = labels
+        return encode_all(model.encoder, train, EXTREME, rows), apart.reshape(len(labels), -1)
+
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Module II: the best labels of each training query's shortlist that are none of its own."""
         queries = vectors["queries"]()

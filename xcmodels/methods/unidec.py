@@ -202,6 +202,14 @@ class Unidec:
         return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], DUAL),
                 "labels": partial(encode_all, model.encoder, corpus.sides["label"], LABEL)}
 
+    def judged(self, model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """By the dual encoder, or the classifiers where they alone are trained."""
+        assert isinstance(model, Joint)
+        train = corpus.sides["train"]
+        if model.labels is not None and self.config.serve == "classifier":
+            return encode_all(model.encoder, train, QUERY, rows), model.labels.all()
+        return encode_all(model.encoder, train, DUAL, rows), encode_all(model.encoder, corpus.sides["label"], LABEL)
+
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Clusters of queries and hard negatives of each, by the embeddings of the dual encoder."""
         return mining.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)

@@ -19,7 +19,7 @@ def explained(settings: Settings) -> dict[str, str]:
 def _walk(value: Any, key: str, text: str) -> list[tuple[str, str]]:
     if not is_dataclass(value):
         return [(key, text)]
-    told = {name: text for kind in reversed(type(value).__mro__) if is_dataclass(kind)
+    told = {name: text for kind in inspect.getmro(type(value))[::-1] if is_dataclass(kind)
             for name, text in _comments(kind).items()}
     return [pair for each in fields(value)
             for pair in _walk(getattr(value, each.name), f"{key}.{each.name}".lstrip("."), told.get(each.name, ""))]
