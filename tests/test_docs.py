@@ -1,13 +1,19 @@
 """The guide's worked example: the method as it stands on the page trains, resumes and answers."""
 
 import ast
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.conftest import ROOT
+from tests.planted import write_planted
 from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels.presets import PRESETS
 from xcmodels.trial import train_all
@@ -16,12 +22,17 @@ from xcmodels.trunks import EncoderConfig
 GUIDE = ROOT / "docs" / "methods.md"
 
 
+def code_of_the_guide():
+    """The method's file and the presets' file."""
+    method, presets = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    return method, presets
+
+
 @pytest.fixture(scope="module")
 def example():
     """What the page's code defines."""
-    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     defined = {"__name__": "tests.softmax"}
-    exec(compile(code, str(GUIDE), "exec", dont_inherit=True), defined)
+    exec(compile(code_of_the_guide()[0], str(GUIDE), "exec", dont_inherit=True), defined)
     return defined
 
 
@@ -31,6 +42,36 @@ def test_the_method_of_the_guide_works(example, tmp_path):
     made = train_all(toy_corpus(tmp_path / "corpus"), example["Softmax"](config), tmp_path / "made")
     assert precision(made) > 90
     ends_the_same_when_stopped(made, tmp_path / "again", 7)
+
+
+def test_the_method_of_the_guide_runs(prefect_server, tmp_path):
+    """In a copy of the packages, with what the page says is to be added to two of their files."""
+    for package in ("xcmodels", "tasks", "flows", "data_contracts", "serving"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    added = dict(re.findall(r'`"softmax": (\w+)` among `(\w+)`', GUIDE.read_text()))
+    assert added == {"Softmax": "METHODS", "SOFTMAX": "PRESETS"}
+    for folder, code, name in zip(("methods", "presets"), code_of_the_guide(), added, strict=True):
+        (tmp_path / "xcmodels" / folder / "softmax.py").write_text(code)
+        file = tmp_path / "xcmodels" / folder / "__init__.py"
+        imported = f"\nfrom xcmodels.{folder}.softmax import {name}\nfrom xcmodels"
+        text = file.read_text().replace("\nfrom xcmodels", imported, 1)
+        text, there = re.subn(rf"^({added[name]}: .*\{{)$", rf'\1\n    "softmax": {name},', text, flags=re.MULTILINE)
+        assert there == 1
+        file.write_text(text)
+    data = write_planted(tmp_path / "data", train=600, test=100, labels=40)
+
+    def xc(*words):
+        done = subprocess.run([sys.executable, "-m", "flows.cli", *words], cwd=tmp_path, capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=240)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    settings = ("--set", "encoder.dim=32", "--set", "prepare.vocabulary=1000")
+    made = xc("run", "--method", "softmax", "--preset", "cpu-learned", "--data", str(data), "--workers", "1", "--json",
+              *settings)
+    assert made["method"] == "softmax" and made["metrics"]["P/1"] > 60
+    told = xc("presets", "--method", "softmax", "--json")["softmax"]["cpu"]
+    assert told["explained"]["temperature"] == "of the softmax" and told["settings"]["batch_size"] == 64
 
 
 def test_the_guide_names_every_method():
