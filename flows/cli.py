@@ -26,6 +26,7 @@ from flows.commands import ask, jobs, registry, stack
 from flows.commands.completion import completion
 from flows.commands.data import data
 from flows.commands.deploy import deploy
+from flows.commands.export import export
 from flows.commands.gc import gc
 from flows.commands.labels import labels
 from flows.commands.plan import plan
@@ -48,6 +49,7 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
 app.command(data)
 app.command(labels)
+app.command(export)
 for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
                 stack.up, stack.down, stack.status, stack.doctor, deploy, gc, completion):

@@ -51,13 +51,13 @@ def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
     columns: names of the columns uid, text and content, of those that are called otherwise.
     """
     lists: list[str] = []
-    _answer_all(retriever, _queries(source, columns or {}, lists), k, form)
+    _answer_all(retriever, queries(source, columns or {}, lists), k, form)
     if lists:
         _warn(f"{many(len(lists), 'line')} of {source} tagged as one text each, the first {lists[0]}; a text a line "
               "was meant, or a JSON object")
 
 
-def _queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterator[Query]:
+def queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterator[Query]:
     """Yield each row's uid, or its place counted from 0, text and content.
 
     Plain lines that look like lists of texts are noted in `lists`.

@@ -99,6 +99,15 @@ def test_predictions_line_up(toy, retriever, titles, contents):
     assert len({row[0].id for row in found}) > 10
 
 
+def test_texts_are_embedded_as_their_tokens_are(retriever, titles, contents):
+    tokens = retriever.tokenizer(titles, contents)
+    assert np.array_equal(retriever.embed(titles, contents), retriever.embed(tokens))
+    assert np.array_equal(retriever.embed(titles[:1]), retriever.embed(retriever.tokenizer(titles[:1])))
+    assert retriever.embed([]).shape == (0, retriever.embed(titles).shape[1])
+    with pytest.raises(ValueError, match=r"got one text; write \[text\]"):
+        retriever.embed(titles[0])
+
+
 def test_the_encoder_and_tokenizer_are_those_of_training(toy, retriever):
     rows = np.arange(25)
     titles, contents = ([Texts.load(toy.corpus.folder, f"train.{part}")[i] for i in rows]
@@ -159,7 +168,7 @@ def test_k_below_one(retriever, k):
 
 
 def test_one_text_for_a_list(retriever):
-    with pytest.raises(ValueError, match=r"write predict\(\[text\]\)"):
+    with pytest.raises(ValueError, match=r"write \[text\]"):
         retriever.predict("l1w0")
 
 

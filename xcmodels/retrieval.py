@@ -127,8 +127,12 @@ class Retriever:
         """The number of labels that it predicts; removed ones keep their ids, but are none of these."""
         return len(self.uids) - len(self.removed)
 
-    def embed(self, tokens: Tokens) -> np.ndarray:
-        """Return the query vectors (n, d) float32 of n texts."""
+    def embed(self, texts: Tokens | Sequence[str], contents: Sequence[str] | None = None) -> np.ndarray:
+        """Return the query vectors (n, d) float32 of n texts, tokenised or not; contents as `predict` takes them.
+
+        Raises ValueError for a single text where a list is meant.
+        """
+        tokens = texts if isinstance(texts, Tokens) else self._tokens(texts, contents)
         if len(tokens) == 1 and self.one is not None:
             return self.one(tokens)
         with torch.inference_mode():
@@ -173,15 +177,18 @@ class Retriever:
         contents: a longer text a query, where queries have titles and contents.
         Raises ValueError for k < 1 and for a single text where a list is meant.
         """
-        if isinstance(texts, str):
-            raise ValueError("texts must be a list of texts, got one text; write predict([text])")
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
-        ids, scores = self.search(self.tokenizer(texts, contents), min(k, len(self)))
+        ids, scores = self.search(self._tokens(texts, contents), min(k, len(self)))
         there = ids >= 0
         labels = map(Label, ids[there].tolist(), self.uids.take(ids[there]), self.titles.take(ids[there]),
                      (round(score, 6) for score in scores[there].tolist()))
         return [list(islice(labels, count)) for count in there.sum(1).tolist()]
+
+    def _tokens(self, texts: Sequence[str], contents: Sequence[str] | None) -> Tokens:
+        if isinstance(texts, str):
+            raise ValueError("texts must be a list of texts, got one text; write [text]")
+        return self.tokenizer(texts, contents)
 
     def explain(self, text: str, labels: Sequence[Label], nearest: int = 3, content: str = "") -> list[Explained]:
         """Return why each of the labels that `predict` gave a text fits it.

@@ -1,0 +1,95 @@
+"""`xc export`: vectors and predictions as files, the same as Python's, whole or not there."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from flows import export
+from flows.predict import open_retriever
+from tests import tiny
+
+TEXTS = ["a wolf that lives in the mountains", "", "an oak of the forest"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    made = tiny.World(tmp_path_factory.mktemp("world") / "home")
+    made.enter(0)
+    return made
+
+
+@pytest.fixture
+def retriever(world):
+    return open_retriever("", world.store.home, "")
+
+
+@pytest.fixture
+def run(cli, world, tmp_path, monkeypatch):
+    """Run `xc export` on TEXTS, two at a time."""
+    monkeypatch.setattr(export, "CHUNK", 2)
+    (tmp_path / "texts.jsonl").write_text("".join(
+        json.dumps({"uid": f"t{row}", "title": text}) + "\n" for row, text in enumerate(TEXTS)))
+    return lambda *words: cli("export", *words, "--home", str(world.store.home))
+
+
+def test_vectors_of_texts_in_both_kinds_of_file(run, retriever, tmp_path):
+    wanted = retriever.embed(TEXTS)
+    for name in ("v.npy", "v.parquet"):
+        code, out, err = run("embeddings", "--input", "texts.jsonl", "--out", name)
+        assert (code, out) == (0, "") and f"3 rows in {name}" in err
+    found = np.load(tmp_path / "v.npy")
+    assert found.dtype == np.float32 and found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    table = pq.read_table(tmp_path / "v.parquet")
+    assert table["uid"].to_pylist() == ["t0", "t1", "t2"]
+    np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), np.float32), found)
+
+
+def test_vectors_of_labels_that_are_there(run, retriever, tmp_path, monkeypatch):
+    assert run("embeddings", "--out", "labels.parquet")[0] == 0
+    table = pq.read_table(tmp_path / "labels.parquet")
+    assert table.column_names == ["id", "uid", "text", "classifier"] and table["text"].to_pylist() == tiny.LABELS
+    vectors = retriever.indexes["classifier"].vectors
+    np.testing.assert_array_equal(np.array(table["classifier"].to_pylist(), np.float32), vectors)
+    retriever.removed = np.array([0, 7])
+    assert export.export_labels(retriever, tmp_path / "fewer.parquet") == len(tiny.LABELS) - 2
+    assert not {0, 7} & set(pq.read_table(tmp_path / "fewer.parquet")["id"].to_pylist())
+    code, _, err = run("embeddings", "--out", "labels.npy")
+    assert code == 2 and "hint: --out labels.parquet" in err and not (tmp_path / "labels.npy").exists()
+
+
+def test_predictions_are_those_of_python(run, retriever, tmp_path):
+    assert run("predictions", "--input", "texts.jsonl", "--k", "3", "--out", "p.parquet")[0] == 0
+    rows = pq.read_table(tmp_path / "p.parquet").to_pylist()
+    wanted = [(f"t{place}", rank, label.id, label.uid, label.text) for place, labels in enumerate(
+        retriever.predict(TEXTS, 3)) if TEXTS[place] for rank, label in enumerate(labels, 1)]
+    assert [tuple(row.values())[:5] for row in rows] == wanted and len(wanted) == 6
+
+
+def test_of_no_text_there_is_a_file_without_rows(run, tmp_path):
+    (tmp_path / "none").write_text("")
+    for what, name in (("embeddings", "v.npy"), ("embeddings", "v.parquet"), ("predictions", "p.parquet")):
+        assert run(what, "--input", "none", "--out", name)[0] == 0
+    assert len(np.load(tmp_path / "v.npy")) == 0
+    assert pq.read_table(tmp_path / "p.parquet").schema == export.FOUND
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("embeddings", "--out", "v.csv"), "--out must be named *.npy or *.parquet, got v.csv"),
+    (("predictions", "--out", "p.npy"), "--out must be named *.parquet"),
+    (("embeddings", "--out", "nowhere/v.npy"), "there is no folder nowhere"),
+    (("predictions", "--out", "p.parquet"), "no texts are given"),
+    (("predictions", "--input", "texts.jsonl", "--k", "0", "--out", "p.parquet"), "--k must be at least 1")])
+def test_what_cannot_be_written_is_refused_before_anything_is_read(run, words, said):
+    code, _, err = run(*words)
+    assert code == 2 and said in err
+
+
+def test_a_bad_line_leaves_the_file_of_before(run, tmp_path):
+    (tmp_path / "v.npy").write_bytes(b"before")
+    with (tmp_path / "texts.jsonl").open("a") as file:
+        file.write('{"title": \n')
+    assert run("embeddings", "--input", "texts.jsonl", "--out", "v.npy")[0] == 3
+    assert (tmp_path / "v.npy").read_bytes() == b"before" and not list(tmp_path.glob(".v.npy*"))
