@@ -51,7 +51,7 @@ app.command(data)
 app.command(labels)
 app.command(export)
 for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
-                ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, serve,
+                ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, registry.fetch, serve,
                 stack.up, stack.down, stack.status, stack.doctor, deploy, gc, completion):
     app.command(command)
 

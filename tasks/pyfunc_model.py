@@ -4,6 +4,9 @@ MLflow keeps a copy of this file beside the model and runs it wherever the model
 what goes with it: `xcmodels` and the packages in the model's requirements.
 """
 
+import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,9 +18,13 @@ class RetrieverModel(PythonModel):
     """Tags texts with the best labels of the retriever in the model's folder."""
 
     def load_context(self, context: Any) -> None:
-        """Open the retriever; its matrices are mapped into memory."""
+        """Open the retriever once its files are known to be those that were registered; they are mapped into memory.
+
+        Raises ValueError where they are not.
+        """
         from xcmodels.retrieval import Retriever
 
+        verify(Path(context.artifacts["retriever"]), context.model_config["retriever"])
         self.retriever = Retriever.load(context.artifacts["retriever"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
@@ -32,6 +39,17 @@ class RetrieverModel(PythonModel):
             "scores": [[label.score for label in row] for row in found],
             "ids": [[label.id for label in row] for row in found],
             "uids": [[label.uid for label in row] for row in found]})
+
+
+def verify(folder: Path, digest: str) -> None:
+    """Raise ValueError unless a folder's manifest has this sha256, and each file the one that is listed there."""
+    manifest = (folder / "MANIFEST.json").read_bytes()
+    if hashlib.sha256(manifest).hexdigest() != digest:
+        raise ValueError(f"{folder} is not the retriever {digest[:12]}: MANIFEST.json is another one")
+    for file in json.loads(manifest)["files"]:
+        with open(folder / file["path"], "rb") as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() != file["sha256"]:
+                raise ValueError(f"{folder / file['path']} is not as it was registered")
 
 
 def columns(model_input: Any) -> tuple[list[str], list[str]]:

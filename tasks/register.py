@@ -1,6 +1,7 @@
 """A retriever becomes a version in the model registry: made once, and what is measured of it is renewed."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,11 @@ from tasks.files import file_digest
 from tasks.gates import Score
 from tasks.logged_model import logged_model
 from tasks.mlflow_client import Client
-from tasks.registry import CHALLENGER, DECILES, DIGEST, METRICS, TEST, Version, champion_of
+from tasks.registry import CHALLENGER, DECILES, DIGEST, FILES, METRICS, TEST, Version, champion_of
+from tasks.resolve import model_folder, verified
 from tasks.tracking import Tracker
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,16 +51,38 @@ def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, r
             # a database resolves models:/ addresses by MLflow's global state, which may be another database
             source = model.artifact_location if tracker.embedded else model.model_uri
             version = client.create_model_version(
-                name, source, run_id, tags={**(facts or {}), DIGEST: retriever_digest, **measured}, description=card,
-                model_id=model.model_id)
-        elif any(version.tags.get(key) != value for key, value in measured.items()) or version.description != card:
-            for key, value in measured.items():
-                client.set_model_version_tag(name, version.version, key, value)
-            client.update_model_version(name, version.version, card)
+                name, source, run_id, description=card, model_id=model.model_id, tags={
+                    **(facts or {}), DIGEST: retriever_digest, FILES: model.tags.get(FILES, ""), **measured})
+        else:
+            _mend(tracker, client, version, retriever_dir)
+            _renew(client, version, measured, card)
         champion = champion_of(client, name)
         if champion is None or champion.version != version.version:
             client.set_registered_model_alias(name, CHALLENGER, version.version)
     return Registered(str(version.version), reused)
+
+
+def _renew(client: Client, version: Version, measured: Mapping[str, str], card: str) -> None:
+    """Have a version tell what is measured of it now."""
+    if any(version.tags.get(key) != value for key, value in measured.items()) or version.description != card:
+        for key, value in measured.items():
+            client.set_model_version_tag(version.name, version.version, key, value)
+        client.update_model_version(version.name, version.version, card)
+
+
+def _mend(tracker: Tracker, client: Client, version: Version, retriever: Path) -> None:
+    """Write the model of a version again where its files are not as they were registered, or no list says how."""
+    if files := version.tags.get(FILES):
+        place = model_folder(client, version)
+        if place is None or not (tracker.embedded or place.is_dir()):
+            return    # a server has them: whoever fetches them verifies them
+        try:
+            verified(place, files)
+            return
+        except DamagedArtifact as error:
+            _log.warning("%s; it is written anew", error.what)
+    model = logged_model(tracker.home, client, version.run_id, retriever, version.tags[DIGEST], anew=True)
+    client.set_model_version_tag(version.name, version.version, FILES, model.tags[FILES])
 
 
 def _run_of(tracker: Tracker) -> str:

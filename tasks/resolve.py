@@ -16,6 +16,7 @@ from tasks.mlflow_client import Client
 from tasks.registry import CHAMPION, DIGEST, INSIDE, Version, did_you_mean, local_folder, version_at
 from tasks.tracking import Tracker
 
+AGAIN = "repeat the run that registered it, which writes it anew, or name another version"
 _log = logging.getLogger(__name__)
 
 
@@ -125,27 +126,37 @@ def _stored(home: Path, digest: str) -> Path | None:
 
 def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) -> Path:
     """Return MLflow's copy, verified: in place where it is on this machine, else downloaded once to HOME/downloads."""
-    from mlflow.artifacts import download_artifacts
-
     if (place := local_folder(version.source)) is not None:
-        return _verified(place / INSIDE, digest)
+        return verified(place / INSIDE, digest)
     folder = tracker.home / "downloads" / digest
     if folder.exists():
-        return _verified(folder, digest)
+        return verified(folder, digest)
     part = folder.with_suffix(f".{os.getpid()}.part")
     part.mkdir(parents=True, exist_ok=True)
     try:
-        source = client.get_model_version_download_uri(version.name, version.version)
-        download_artifacts(f"{source}/{INSIDE}", dst_path=str(part), tracking_uri=tracker.uri)
+        download(tracker, client, version, INSIDE, part)
         with suppress(OSError):    # another process was faster
-            os.rename(_verified(next(each.parent for each in part.rglob(MANIFEST)), digest), folder)
+            os.rename(verified(next(each.parent for each in part.rglob(MANIFEST)), digest), folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return _verified(folder, digest)
+    return verified(folder, digest)
 
 
-def _verified(folder: Path, digest: str) -> Path:
-    """Return a copy of the object `digest` once every byte of it is known to be right; else DamagedArtifact."""
+def model_folder(client: Client, version: Version) -> Path | None:
+    """Return the folder of a version's model; None where it is behind a server. It may be another machine's."""
+    return local_folder(client.get_model_version_download_uri(version.name, version.version))
+
+
+def download(tracker: Tracker, client: Client, version: Version, inside: str, out: Path) -> None:
+    """Copy a folder of a version's model, all of it where `inside` is empty, from MLflow to somewhere below `out`."""
+    from mlflow.artifacts import download_artifacts
+
+    source = client.get_model_version_download_uri(version.name, version.version)
+    download_artifacts(f"{source}/{inside}".rstrip("/"), dst_path=str(out), tracking_uri=tracker.uri)
+
+
+def verified(folder: Path, digest: str) -> Path:
+    """Return a folder once it is known to hold what the manifest of this digest lists; else DamagedArtifact."""
     try:
         wrong = None if file_digest(folder / MANIFEST) == digest else MANIFEST
         if wrong is None:
@@ -157,6 +168,5 @@ def _verified(folder: Path, digest: str) -> Path:
     except OSError as error:
         wrong = f"{error.filename}: {error.strerror}"
     if wrong is not None:
-        raise DamagedArtifact(f"{folder} is not the retriever {digest[:12]} as it was registered: {wrong}",
-                              hint="run the pipeline again, which rebuilds it, or name another version")
+        raise DamagedArtifact(f"{folder} is not {digest[:12]} as it was registered: {wrong}", hint=AGAIN)
     return folder

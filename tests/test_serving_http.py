@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serving.http import BODY, DEPTH
 from serving.schemas import TEXT
+from tasks.fetch import fetch
 from tests import tiny
 from tests.served import Reply, World, problem, running
 
@@ -52,16 +53,17 @@ def test_labels_and_who_gave_them(server, world):
 
 
 def test_mlflows_own_server_answers_the_same(server, world, tmp_path):
-    """`mlflow models serve` of the version that the alias names, where the project is not on the path."""
+    """`mlflow models serve` of the champion as it was fetched, where the project is not on the path."""
+    fetch(world.tracker, "xc@champion", tmp_path / "model")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with (tmp_path / "log").open("w") as log:
         theirs = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/xc@champion", "--env-manager", "local",
+            [sys.executable, "-m", "mlflow", "models", "serve", "-m", "model", "--env-manager", "local",
              "--port", str(port)], cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**environment, "MLFLOW_TRACKING_URI": world.tracker.uri,
+            env={**environment,
                  "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"})
         try:
             texts = [text for text in tiny.QUERIES if text]

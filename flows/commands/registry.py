@@ -1,8 +1,9 @@
-"""`xc models`, `xc promote`, `xc rollback`: which version answers, and since when and why."""
+"""`xc models`, `xc promote`, `xc rollback`, `xc fetch`: which version answers, since when and why, and its files."""
 
 import json
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -47,6 +48,17 @@ def _why(row: Mapping[str, Any]) -> str:
     if row["moves"]:
         return f"  {row['moves'][-1]['when'][:16]} {row['moves'][-1]['why']}"
     return "" if row["gates"].get("promoted", True) else f"  refused: {row['gates']['reason']}"
+
+
+def fetch(model: Annotated[str, Parameter(completer=versions)], folder: Path, /, *, home: Home = HOME,
+          mlflow: Mlflow = "") -> None:
+    """Write MODEL as an MLflow model to the new FOLDER, every file verified, code too; nothing of it is run."""
+    from tasks.fetch import fetch as fetched
+
+    version = fetched(_tracker(home, mlflow), model, folder)
+    say(f"{version.name}/{version.version}: every file is as it was registered")
+    say(f"next       mlflow models serve -m {shlex.quote(str(folder))} --env-manager local")
+    print(folder)
 
 
 def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: Reason = "",

@@ -1,0 +1,110 @@
+"""A version's files as an MLflow model: each as it was registered, code too, or none at all."""
+
+import shutil
+import sqlite3
+import stat
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from data_contracts.errors import DamagedArtifact, UsageError
+from tasks.fetch import fetch
+from tasks.manifest import MANIFEST
+from tasks.tracking import Tracker
+from tests import tiny
+from xcmodels.retrieval import Retriever
+
+CHANGED = ["pyfunc_model.py", "code/xcmodels/retrieval.py", "MLmodel", "requirements.txt", "python_env.yaml", MANIFEST,
+           f"artifacts/retriever/{MANIFEST}", "artifacts/retriever/fusion.npz"]
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory):
+    """A home with a champion; not to be changed."""
+    world = tiny.World(tmp_path_factory.mktemp("registered") / "home")
+    world.enter(0)
+    return world
+
+
+@pytest.fixture
+def world(registered, tmp_path):
+    """The same in a folder of its own, and the folder of the model in MLflow."""
+    shutil.copytree(registered.store.home, tmp_path / "home")
+    made = tiny.World.__new__(tiny.World)
+    made.store, made.tracker = type(registered.store)(tmp_path / "home"), Tracker(tmp_path / "home")
+    [code] = (tmp_path / "home" / "mlartifacts").rglob("pyfunc_model.py")
+    made.run, made.folder = registered.run, code.parent
+    return made
+
+
+def change(path: Path) -> None:
+    """Have a file do something else, where it is code; links to what is elsewhere stay as they are."""
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(b"open('it-ran', 'w')\n" + data)
+
+
+def test_what_is_fetched_is_the_version_and_private(registered, tmp_path, cli):
+    home = registered.store.home
+    code, out, said = cli("fetch", "xc@champion", "a/model", "--home", str(home))
+    assert (code, out) == (0, "a/model\n") and "xc/1: every file is as it was registered" in said
+    assert stat.S_IMODE((tmp_path / "a" / "model").stat().st_mode) == 0o700
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["model"]
+    answer = mlflow.pyfunc.load_model(str(tmp_path / "a" / "model")).predict(tiny.QUERIES, params={"k": 3})
+    expected = Retriever.load(registered.store.open(registered.publish())).predict(tiny.QUERIES, 3)
+    assert answer["labels"].tolist() == [[label.text for label in row] for row in expected]
+    code, _, said = cli("fetch", "xc", "a/model", "--home", str(home))
+    assert code == 2 and "a/model is there already" in said
+
+
+@pytest.mark.parametrize("path", CHANGED)
+def test_a_file_that_was_changed_is_refused_before_anything_runs(world, tmp_path, path, cli):
+    change(world.folder / path)
+    code, out, said = cli("fetch", "xc@champion", "model", "--home", str(world.store.home))
+    assert code == 1 and not out and f"{path} is not as it was registered" in said and "repeat the run" in said
+    assert [each.name for each in tmp_path.iterdir()] == ["home"] and not list(tmp_path.rglob("it-ran"))
+
+
+def test_a_file_that_is_gone_is_named(world, tmp_path):
+    (world.folder / "code" / "xcmodels" / "text.py").unlink()
+    with pytest.raises(DamagedArtifact, match=r"text\.py is not as it was registered"):
+        fetch(world.tracker, None, tmp_path / "model")
+
+
+def test_what_was_added_is_left_out(world, tmp_path):
+    for path in ("registered_model_meta", "code/sitecustomize.py", "code/xcmodels/__pycache__/text.cpython-311.pyc"):
+        (world.folder / path).parent.mkdir(exist_ok=True)
+        (world.folder / path).write_text("open('it-ran', 'w')")
+    fetch(world.tracker, "xc/1", tmp_path / "model")
+    assert not (tmp_path / "model" / "code" / "sitecustomize.py").exists()
+    assert {path.name for path in (tmp_path / "model").rglob("*")} >= {"MLmodel", "text.py", "fusion.npz"}
+    assert not list((tmp_path / "model").rglob("*.pyc")) and not (tmp_path / "model" / "registered_model_meta").exists()
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["changed", "of an earlier version"])
+def test_the_run_again_writes_anew_what_is_not_as_it_was(world, tmp_path, listed):
+    if listed:
+        change(world.folder / "pyfunc_model.py")
+    else:
+        with sqlite3.connect(world.store.home / "mlflow.db") as base:
+            base.execute("DELETE FROM model_version_tags WHERE key = 'xc.files'")
+    with pytest.raises(DamagedArtifact if listed else UsageError) as refused:
+        fetch(world.tracker, "xc/1", tmp_path / "model")
+    assert refused.value.hint.startswith("repeat the run that registered it")
+    assert world.register(0).reused
+    fetch(world.tracker, "xc/1", tmp_path / "model")
+    own = Path(__file__).parents[1] / "tasks" / "pyfunc_model.py"
+    assert (tmp_path / "model" / "pyfunc_model.py").read_text() == own.read_text()
+
+
+def test_the_model_compares_its_retriever_before_it_is_read(registered, tmp_path):
+    fetch(registered.tracker, "xc/1", tmp_path / "model")
+    inside = tmp_path / "model" / "artifacts" / "retriever"
+    for name in ("frequencies.npy", MANIFEST):
+        data = (inside / name).read_bytes()
+        (inside / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(Exception, match=r"is not as it was registered|MANIFEST\.json is another one"):
+            mlflow.pyfunc.load_model(str(tmp_path / "model"))
+        (inside / name).write_bytes(data)
+    assert len(mlflow.pyfunc.load_model(str(tmp_path / "model")).predict(["a wolf"])) == 1
