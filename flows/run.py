@@ -5,7 +5,7 @@ store first. So the store is the only cache, and what it holds is the truth what
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, get_args
 
 from prefect import flow, task
@@ -15,7 +15,7 @@ from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig, Until
 from flows.console import Terminal
 from flows.prefect_runs import Progress, page_of_this_run, seen_to_its_end, tag_this_run
@@ -163,6 +163,9 @@ def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> 
         if until == "prepare":
             return None
         with Session(config, runner.pipeline, runner.store, runner.terminal.line) as session:
+            if until == "register":
+                with suppress(ServerError):    # training goes on without MLflow, and registering asks again
+                    session.check_owner()
             runner.after = session.note
             for step, result in list(zip(runner.pipeline.prepare, runner.results.values(), strict=True)):
                 session.note(step, result)

@@ -17,6 +17,7 @@ from tasks.collection import METRICS
 from tasks.gates import Score
 from tasks.labels import with_edits
 from tasks.model_card import model_card
+from tasks.ownership import check_owner
 from tasks.plan import Pipeline
 from tasks.promotion import Decision, contest
 from tasks.register import register
@@ -88,6 +89,11 @@ class Session:
             self.tracker.finish("SCHEDULED", f"trained, not evaluated\n\n    {self.config.command}")
         self.tracker.close()
 
+    def check_owner(self) -> None:
+        """Raise UsageError where the model, not named by the user, is another home's and of other data."""
+        if not self.config.name:
+            check_owner(self.tracker, self.name, self.pipeline.data_digest)
+
     def note(self, step: Step, done: Done) -> None:
         """Tell MLflow of a step that is done; what it cannot be told now is told with the next."""
         folder = self.store.open(done.artifact, whole=False)
@@ -140,6 +146,7 @@ class Kept(Decision):
 
 def _registered(session: Session, corpus: Corpus, done: Mapping[str, Artifact], evaluation: Path) -> Kept:
     """Make the retriever a version, and the champion where the gates hold."""
+    session.check_owner()
     tracker, pipeline, retriever = session.tracker, session.pipeline, done["build retriever"]
     made = register(
         tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),

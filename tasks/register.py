@@ -10,9 +10,10 @@ from data_contracts.errors import DamagedArtifact, ServerError, UsageError
 from tasks.artifacts import MANIFEST
 from tasks.files import file_digest
 from tasks.gates import Score
+from tasks.identity import identity
 from tasks.logged_model import logged_model
 from tasks.mlflow_client import Client
-from tasks.registry import CHALLENGER, DECILES, DIGEST, FILES, METRICS, TEST, Version, champion_of
+from tasks.registry import CHALLENGER, DECILES, DIGEST, FILES, METRICS, OWNER, TEST, Version, champion_of
 from tasks.resolve import model_folder, verified
 from tasks.tracking import Tracker
 
@@ -52,7 +53,8 @@ def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, r
             source = model.artifact_location if tracker.embedded else model.model_uri
             version = client.create_model_version(
                 name, source, run_id, description=card, model_id=model.model_id, tags={
-                    **(facts or {}), DIGEST: retriever_digest, FILES: model.tags.get(FILES, ""), **measured})
+                    **(facts or {}), DIGEST: retriever_digest, FILES: model.tags.get(FILES, ""),
+                    OWNER: identity(tracker.home).id, **measured})
         else:
             _mend(tracker, client, version, retriever_dir)
             _renew(client, version, measured, card)

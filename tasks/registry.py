@@ -10,6 +10,7 @@ from tasks.tracking import Tracker
 CHAMPION, CHALLENGER = "champion", "challenger"
 DIGEST, TEST, METRICS, DECILES = "xc.retriever", "xc.test", "xc.metrics", "xc.deciles"
 DATA, COMMIT, CONTRACTS = "xc.data", "xc.commit", "xc.contracts"
+OWNER = "xc.owner"                # id of the home that registered the version
 GATES, PROMOTIONS = "xc.gates", "xc.promotions"
 EXAMPLES = "xc.examples"          # a few texts of the test set
 BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: the trained version, the digest of the edits

@@ -11,11 +11,13 @@ from typing import Any, Literal
 import psutil
 
 from tasks.files import locked
+from tasks.identity import identity
 from tasks.mlflow_run import safe_name
+from tasks.ownership import RUN_HOME
 from tasks.registry import BASE, CHAMPION, version_at
 from tasks.tracking import Tracker
 
-COMMAND, HOME, PROCESS = "xc.command", "xc.home", "xc.process"    # tags: how, where and by whom it was last done
+COMMAND, HOME, PROCESS = "xc.command", RUN_HOME, "xc.process"    # tags: how, where and by whom it was last done
 CHANGED = "xc.changed"    # tag: the settings that differ from the preset's, as JSON; params are all of them
 State = Literal["registered", "finished", "trained", "failed", "interrupted", "running"]
 WANTED = "tags.`mlflow.source.name` = 'xc'"
@@ -88,9 +90,10 @@ def _tracked(tracker: Tracker, at_work: str, shared: bool) -> Iterator[Past]:
             if BASE not in each.tags:    # the labels of a version were edited, no run made that
                 reigns = champions[each.name] == str(each.version)
                 made.setdefault(each.run_id, []).append((f"{each.name}/{each.version}", reigns))
+        places = identity(tracker.home).places if shared else ()
         experiments = [each.experiment_id for each in _all(client.search_experiments)]
         for run in _all(client.search_runs, experiment_ids=experiments, filter_string=WANTED) if experiments else ():
-            if not shared or run.data.tags.get(HOME) == str(tracker.home):
+            if not shared or run.data.tags.get(HOME) in places:
                 yield _past(run, at_work, sorted(made.get(run.info.run_id, [])))
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks.files import full_disk
+from tasks.identity import identity
 from tasks.mlflow_client import Client, first_line, make_database, probe, quiet_mlflow, without_passwords
 from tasks.mlflow_run import (
     Run,
@@ -215,6 +216,8 @@ class Tracker:
 
             if self.embedded:
                 relocate(self.home)
+            else:
+                identity(self.home)    # by which the home knows its runs and versions there, once it was moved
             quiet_mlflow()
             self._client = MlflowClient(self.uri, self.uri)
         return self._client
