@@ -194,7 +194,7 @@ def test_what_was_due_while_all_was_down_is_done_once(home, deployed):
 
 def test_what_was_made_answers_when_all_is_down(home, deployed):
     code, _, said = home.xc("down")
-    assert code == 0 and said.count("ended") == 4
+    assert code == 0 and said.count("ended") == 5
     assert not left_over(home.home) and home.status() == {}
     code, out, said = home.xc("predict", "a text", "--model", "small@champion")
     assert code == 0 and json.loads(out)["labels"], said

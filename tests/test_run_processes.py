@@ -26,7 +26,7 @@ def words(planted: Path, home: Path, *more: str, **changed: str) -> list[str]:
 
 def losses(said: str) -> list[float]:
     """Return the loss that each round ended with."""
-    return [float(loss) for loss in re.findall(r"^ +loss ([\d.]+)$", said, re.MULTILINE)]
+    return [float(loss) for loss in re.findall(r"^ +loss ([\d.]+)", said, re.MULTILINE)]
 
 
 def test_two_processes_train_the_model_of_one(planted, xc, tmp_path, monkeypatch):

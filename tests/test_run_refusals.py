@@ -71,6 +71,7 @@ def test_broken_data_stops_before_anything_downstream(planted, xc, tmp_path):
 def test_a_prefect_server_that_does_not_start_is_named_with_its_log(planted, tmp_path):
     home = tmp_path / "home"
     (home / "prefect").mkdir(parents=True)
+    home.chmod(0o700)    # as a home is
     (home / "prefect" / "prefect.db").write_bytes(b"not a database" * 100)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     done = subprocess.run([sys.executable, "-m", "flows.cli", "prepare", "--data", str(planted), "--home", str(home)],
