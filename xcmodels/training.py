@@ -180,8 +180,9 @@ class _Loop:
         def order(number: int) -> np.ndarray:
             return self.method.order(self.corpus, self.round_, self.mined, number)
 
-        passes = self.stage.passes(len(order(epoch)))
-        return [order(epoch * passes + number) for number in range(passes)]
+        only = order(epoch)
+        passes = self.stage.passes(len(only))
+        return [only] if passes == 1 else [order(epoch * passes + number) for number in range(passes)]
 
     def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yield the rows and the batch of each step; the next one is made while this one is computed."""
