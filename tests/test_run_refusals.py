@@ -49,7 +49,7 @@ def test_what_fails_in_a_worker_is_said_once(planted, xc, tmp_path):
     assert last[0].startswith("error: trn.json.gz:7: label id 1000000 is not in lbl.json.gz")
     assert last[1].startswith("hint: ")
     assert "Traceback" not in said and said.count("1000000") == 1 and len(said.splitlines()) < 14
-    assert f"failed  read; its log: {home}/logs/failed.log" in said and f"resumes by  xc prepare --data {data}" in said
+    assert f"failed  read; its log: {home}/logs/failed.log" in said and f"once mended  xc prepare --data {data}" in said
     assert "Traceback" in (home / "logs" / "failed.log").read_text()
 
 

@@ -59,7 +59,7 @@ def test_each_end_is_told_with_its_step_and_the_command(home, cli):
     lines = [line.strip() for line in out.splitlines()]
     assert code == 0 and len(lines) == 5 + 4
     at = next(n for n, line in enumerate(lines) if line.endswith("failed at encoder round 1: no label is left"))
-    assert "ngame · tickets · cpu, m1.epochs=12" in lines[at] and lines[at + 1] == "resumes by  xc run --data bad"
+    assert "ngame · tickets · cpu, m1.epochs=12" in lines[at] and lines[at + 1] == "again by  xc run --data bad"
     assert not any("--data done" in line for line in lines)
 
 

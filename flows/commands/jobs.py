@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import Stopped
+from data_contracts.errors import ContractError, Stopped
 from flows.commands.options import TRACKED, Job, Json, Tracked, environment, filled, home_flag, say, settled
 from flows.given import GIVEN
 
@@ -82,12 +82,15 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
 
 @contextmanager
 def _failure_named(home: Path) -> Iterator[None]:
-    """Say in which step a run failed, where that is written down, and the command that resumes it."""
+    """Say in which step a run failed, where that is written down, and the command that resumes it.
+
+    After data that breaks its contract the same command fails again until the data is mended, and nothing is resumed.
+    """
     try:
         yield
     except Stopped:
         raise
-    except Exception:
+    except Exception as error:
         from flows.console import Terminal
 
         if Terminal.under_way:
@@ -97,7 +100,7 @@ def _failure_named(home: Path) -> Iterator[None]:
                 log.write_text(f"{datetime.now().astimezone().isoformat(' ', 'seconds')}  {_command()}\n"
                                f"{Terminal.under_way}\n\n{traceback.format_exc()}")
             say(f"{'failed':>12}  {Terminal.under_way}; its log: {log}")
-            say(f"{'resumes by':>12}  {_command()}")
+            say(f"{'once mended' if isinstance(error, ContractError) else 'resumes by':>12}  {_command()}")
         raise
 
 

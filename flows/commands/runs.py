@@ -4,9 +4,12 @@ import json
 
 from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, require_home
 
+# What the command of a run that did not end does: one that failed may fail again, unless what is said is mended.
+AGAIN = {"trained": "goes on by", "interrupted": "resumes by", "failed": "again by"}
+
 
 def runs(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
-    """List the runs of a home, the latest first: how each ended, and the command that resumes it where it did not."""
+    """List the runs of a home, the latest first: how each ended, and the command to type where it did not."""
     require_home(home)
     tracker = open_tracker(home, mlflow)
     from flows.stack import Stack
@@ -25,5 +28,5 @@ def runs(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> No
                  "interrupted": f"interrupted at {each.step or 'a step'}",
                  "running": f"running now, at {each.step}"}.get(each.state, each.state)
         print(f"{each.began[:16].replace('T', ' ')}  {what or each.why}{changed}  {ended.splitlines()[0]}")
-        if each.state in ("trained", "failed", "interrupted") and each.command:
-            print(f"{'':<18}{'goes on by' if each.state == 'trained' else 'resumes by'}  {each.command}")
+        if (again := AGAIN.get(each.state)) and each.command:
+            print(f"{'':<18}{again}  {each.command}")
