@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT
+from tests.documented import blocks, commands
 from tests.planted import write_planted
 from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels.presets import PRESETS
@@ -61,10 +63,7 @@ def test_the_method_of_the_guide_runs(prefect_server, tmp_path):
     data = write_planted(tmp_path / "data", train=600, test=100, labels=40)
 
     def xc(*words):
-        done = subprocess.run([sys.executable, "-m", "flows.cli", *words], cwd=tmp_path, capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=240)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(typed(words, tmp_path, tmp_path)[0])
 
     settings = ("--set", "encoder.dim=32", "--set", "prepare.vocabulary=1000")
     made = xc("run", "--method", "softmax", "--preset", "cpu-learned", "--data", str(data), "--workers", "1", "--json",
@@ -72,6 +71,48 @@ def test_the_method_of_the_guide_runs(prefect_server, tmp_path):
     assert made["method"] == "softmax" and made["metrics"]["P/1"] > 60
     told = xc("presets", "--method", "softmax", "--json")["softmax"]["cpu"]
     assert told["explained"]["temperature"] == "of the softmax" and told["settings"]["batch_size"] == 64
+
+
+def typed(words, folder, packages=ROOT):
+    """Run `xc` in a folder; -> what it wrote to stdout and stderr."""
+    done = subprocess.run([sys.executable, "-m", "flows.cli", *words], cwd=folder, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(packages)}, timeout=900)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.timeout(1200)
+def test_the_figures_of_the_tutorial_are_those_of_its_run(prefect_server, tmp_path):
+    """With its table, preset and seed: last digits differ between processors, and so do libraries between Pythons."""
+    page = ROOT / "docs" / "tutorial.md"
+    (code,) = [block.text for block in blocks(page) if block.language == "python"]
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    shown = {command.text.split()[1]: command for command in commands(page)[::-1] if command.text.startswith("xc ")}
+    _, counted = typed(shlex.split(shown["data"].text)[1:], tmp_path)
+    assert counts(counted) == pytest.approx(counts("\n".join(shown["data"].output)), rel=0.02, abs=5)
+    _, told = typed(shlex.split(shown["run"].text)[1:], tmp_path)
+    wanted = figures("\n".join(shown["run"].output))
+    assert figures(told) == pytest.approx(wanted, abs=2) and len(wanted) == 6
+    answers, _ = typed(shlex.split(shown["predict"].text)[1:], tmp_path)
+    assert [first(line) for line in answers.splitlines()] == re.findall(
+        r'\[\{"id": \d+, "uid":\s+"(\w+)"', "\n".join(shown["predict"].output))
+    (version,) = [line for line in shown["models"].output if line.startswith("library/1 ")]
+    assert figures(version) == {key: wanted[key] for key in ("P@1", "PSP@5")}
+
+
+def counts(said):
+    return {name: int(number.replace(",", "")) for name, number in re.findall(r"^(\w+) +([\d,]+)$", said, re.MULTILINE)}
+
+
+def figures(said):
+    """Return the metrics of the first line that has any."""
+    line = next(line for line in said.splitlines() if re.search(r"P@1 +\d", line) and "validation" not in line
+                and "," not in line)
+    return {name: float(number) for name, number in re.findall(r"(\w+@\d+) (\d+\.\d+)", line)}
+
+
+def first(line):
+    return json.loads(line)["labels"][0]["uid"]
 
 
 def test_the_guide_names_every_method():

@@ -17,8 +17,7 @@ def _cpu() -> Settings:
                         refresh_every=3, least_steps=LEAST_STEPS, double_every=3, cluster_size=8, cluster_max=32,
                         negatives=50),
         m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
-                        least_steps=LEAST_STEPS, double_every=6, cluster_size=8, cluster_max=32, positives=3,
-                        negatives=30, dropout=0.5),
+                        double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5),
         fusion=BOOSTED))
 
 
