@@ -228,11 +228,13 @@ def test_an_answer_is_explained(trained):
     explains_its_answers(trained, {"encoder", "classifier", "similar texts"})
 
 
-def test_only_the_joint_method_moves_the_encoder(trained):
+def test_only_the_joint_method_moves_the_trunk_and_none_the_heads(trained):
+    """Were the queries' head to move, label texts, read by a head of their own, would be left behind."""
     before = load_file(trained.outs["siamese round 0"] / "model.safetensors")
     after = load_file(trained.outs["extreme round 0"] / "model.safetensors")
-    for name in ("trunk.table.weight", "heads.query.inner.weight"):
-        assert torch.equal(before[name], after[f"encoder.{name}"]) != trained.method.config.joint
+    assert torch.equal(before["trunk.table.weight"], after["encoder.trunk.table.weight"]) != trained.method.config.joint
+    for side in ("query", "label"):
+        assert torch.equal(before[f"heads.{side}.inner.weight"], after[f"encoder.heads.{side}.inner.weight"])
 
 
 def test_stopped_again_and_again_ends_the_same(trained, tmp_path):

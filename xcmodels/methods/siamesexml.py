@@ -109,9 +109,11 @@ class Extreme(Model):
         self.partitions, self.joint = config.partitions, config.joint
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config))
         self.labels = RowTable.zeros(corpus.n_labels, self.encoder.trunk.dim)
+        # Queries and labels share the trunk and not the heads: of those, module IV would train the queries' alone.
+        for name in siamese_layout(config).heads:
+            self.encoder.heads[name].requires_grad_(False)
         if not config.joint:
-            for part in (self.encoder.trunk, *(self.encoder.heads[name] for name in siamese_layout(config).heads)):
-                part.requires_grad_(False)
+            self.encoder.trunk.requires_grad_(False)
 
     def tables(self) -> dict[str, RowTable]:
         """The classifiers, and in SiameseXML++ the token embeddings."""
