@@ -37,7 +37,7 @@ def test_fused_scores_are_explained(toy, tmp_path, fusion):
 
 RNG = np.random.default_rng(0)
 QUERIES, LABELS = (RNG.normal(size=(n, 12)).astype(np.float32) for n in (5, 9))
-W, BOTH, V = (RNG.normal(size=(9, 4)).astype(np.float32) for _ in range(3))
+W, Z, V = (RNG.normal(size=(9, 4)).astype(np.float32) for _ in range(3))
 PAIRS = np.repeat(np.arange(5), 9), np.tile(np.arange(9), 5)
 
 
@@ -45,10 +45,10 @@ PAIRS = np.repeat(np.arange(5), 9), np.tile(np.arange(9), 5)
     (InnerProduct(LABELS), {"encoder": lambda x, label: x @ LABELS[label]}),
     (InnerProduct(LABELS, {"encoder": 5, "classifier": 7}),
      {"encoder": lambda x, label: x[:5] @ LABELS[label, :5], "classifier": lambda x, label: x[5:] @ LABELS[label, 5:]}),
-    (CentroidMix(W, BOTH, V, 2, 0.3),
-     {"encoder": lambda x, label: 0.7 * x[4 + 4 * (label % 2):][:4] @ (BOTH[label] - V[label]),
+    (CentroidMix(W, Z + np.float32(0.4) * V, V, 2, alpha=0.3, share=0.4),
+     {"encoder": lambda x, label: 0.7 * x[4 + 4 * (label % 2):][:4] @ Z[label],
       "classifier": lambda x, label: 0.3 * x[4 + 4 * (label % 2):][:4] @ W[label],
-      "similar texts": lambda x, label: 0.7 * x[4 + 4 * (label % 2):][:4] @ V[label]})])
+      "similar texts": lambda x, label: 0.7 * 0.4 * x[4 + 4 * (label % 2):][:4] @ V[label]})])
 def test_parts_are_what_they_are_called_and_sum_to_the_score(scores, parts):
     found = scores.parts(QUERIES, None, *PAIRS)
     assert list(found) == list(parts)

@@ -17,7 +17,7 @@ from xcmodels import seeds
 from xcmodels.batching import sample_pair
 from xcmodels.centroids import label_centroids, queries_of
 from xcmodels.corpus import Ragged
-from xcmodels.encoders import QUERY
+from xcmodels.encoders import LABEL, QUERY, encode_all
 from xcmodels.losses import bounded_nll
 from xcmodels.method import Mined
 from xcmodels.methods.siamesexml import EXTREME, INTERMEDIATE, SIAMESE, LikelihoodConfig, Siamesexml, SiamesexmlConfig
@@ -32,7 +32,7 @@ TOY = SiamesexmlConfig(
     extreme=LikelihoodConfig(epochs=6, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, c=0.75, d=3.0, negatives=3),
     shortlist=20, mined=8, dropout=0.1, token_lr=3e-3,
     encoder=EncoderConfig(source="random", dim=32, batch=256))
-RELATIVES = {"siamesexml": {}, "partitions": {"partitions": 3, "correlation": False},
+RELATIVES = {"siamesexml": {}, "partitions": {"partitions": 3, "correlation": False, "scored_centroid": 0.25},
              "++": {"joint": True, "siamese": replace(TOY.siamese, epochs=10, least_steps=8)}}    # passes, resumed too
 
 
@@ -136,7 +136,8 @@ def test_what_is_indexed_is_what_module_i_trained(corpus, trained):
     shown = retriever.embed(corpus.sides["train"].tokens(rows[:50]))
     np.testing.assert_allclose(shown[:, :queries.shape[1]], queries[:50], atol=1e-5)
     centroids = label_centroids(corpus, trained.vectors["queries"], held_out=True)
-    np.testing.assert_allclose(retriever.combine.centroids, labels + centroids, atol=1e-5)
+    share = trained.method.config.scored_centroid
+    np.testing.assert_allclose(retriever.combine.embeddings, labels + share * centroids, atol=1e-5)
 
 
 @pytest.mark.parametrize("centroid", [0.3, 0.0])
@@ -216,10 +217,12 @@ def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
     tokens = retriever.tokenizer(["l3w1 l3w0"], ["l3w2"])
     query = retriever.embed(tokens)
     ids, scores = retriever.search(tokens, 5)
+    embedded = encode_all(retriever.encoder, corpus.sides["label"], LABEL) + \
+        trained.method.config.scored_centroid * retriever.indexes["centroids"].vectors
     for label, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
         part = label % mix.partitions
         x = query[0, d * (1 + part):d * (2 + part)]
-        wanted = mix.alpha * (mix.classifiers[label] @ x) + (1 - mix.alpha) * (mix.centroids[label] @ x)
+        wanted = mix.alpha * (mix.classifiers[label] @ x) + (1 - mix.alpha) * (embedded[label] @ x)
         assert score == pytest.approx(float(wanted), abs=1e-5)
     assert ids[0, 0] == 3
 
@@ -260,4 +263,6 @@ def test_presets_hold_section_4():
             made = resolve(method, preset, {"seed": "3"}).method
             assert made.seed == 3 and made.joint == joint
             assert (made.siamese.c, made.siamese.d, made.extreme.c, made.extreme.d) == (0.9, 1.5, 0.75, 3.0)
-            assert (made.power, made.centroid) == (0.45, 0.3)
+            assert made.centroid == 0.3
+            if preset == "paper":
+                assert (made.power, made.scored_centroid) == (0.45, 1.0)

@@ -252,17 +252,18 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
 
 @dataclass(frozen=True)
 class CentroidMix:
-    """SiameseXML's score: alpha w^T x + (1 - alpha) (z + v)^T x (section 4, log-time prediction).
+    """SiameseXML's score: alpha w^T x + (1 - alpha) (z + share v)^T x (section 4, log-time prediction; share = 1).
 
     A query vector is its intermediate embedding, then its embedding for each of `partitions` parts of the labels;
     label l is scored by part l mod partitions.
     """
 
     classifiers: np.ndarray    # (L, d), w
-    centroids: np.ndarray      # (L, d), the embedding of the label's text and its centroid, z + v
-    similar: np.ndarray        # (L, d), the centroid alone, v
+    embeddings: np.ndarray     # (L, d), the embedding of the label's text with its share of the centroid, z + share v
+    centroids: np.ndarray      # (L, d), v
     partitions: int
     alpha: float
+    share: float
     kind = "centroid mix"
 
     def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
@@ -270,16 +271,17 @@ class CentroidMix:
         rows, slots = np.nonzero(ids >= 0)
         labels = ids[rows, slots]
         seen, of = self._seen(queries, rows, labels)
-        classified, similar = (pair_scores(seen, each, of, labels) for each in (self.classifiers, self.centroids))
-        return _spread(ids.shape, rows, slots, self.alpha * classified + (1 - self.alpha) * similar)
+        classified, embedded = (pair_scores(seen, each, of, labels) for each in (self.classifiers, self.embeddings))
+        return _spread(ids.shape, rows, slots, self.alpha * classified + (1 - self.alpha) * embedded)
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the shares of w, of z and of v."""
         seen, of = self._seen(queries, rows, labels)
-        classified, both, similar = (pair_scores(seen, each, of, labels)
-                                     for each in (self.classifiers, self.centroids, self.similar))
-        return {ENCODER: (1 - self.alpha) * (both - similar), CLASSIFIER: self.alpha * classified,
+        classified, embedded, similar = (pair_scores(seen, each, of, labels)
+                                         for each in (self.classifiers, self.embeddings, self.centroids))
+        similar *= self.share
+        return {ENCODER: (1 - self.alpha) * (embedded - similar), CLASSIFIER: self.alpha * classified,
                 SIMILAR: (1 - self.alpha) * similar}
 
     def _seen(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -293,21 +295,22 @@ class CentroidMix:
         similar = new.queries[:, :self.classifiers.shape[1]]
         return replace(
             self, classifiers=put(self.classifiers, new.rows, seen[of]),
-            centroids=put(self.centroids, new.rows, new.embeddings + similar),
-            similar=put(self.similar, new.rows, similar)), {"texts": new.embeddings, "centroids": similar}
+            embeddings=put(self.embeddings, new.rows, new.embeddings + self.share * similar),
+            centroids=put(self.centroids, new.rows, similar)), {"texts": new.embeddings, "centroids": similar}
 
     def save(self, folder: Path) -> None:
         """Write both matrices and how they mix; the index of centroids holds them alone."""
         np.save(folder / "classifiers.npy", self.classifiers)
-        np.save(folder / "centroids.npy", self.centroids)
-        (folder / "mix.json").write_text(json.dumps({"partitions": self.partitions, "alpha": self.alpha}))
+        np.save(folder / "embeddings.npy", self.embeddings)
+        (folder / "mix.json").write_text(json.dumps(
+            {"partitions": self.partitions, "alpha": self.alpha, "share": self.share}))
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "CentroidMix":
         """Map what `save` wrote."""
         facts = json.loads((folder / "mix.json").read_text())
-        return cls(mapped(folder / "classifiers.npy"), mapped(folder / "centroids.npy"),
-                   indexes["centroids"].vectors, facts["partitions"], facts["alpha"])
+        return cls(mapped(folder / "classifiers.npy"), mapped(folder / "embeddings.npy"),
+                   indexes["centroids"].vectors, **facts)
 
 
 KINDS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {

@@ -23,7 +23,7 @@ from xcmodels.encoders import QUERY, Encoder, load_encoder, save_encoder
 from xcmodels.explain import Examples, Explained, Near, save_examples
 from xcmodels.tokens import Tokenizer, Tokens
 
-FORMAT = 7
+FORMAT = 8
 BLOCK = 64         # texts ranked by one thread at a time: what it gathers for them stays in cache
 NEIGHBOURS = 5     # labels that a shortlist has room for, a training query that proposes its own
 

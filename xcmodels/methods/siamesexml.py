@@ -66,6 +66,7 @@ class SiamesexmlConfig:
     extreme: LikelihoodConfig
     power: float = 0.45          # of a label's frequency in its chance to be drawn
     centroid: float = 0.3        # 1 - beta: share of the loss on label centroids
+    scored_centroid: float = 1.0    # of a label's centroid beside its text's embedding in its score; 1 in the paper
     correlation: bool = True     # label embeddings are smoothed over labels that share queries
     shortlist: int = 500         # labels of a query from the three indexes together, to mine and to predict
     mined: int = 50              # the best of them, of which batches take the hardest
@@ -83,7 +84,7 @@ class SiamesexmlConfig:
         limits.one_of(self, index=ann.CHOICES, head=("residual", "gelu", "unit"))
         limits.at_least(self, 1, "shortlist", "mined", "positives", "partitions")
         limits.at_least(self, 0, "power", "token_lr")
-        limits.share(self, "centroid")
+        limits.share(self, "centroid", "scored_centroid")
         limits.share(self, "dropout", whole=False)
 
 
@@ -173,7 +174,7 @@ class Siamesexml:
             EXTREME: {"extreme": config.extreme, "mined": config.mined, "positives": config.positives,
                       "partitions": config.partitions, "joint": config.joint, "token_lr": config.token_lr,
                       "dropout": config.dropout, **mined},
-            "retriever": {"index": config.index, **mined}}
+            "retriever": {"index": config.index, "scored_centroid": config.scored_centroid, **mined}}
         return {"seed": self.seed, **own[stage]}
 
     def rounds(self) -> list[Round]:
@@ -287,21 +288,24 @@ class Siamesexml:
         classifiers = direction(model.labels.weight).numpy()
         queries, labels = vectors["queries"], vectors["labels"]
         held, served = (self._shortlist(corpus, queries, labels, every) for every in (False, True))
-        mix = CentroidMix(classifiers, held.scores.vectors, held.proposers["centroids"].index.vectors,
-                          self.config.partitions, 0.0)
-        alpha, measured = self._best_mix(mix, held.proposers, model.encoder, corpus)
+        mixes = [self._mix(classifiers, labels, shortlist) for shortlist in (held, served)]
+        alpha, measured = self._best_alpha(mixes[0], held.proposers, model.encoder, corpus)
         save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes=served.proposers,
-                       shortlist=self.config.shortlist,
-                       scores=replace(mix, centroids=served.scores.vectors, alpha=alpha,
-                                      similar=served.proposers["centroids"].index.vectors))
+                       shortlist=self.config.shortlist, scores=replace(mixes[1], alpha=alpha))
         return measured
 
-    def _best_mix(self, mix: CentroidMix, proposers: Mapping[str, Proposer], encoder: Encoder,
-                  corpus: Corpus) -> tuple[float, dict[str, float]]:
+    def _mix(self, classifiers: np.ndarray, labels: np.ndarray, shortlist: Shortlist) -> CentroidMix:
+        """Return the score by classifiers, label embeddings and a shortlist's centroids, of any alpha."""
+        share, centroids = self.config.scored_centroid, shortlist.proposers["centroids"].index.vectors
+        return CentroidMix(classifiers, labels + np.float32(share) * centroids, centroids, self.config.partitions,
+                           alpha=0.5, share=share)
+
+    def _best_alpha(self, mix: CentroidMix, proposers: Mapping[str, Proposer], encoder: Encoder,
+                    corpus: Corpus) -> tuple[float, dict[str, float]]:
         """Return the alpha of the highest P@1 on the validation split, and what it reached; a half without a split."""
         rows = corpus.validation
         if not len(rows):
-            return 0.5, {}
+            return mix.alpha, {}
         queries = encode_all(encoder, corpus.sides["train"], QUERY, rows=rows)
         ids = candidates(proposers.values(), queries, self.config.shortlist)
         ids[~may_be_pushed(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
