@@ -17,7 +17,7 @@ def _cpu(**changed: object) -> Settings:
     # Nothing is mined while a round trains on two cores, so there is no reason to mine with an older model. Without idf
     # a label's text, at which its classifier begins, is little nearer to its queries than to others: WordNet's
     # validation split after four epochs, P@1 / PSP@5: 30.0 / 43.9 without (lr .001), 31.7 / 47.8 with (lr .002).
-    config = AstraConfig(epochs=10, batch_size=1024, lr=1e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
+    config = AstraConfig(epochs=10, batch_size=512, lr=2e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
                          refresh_every=3, least_steps=2 * LEAST_STEPS, ahead=0, positives=20, hard=10, uniform=1600,
                          encoder=EncoderConfig(idf_power=1.0))
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
