@@ -24,6 +24,14 @@ def test_every_claim_is_there_once_and_its_variants_can_be_built():
         assert all(variant.build(0)[1].rounds() for variant in claim.variants.values())
 
 
+def test_no_claim_compares_a_variant_with_itself():
+    """A variant is called by what it differs in: where a preset comes to be the same, its name tells nothing more."""
+    for claim in CLAIMS:
+        built = [(variant.method, variant.corpus, variant.made, variant.build(0)[0])
+                 for variant in claim.variants.values()]
+        assert all(one not in built[at + 1:] for at, one in enumerate(built)), claim.number
+
+
 def test_more_is_by_more_than_the_seeds_differ():
     found = Results({"a": [{"P/1": 10.0}, {"P/1": 12.0}], "b": [{"P/1": 9.5}, {"P/1": 10.0}], "c": [{"P/1": 4.0}] * 2})
     assert found.mean("a", "P/1") == 11 and found.spread("a", "P/1") == pytest.approx(2**0.5)

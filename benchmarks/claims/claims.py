@@ -172,7 +172,7 @@ CLAIMS = [
           lambda found: found.mean("ramen", "seconds") <= 1.15 * found.mean("ngame", "seconds")
           and not found.more("ramen", "ngame", "ms a query"), True),
     Claim(23, "SiameseXML: drawing labels by frequency^0.45 beats powers 0 and 1", "Figure 2",
-          {"0.45": SIAMESEXML, "0": Variant("siamesexml", {"power": "0"}), "1": Variant("siamesexml", {"power": "1"})},
+          {power: Variant("siamesexml", {"power": power}) for power in ("0.45", "0", "1")},
           P, _all_more("0.45", ["0", "1"])),
     Claim(24, "SiameseXML: label texts and centroids together shortlist more than either", "Table 4; as many labels of "
           "each, half as many of either together", {"siamesexml": SIAMESEXML},
