@@ -1,10 +1,11 @@
 """SiameseXML: a Siamese encoder trained on batches of labels, then a classifier a label (Dahiya et al., 2021).
 
-Module I draws labels, not queries, into its batches, by frequency^0.45, so that rare labels are pulled and mined, too.
-What it trains is the intermediate embedding, which every later module reads: indexes, centroids, starts of classifiers.
+Module I draws labels, not queries, into its batches, by a power of their frequency, so that rare labels are pulled and
+mined, too. What it trains is the intermediate embedding, which every later module reads: indexes, centroids, starts of
+classifiers.
 Module II mines hard negatives from three indexes: of label texts smoothed over correlated labels, of label centroids,
 and of training queries, whose labels are proposed. Module III starts classifiers at the smoothed label
-embeddings; module IV trains them with a residual layer over the frozen encoder, or in SiameseXML++ with all of it.
+embeddings; module IV trains them with a residual layer over the frozen encoder, or in SiameseXML++ with its trunk.
 """
 
 from collections.abc import Mapping
@@ -66,13 +67,13 @@ class SiamesexmlConfig:
     extreme: LikelihoodConfig
     power: float = 0.45          # of a label's frequency in its chance to be drawn
     centroid: float = 0.3        # 1 - beta: share of the loss on label centroids
-    scored_centroid: float = 1.0    # of a label's centroid beside its text's embedding in its score; 1 in the paper
+    scored_centroid: float = 1.0    # share of a label's centroid in its score, beside its text's embedding
     correlation: bool = True     # label embeddings are smoothed over labels that share queries
     shortlist: int = 500         # labels of a query from the three indexes together, to mine and to predict
     mined: int = 50              # the best of them, of which batches take the hardest
     positives: int = 20          # of a query in a batch of module IV
     partitions: int = 1          # of labels, each with a residual layer of its own
-    joint: bool = False          # SiameseXML++: module IV trains the whole encoder
+    joint: bool = False          # SiameseXML++: module IV trains the encoder's trunk, too
     token_lr: float = 0.0        # of token embeddings in module IV (++)
     dropout: float = 0.5         # after the residual layers of module IV
     head: str = "residual"       # residual | gelu (the paper's) | unit: of the intermediate embedding
@@ -264,8 +265,9 @@ class Siamesexml:
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Module II: the best labels of each training query's shortlist that are none of its own."""
-        queries = vectors["queries"]()
-        shortlist = self._shortlist(corpus, queries, vectors["labels"]())
+        queries, labels = vectors["queries"](), vectors["labels"]()
+        proposers = self._proposers(corpus, queries, labels)
+        shortlist = Shortlist(proposers, InnerProduct(labels + proposers["centroids"].index.vectors))
         rows = corpus.training_rows()
         negatives = np.full((len(queries), round_.negatives), -1, dtype=np.int32)
         for start in range(0, len(rows), CHUNK):
@@ -287,18 +289,19 @@ class Siamesexml:
             model.cpu()
         classifiers = direction(model.labels.weight).numpy()
         queries, labels = vectors["queries"], vectors["labels"]
-        held, served = (self._shortlist(corpus, queries, labels, every) for every in (False, True))
-        mixes = [self._mix(classifiers, labels, shortlist) for shortlist in (held, served)]
-        alpha, measured = self._best_alpha(mixes[0], held.proposers, model.encoder, corpus)
-        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes=served.proposers,
-                       shortlist=self.config.shortlist, scores=replace(mixes[1], alpha=alpha))
+        held = self._proposers(corpus, queries, labels)
+        alpha, measured = self._best_alpha(self._mix(classifiers, labels, held), held, model.encoder, corpus)
+        served = self._proposers(corpus, queries, labels, every=True)
+        save_retriever(out, corpus, method=self.name, encoder=model.encoder, indexes=served,
+                       shortlist=self.config.shortlist, scores=self._mix(classifiers, labels, served, alpha))
         return measured
 
-    def _mix(self, classifiers: np.ndarray, labels: np.ndarray, shortlist: Shortlist) -> CentroidMix:
-        """Return the score by classifiers, label embeddings and a shortlist's centroids, of any alpha."""
-        share, centroids = self.config.scored_centroid, shortlist.proposers["centroids"].index.vectors
+    def _mix(self, classifiers: np.ndarray, labels: np.ndarray, proposers: Mapping[str, Proposer],
+             alpha: float = 0.5) -> CentroidMix:
+        """Return the score by classifiers, label embeddings and the centroids that `proposers` has an index of."""
+        share, centroids = self.config.scored_centroid, proposers["centroids"].index.vectors
         return CentroidMix(classifiers, labels + np.float32(share) * centroids, centroids, self.config.partitions,
-                           alpha=0.5, share=share)
+                           alpha, share)
 
     def _best_alpha(self, mix: CentroidMix, proposers: Mapping[str, Proposer], encoder: Encoder,
                     corpus: Corpus) -> tuple[float, dict[str, float]]:
@@ -323,18 +326,17 @@ class Siamesexml:
         """Return the label embeddings averaged over correlated labels, at unit length (module II)."""
         return unit(correlation(corpus, self.seed) @ inner) if self.config.correlation else inner
 
-    def _shortlist(self, corpus: Corpus, queries: np.ndarray, labels: np.ndarray, every: bool = False) -> Shortlist:
-        """Return the three indexes over intermediate embeddings, and the score that ranks what they propose.
+    def _proposers(self, corpus: Corpus, queries: np.ndarray, labels: np.ndarray,
+                   every: bool = False) -> dict[str, Proposer]:
+        """Return the three indexes over intermediate embeddings.
 
         every: also of the queries of the validation split.
         """
         rows = distinct(queries_of(corpus, every).values)
         centroids = label_centroids(corpus, queries, every)
         index = partial(ann.build, kind=self.config.index, limit=ann.ASKED)
-        return Shortlist(
-            {"texts": Proposer(index(self._smoothed(corpus, labels))), "centroids": Proposer(index(centroids)),
-             "queries": Proposer(index(queries[rows]), corpus.pulled.subset(rows))},
-            InnerProduct(labels + centroids))
+        return {"texts": Proposer(index(self._smoothed(corpus, labels))), "centroids": Proposer(index(centroids)),
+                "queries": Proposer(index(queries[rows]), corpus.pulled.subset(rows))}
 
 
 __all__ = ["EXTREME", "INTERMEDIATE", "SIAMESE", "LikelihoodConfig", "Siamesexml", "SiamesexmlConfig"]

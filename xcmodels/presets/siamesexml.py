@@ -40,4 +40,4 @@ def _presets(about: str, *, joint: bool) -> dict[str, Preset]:
 
 
 SIAMESEXML = _presets("Siamese encoder on batches of labels, then classifiers", joint=False)
-SIAMESEXML_PLUS = _presets("SiameseXML whose last module trains the whole encoder", joint=True)
+SIAMESEXML_PLUS = _presets("SiameseXML whose last module trains the encoder's trunk, too", joint=True)
