@@ -94,11 +94,11 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def xc(prefect_server: str):
-    """Run `xc` as a process: returns (exit code, stdout, stderr)."""
+    """Run `xc` as a process, of other packages where they are given: returns (exit code, stdout, stderr)."""
 
-    def run(*words: str, **given) -> tuple[int, str, str]:
-        done = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, timeout=240,
-                              cwd=given.pop("cwd", None), env={**os.environ, "PYTHONPATH": str(ROOT)}, **given)
+    def run(*words: str, packages: Path = ROOT, timeout: float = 240, **given) -> tuple[int, str, str]:
+        done = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True,
+                              timeout=timeout, env={**os.environ, "PYTHONPATH": str(packages)}, **given)
         return done.returncode, done.stdout, done.stderr
 
     return run

@@ -73,6 +73,12 @@ def unmarked(path: Path) -> list[str]:
             if not block.language and block.lines[0].split()[0] in _PROGRAMS]
 
 
+def python_of(path: Path) -> str:
+    """Return the code of a page that has one block of Python."""
+    (code,) = [block.text for block in blocks(path) if block.language == "python"]
+    return code
+
+
 def spans(path: Path) -> list[str]:
     """Return what a page's running text and tables have between backticks on one line."""
     shown = re.sub(r"^```.*?^```$|^    .*?$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
@@ -104,7 +110,7 @@ def differs(shown: list[str], out: str, said: str) -> str:
     whatever its numbers.
     """
     if shown and shown[0][:1] in ("{", "["):
-        expected, found = (_shape(_documents(text)) for text in (" ".join(shown), out))
+        expected, found = (_shape(documents(text)) for text in (" ".join(shown), out))
         return "" if expected == found else f"shown is {expected}, found is {found}"
     found = [_unnumbered(line) for line in f"{out}\n{said}".splitlines()]
     for line in shown:
@@ -119,7 +125,7 @@ def _unnumbered(line: str) -> str:
     return re.sub(r"\d[\d.,]*", "0", line)
 
 
-def _documents(text: str) -> list[Any]:
+def documents(text: str) -> list[Any]:
     """Return the JSON documents that stand one after the other."""
     found, at = [], 0
     while (at := len(text) - len(text[at:].lstrip())) < len(text):

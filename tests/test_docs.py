@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import shlex
 import shutil
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT
-from tests.documented import blocks, commands
+from tests.documented import commands, documents, python_of
 from tests.planted import write_planted
 from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels.presets import PRESETS
@@ -46,7 +45,7 @@ def test_the_method_of_the_guide_works(example, tmp_path):
     ends_the_same_when_stopped(made, tmp_path / "again", 7)
 
 
-def test_the_method_of_the_guide_runs(prefect_server, tmp_path):
+def test_the_method_of_the_guide_runs(xc, tmp_path):
     """In a copy of the packages, with what the page says is to be added to two of their files."""
     for package in ("xcmodels", "tasks", "flows", "data_contracts", "serving"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -62,57 +61,60 @@ def test_the_method_of_the_guide_runs(prefect_server, tmp_path):
         file.write_text(text)
     data = write_planted(tmp_path / "data", train=600, test=100, labels=40)
 
-    def xc(*words):
-        return json.loads(typed(words, tmp_path, tmp_path)[0])
+    def told(*words):
+        code, out, said = xc(*words, packages=tmp_path, cwd=tmp_path)
+        assert code == 0, said
+        return json.loads(out)
 
     settings = ("--set", "encoder.dim=32", "--set", "prepare.vocabulary=1000")
-    made = xc("run", "--method", "softmax", "--preset", "cpu-learned", "--data", str(data), "--workers", "1", "--json",
-              *settings)
+    made = told("run", "--method", "softmax", "--preset", "cpu-learned", "--data", str(data), "--workers", "1",
+                "--json", *settings)
     assert made["method"] == "softmax" and made["metrics"]["P/1"] > 60
-    told = xc("presets", "--method", "softmax", "--json")["softmax"]["cpu"]
-    assert told["explained"]["temperature"] == "of the softmax" and told["settings"]["batch_size"] == 64
-
-
-def typed(words, folder, packages=ROOT):
-    """Run `xc` in a folder; -> what it wrote to stdout and stderr."""
-    done = subprocess.run([sys.executable, "-m", "flows.cli", *words], cwd=folder, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(packages)}, timeout=900)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
+    preset = told("presets", "--method", "softmax", "--json")["softmax"]["cpu"]
+    assert preset["explained"]["temperature"] == "of the softmax" and preset["settings"]["batch_size"] == 64
 
 
 @pytest.mark.timeout(1200)
-def test_the_figures_of_the_tutorial_are_those_of_its_run(prefect_server, tmp_path):
+def test_the_figures_of_the_tutorial_are_those_of_its_run(xc, tmp_path):
     """With its table, preset and seed: last digits differ between processors, and so do libraries between Pythons."""
     page = ROOT / "docs" / "tutorial.md"
-    (code,) = [block.text for block in blocks(page) if block.language == "python"]
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, "-c", python_of(page)], cwd=tmp_path, check=True)
     shown = {command.text.split()[1]: command for command in commands(page)[::-1] if command.text.startswith("xc ")}
-    _, counted = typed(shlex.split(shown["data"].text)[1:], tmp_path)
-    assert counts(counted) == pytest.approx(counts("\n".join(shown["data"].output)), rel=0.02, abs=5)
-    _, told = typed(shlex.split(shown["run"].text)[1:], tmp_path)
-    wanted = figures("\n".join(shown["run"].output))
-    assert figures(told) == pytest.approx(wanted, abs=2) and len(wanted) == 6
-    answers, _ = typed(shlex.split(shown["predict"].text)[1:], tmp_path)
-    assert [first(line) for line in answers.splitlines()] == re.findall(
-        r'\[\{"id": \d+, "uid":\s+"(\w+)"', "\n".join(shown["predict"].output))
+
+    def typed(name):
+        code, out, said = xc(*shlex.split(shown[name].text)[1:], cwd=tmp_path, timeout=900)
+        assert code == 0, said
+        return out, said
+
+    _, counted = typed("data")
+    assert row_counts(counted) == pytest.approx(row_counts("\n".join(shown["data"].output)), rel=0.02, abs=5)
+    _, told = typed("run")
+    wanted = final_metrics("\n".join(shown["run"].output))
+    assert final_metrics(told) == pytest.approx(wanted, abs=2) and len(wanted) == 6
+    answers, _ = typed("predict")
+    assert best_labels(answers) == best_labels(" ".join(shown["predict"].output)) and best_labels(answers)
     (version,) = [line for line in shown["models"].output if line.startswith("library/1 ")]
-    assert figures(version) == {key: wanted[key] for key in ("P@1", "PSP@5")}
+    assert metrics_of(version) == {key: wanted[key] for key in ("P@1", "PSP@5")}
 
 
-def counts(said):
+def row_counts(said):
+    """Return how many rows an import says that there are, by what they are of."""
     return {name: int(number.replace(",", "")) for name, number in re.findall(r"^(\w+) +([\d,]+)$", said, re.MULTILINE)}
 
 
-def figures(said):
-    """Return the metrics of the first line that has any."""
-    line = next(line for line in said.splitlines() if re.search(r"P@1 +\d", line) and "validation" not in line
-                and "," not in line)
+def final_metrics(said):
+    """Return the metrics of the line that a run ends with, which begins with P@1."""
+    return metrics_of(next(line for line in said.splitlines() if line.startswith("P@1 ")))
+
+
+def metrics_of(line):
+    """Return the metrics of a line, by their names."""
     return {name: float(number) for name, number in re.findall(r"(\w+@\d+) (\d+\.\d+)", line)}
 
 
-def first(line):
-    return json.loads(line)["labels"][0]["uid"]
+def best_labels(answers):
+    """Return the uid of each answer's first label."""
+    return [answer["labels"][0]["uid"] for answer in documents(answers)]
 
 
 def test_the_guide_names_every_method():

@@ -21,7 +21,7 @@ from tasks.tracking import Tracker
 from tests import tiny
 from tests.conftest import ROOT
 from tests.desk import Desk
-from tests.documented import PAGES, Command, blocks, commands, differs, spans, unmarked
+from tests.documented import PAGES, Command, blocks, commands, differs, python_of, spans, unmarked
 from tests.planted import write_planted
 from tests.stacks import until
 
@@ -116,8 +116,7 @@ def _retrained(desk: Desk) -> None:
 
 def _library(desk: Desk) -> None:
     desk.new_home()
-    (code,) = [block.text for block in blocks(ROOT / "docs" / "tutorial.md") if block.language == "python"]
-    (desk.folder / "library.py").write_text(code)
+    (desk.folder / "library.py").write_text(python_of(ROOT / "docs" / "tutorial.md"))
 
 
 # What happens between two commands that are not the reader's: before the first one of a page that begins so.

@@ -4,7 +4,7 @@ import json
 
 from flows.commands.options import HOME, Home, Json, Mlflow, open_tracker, require_home
 
-# What the command of a run that did not end does: one that failed may fail again, unless what is said is mended.
+# What its command does, by how a run ended: after a failure it may fail again, until the cause is mended.
 AGAIN = {"trained": "goes on by", "interrupted": "resumes by", "failed": "again by"}
 
 
