@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, get_type_hints
 
 from data_contracts.errors import ProjectError
-from xcmodels.presets import resolve
+from xcmodels.methods.presets import resolve
 
 
 def count(word: str) -> int:

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.asked import Count, answer
-from xcmodels.losses import weighted_bce
-from xcmodels.tables import RowSGD, RowTable
+from xcmodels.nn.losses import weighted_bce
+from xcmodels.nn.row_table import RowSGD, RowTable
 
 BATCH, OWN, UNIFORM, STEPS = 512, 60, 1600, 12
 COPIES = 5    # the dense step was seen to hold four of all scores at once, and the gradient of the rows

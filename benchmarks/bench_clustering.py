@@ -11,8 +11,8 @@ import faiss
 import numpy as np
 
 from benchmarks.asked import Count, answer
-from xcmodels.centroids import unit
-from xcmodels.clustering import balanced_kmeans
+from xcmodels.data.centroids import unit
+from xcmodels.mining.clustering import balanced_kmeans
 
 ITERATIONS = 8
 FAISS_MOST = 2_000    # clusters beyond which faiss is not waited for

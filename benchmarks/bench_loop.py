@@ -19,13 +19,13 @@ import torch
 
 from benchmarks.asked import answer
 from benchmarks.made import WORDNET, made
-from xcmodels import seeds
-from xcmodels.checkpoint import Optimisers
-from xcmodels.corpus import Corpus
+from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Mined, Round
-from xcmodels.methods import METHODS
-from xcmodels.presets import resolve
-from xcmodels.training import Interrupted, Progress, Watch, device, fast_products, train_round
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.training.loop import Interrupted, Progress, Watch, device, fast_products, train_round
+from xcmodels.training.optimisers import Optimisers
 
 STEPS, WARM, TURNS = 16, 4, 3
 ASKED = ("ngame.cpu", "unidec.cpu", "astra.cpu", "siamesexml.cpu", "ngame.minilm.64")
@@ -104,7 +104,7 @@ def main(*asked: Annotated[str, trial]) -> None:
         corpus = made(Path(scratch) / "corpus", WORDNET)
         for name in asked or ASKED:
             called, preset, *given = name.split(".")
-            method = METHODS[called](_settings(called, preset, *given))
+            method = METHODS[called].make(_settings(called, preset, *given))
             round_ = method.rounds()[0]
             size = method.stages()[0].batch_size
             took: dict[str, list[np.ndarray]] = {"bare": [], "loop": []}

@@ -20,10 +20,11 @@ import scipy.sparse as sp
 import torch
 
 from benchmarks.asked import Folder, Program, answer
-from tasks.resolve import resolve
-from tasks.tracking import Tracker
-from xcmodels import ann
-from xcmodels.retrieval import Retriever, best_of, candidates
+from tasks.registry.resolve import resolve
+from tasks.tracking.tracker import Tracker
+from xcmodels.retrieval import ann, inner_products
+from xcmodels.retrieval.proposers import best_of, candidates
+from xcmodels.retrieval.retriever import Retriever
 
 QUERIES, WARM, K = 1000, 10_000, 10
 
@@ -40,7 +41,7 @@ def parts(retriever: Retriever, texts: list[str]) -> dict[str, float]:
     took = {}
     tokens, took["tokenise"] = spent(lambda: retriever.tokenizer(texts))
     queries, took["embed"] = spent(lambda: retriever.embed(tokens))
-    with ann.alone():
+    with inner_products.alone():
         depth = retriever.facts["shortlist"]
         found, took["shortlist"] = spent(lambda: candidates(retriever.proposers.values(), queries, depth, K))
         scores, took["combine"] = spent(lambda: retriever.combine(queries, found, tokens))

@@ -24,14 +24,14 @@ import numpy as np
 from benchmarks.asked import answer, new_file
 from benchmarks.bench_loop import looped
 from benchmarks.made import Shape, made, most_held
-from xcmodels import ann
-from xcmodels.budget import HOST, RATES, ROUND, Size, budget, read_rates, with_width
-from xcmodels.clustering import balanced_kmeans
-from xcmodels.corpus import Corpus
-from xcmodels.methods import METHODS
-from xcmodels.mining import CHUNK, hard_negatives
-from xcmodels.presets import resolve
-from xcmodels.training import device, fast_products
+from xcmodels.data.corpus import Corpus
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.mining.negatives import CHUNK, hard_negatives
+from xcmodels.resources import HOST, RATES, ROUND, Size, budget, read_rates, with_width
+from xcmodels.retrieval import ann
+from xcmodels.training.loop import device, fast_products
 
 SHAPE = Shape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0)    # LF-AmazonTitles-1.3M's positives
 NAMES = ("astra", "unidec", "ngame")
@@ -48,7 +48,7 @@ def spent(action: Callable[[], Any]) -> tuple[Any, float]:
 @fast_products()
 def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, float]:
     """Return the rates of one method at one width."""
-    method = METHODS[name](with_width(resolve(name, "cpu", {}).method, width))
+    method = METHODS[name].make(with_width(resolve(name, "cpu", {}).method, width))
     first, stage = method.rounds()[0], method.stages()[0]
     size = Size(SHAPE.labels, SHAPE.queries, SHAPE.positives, SHAPE.tokens)
     counted = budget(method, size, {}, stage.name).held(HOST, ROUND)

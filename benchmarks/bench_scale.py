@@ -20,16 +20,17 @@ import torch
 
 from benchmarks.asked import Count, MethodName, answer
 from benchmarks.made import AMAZON_TITLES_1_3M, Shape, made, most_held
-from xcmodels import ann, seeds
-from xcmodels.budget import HOST, ROUND, Size, budget, read_rates, with_width
-from xcmodels.checkpoint import load_model
-from xcmodels.clustering import balanced_kmeans
-from xcmodels.corpus import Corpus
+from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
-from xcmodels.methods import METHODS
-from xcmodels.mining import hard_negatives
-from xcmodels.presets import resolve
-from xcmodels.training import Watch, fast_products, train_round
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.mining.negatives import hard_negatives
+from xcmodels.resources import HOST, ROUND, Size, budget, read_rates, with_width
+from xcmodels.retrieval import ann
+from xcmodels.training.checkpoint import load_model
+from xcmodels.training.loop import Watch, fast_products, train_round
 
 METHODS_ASKED = ("astra", "unidec")
 DIM, DRAWN = 64, 20_000
@@ -47,7 +48,7 @@ def epoch(name: str, corpus: Corpus, scratch: Path) -> dict[str, float]:
 
     Of the queries, DRAWN are searched for, and the time for all is in proportion.
     """
-    method = METHODS[name](with_width(resolve(name, "cpu", {}).method, DIM))
+    method = METHODS[name].make(with_width(resolve(name, "cpu", {}).method, DIM))
     first, mining = method.rounds()[0], next(each for each in method.rounds() if each.mines)
     out = scratch / name
     out.mkdir()

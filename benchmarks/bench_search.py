@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.asked import Count, answer
-from xcmodels import ann
+from xcmodels.retrieval import ann
 
 SINGLE = 100    # queries asked one by one
 

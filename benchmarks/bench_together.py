@@ -21,13 +21,13 @@ import torch
 
 from benchmarks.asked import Count, MethodName, answer
 from benchmarks.made import Shape, made
-from xcmodels import together
-from xcmodels.checkpoint import Optimisers
-from xcmodels.corpus import Corpus
+from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
-from xcmodels.methods import METHODS
-from xcmodels.presets import resolve
-from xcmodels.training import Interrupted, Progress, Watch, train_round
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.nn import distributed
+from xcmodels.training.loop import Interrupted, Progress, Watch, train_round
+from xcmodels.training.optimisers import Optimisers
 
 STEPS = 30
 ASKED = ("astra", "unidec")
@@ -35,10 +35,10 @@ ASKED = ("astra", "unidec")
 
 def steps(name: str, scratch: Path) -> None:
     """Take the steps as one of the processes; the first one writes what was found."""
-    together.join()
+    distributed.join()
     corpus, settings = Corpus(scratch / "corpus"), resolve(name, "cpu", {}).method
     known: Any = settings
-    method = METHODS[name](replace(known, encoder=replace(known.encoder, source="random", dim=64)))
+    method = METHODS[name].make(replace(known, encoder=replace(known.encoder, source="random", dim=64)))
     round_ = method.rounds()[0]
     model = method.build(corpus, round_.stage, {})
     losses, times = list[float](), list[float]()
@@ -47,14 +47,14 @@ def steps(name: str, scratch: Path) -> None:
         losses.append(progress.loss)
         times.append(time.perf_counter())
 
-    out = scratch / f"{name}-{together.count()}"
+    out = scratch / f"{name}-{distributed.count()}"
     out.mkdir(exist_ok=True)
     with suppress(Interrupted):
         train_round(method, model, corpus, round_, Mined(), start=None, scratch=out / "steps", out=out,
                     watch=Watch(report, lambda: len(losses) == STEPS, save_every=float("inf")))
     rows = Optimisers(model, model.tables(), method.stages()[0]).rows["labels"]
     held = sum(tensor.nbytes for tensor in (rows.table.weight, *rows.state().values()))
-    if together.rank() == 0:
+    if distributed.rank() == 0:
         found = {"losses": losses, "ms": 1000 * float(np.median(np.diff(times))), "MB": held / 1e6}
         (out / "found.json").write_text(json.dumps(found))
 

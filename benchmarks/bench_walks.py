@@ -18,9 +18,9 @@ import psutil
 import scipy.sparse as sp
 
 from benchmarks.asked import Count, answer
-from tasks.cluster import Workers
-from tasks.graphs import WalkSettings, walk
-from xcmodels.graph import Edges, WalkGraph, random_walks, walk_graph
+from tasks.core.dask_workers import Workers
+from tasks.data.walks import WalkSettings, walk
+from xcmodels.mining.graph import Edges, WalkGraph, random_walks, walk_graph
 
 try:
     from numba import njit
@@ -143,7 +143,7 @@ def main(nodes: Count = 1_000_000, edges: Count = 20_000_000, walked: Count = 20
         for count in (1, 2):
             workers = Workers(count=count)
             client = workers.client
-            client.run(lambda: __import__("xcmodels.graph"))
+            client.run(lambda: __import__("xcmodels.mining.graph"))
             began = time.perf_counter()
             walk(client, of, nodes, Path(scratch) / f"walks-{count}", WalkSettings(SEED), partitions=8)
             seconds = time.perf_counter() - began

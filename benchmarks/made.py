@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from xcmodels import seeds
-from xcmodels.corpus import Corpus, Ragged
+from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus, Ragged
 
 ROWS = 200_000    # made at once
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from xcmodels.presets import PRESETS
+from xcmodels.methods.presets import PRESETS
 
 Until = Literal["prepare", "train", "evaluate", "register", "report"]
 Overlap = Literal["auto", "always", "never"]

@@ -31,8 +31,8 @@ from prefect.workers.process import ProcessWorker
 from pydantic import BaseModel
 
 from data_contracts.errors import UsageError
-from tasks.identity import earlier_places
-from tasks.registry import did_you_mean
+from tasks.registry.tags import did_you_mean
+from tasks.tracking.identity import earlier_places
 
 FILE = files("flows") / "prefect.yaml"
 POOLS = {"cpu": "Runs on processors alone", "gpu": "Runs that want a GPU"}

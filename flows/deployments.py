@@ -12,14 +12,14 @@ from data_contracts.errors import ServerError, UsageError
 from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm, RunConfig
 from flows.run import begun, job, retry_helps
 from flows.run import prepare as prepare_data
-from flows.services import mlflow_of
-from tasks.artifacts import Artifact, Store
-from tasks.champion import Judged, evaluate_champion
+from flows.services.catalogue import mlflow_of
 from tasks.collection import collect
-from tasks.labels import Refreshed
-from tasks.labels import refresh as refresh_labels
-from tasks.tracking import Tracker
-from xcmodels.corpus import Corpus
+from tasks.core.store import Artifact, Store
+from tasks.registry.champion import Judged, evaluate_champion
+from tasks.registry.label_edits import Refreshed
+from tasks.registry.label_edits import refresh as refresh_labels
+from tasks.tracking.tracker import Tracker
+from xcmodels.data.corpus import Corpus
 
 HOUR = 3600.0
 TURN = 600.0    # seconds that a collection waits for a run which had waited for the training to end

@@ -17,17 +17,17 @@ from prefect.states import Completed
 
 from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig, Until
-from flows.console import Terminal
-from flows.prefect_runs import Progress, page_of_this_run, seen_to_its_end, tag_this_run
-from tasks.artifacts import Artifact, Store
-from tasks.cluster import Workers
+from flows.prefect_state import Progress, page_of_this_run, seen_to_its_end, tag_this_run
+from flows.progress import Terminal
 from tasks.collection import spend_checkpoints
-from tasks.devices import gpus
-from tasks.finish import Finished, Session, finish
+from tasks.core.dask_workers import Workers
+from tasks.core.devices import gpus
+from tasks.core.step import Console, Done, Step, made_again
+from tasks.core.step import run as run_step
+from tasks.core.store import Artifact, Store
+from tasks.core.wording import span
 from tasks.plan import Pipeline, pipeline
-from tasks.report_text import span
-from tasks.steps import Console, Done, Step, made_again
-from tasks.steps import run as run_step
+from tasks.session import Finished, Session, finish
 
 UNTIL = get_args(Until)
 MESSAGE = 500    # characters of what a step said that its state shows

@@ -16,11 +16,11 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from serving import schemas
-from serving.documented import CODES, described, document, page_of
-from serving.follow import Follower
-from serving.http import Door, Guard, Problem, read_json
-from serving.measures import Measures
-from serving.service import Service
+from serving.answers import Service
+from serving.http.guard import Door, Guard, Problem, read_json
+from serving.model_watcher import Follower
+from serving.openapi import CODES, described, document, page_of
+from serving.prometheus import Measures
 
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import uvicorn
 from starlette.responses import PlainTextResponse
 
-from serving.http import App, Message, Problem, Receive, Send
-from tasks.mlflow_client import password, quiet_mlflow
+from serving.http.guard import App, Message, Problem, Receive, Send
+from tasks.tracking.mlflow_client import password, quiet_mlflow
 
 HEALTH = "/health"    # the one address that needs no password: it tells that the server is there
 STOP = 5              # seconds that requests get to end in

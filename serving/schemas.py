@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from serving.http import Problem
+from serving.http.guard import Problem
 
 TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of an answer
 EXPLAINED = 100                            # labels of a request, k of each text, that are explained

@@ -18,12 +18,12 @@ import psutil
 import uvicorn
 
 from data_contracts.errors import ServerError, UsageError
+from serving.answers import WAIT, Service
 from serving.app import create_app
-from serving.follow import Follower, Registry
-from serving.http import LOOPBACK, SECONDS, Door
-from serving.protocol import Patient
-from serving.service import WAIT, Service
-from tasks.tracking import Tracker
+from serving.http.guard import LOOPBACK, SECONDS, Door
+from serving.http.timeouts import Patient
+from serving.model_watcher import Follower, Registry
+from tasks.tracking.tracker import Tracker
 
 NOTICE = 1.0            # seconds between saying that the server stops and stopping
 BACKLOG = 256           # connections taken at once

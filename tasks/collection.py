@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.errors import DamagedArtifact
-from tasks.artifacts import LOCK_SECONDS, Artifact, Store
-from tasks.files import held, remove
-from tasks.registry import registered_digests
-from tasks.steps import Step
-from tasks.tracking import Tracker
+from tasks.core.files import held, remove
+from tasks.core.home import LOCK_SECONDS
+from tasks.core.step import Step
+from tasks.core.store import Artifact, Store
+from tasks.registry.tags import registered_digests
+from tasks.tracking.tracker import Tracker
 
 DAY = 86_400.0
 METRICS = "metrics.json"    # of an artifact, what was measured as it was made

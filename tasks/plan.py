@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, UsageError
-from tasks import prepare, train
-from tasks.artifacts import digest_of
-from tasks.evaluate import evaluate_step
-from tasks.files import folder_digests
-from tasks.recipe import Recipe
-from tasks.sources import RawDataSet, describe
-from tasks.steps import Job, Step
-from xcmodels.methods.astra import AstraConfig
-from xcmodels.methods.ramen import RamenConfig
-from xcmodels.presets import Settings, flat, resolve
-from xcmodels.tokens import LEARNED, MINILM
+from tasks.core.files import folder_digests
+from tasks.core.step import Job, Step
+from tasks.core.store import digest_of
+from tasks.data import prepare
+from tasks.data.sources import RawDataSet, describe
+from tasks.evaluation.evaluate import evaluate_step
+from tasks.training import rounds
+from tasks.training.recipe import Recipe
+from xcmodels.data.tokens import LEARNED, MINILM
+from xcmodels.methods.astra.config import AstraConfig
+from xcmodels.methods.presets import Settings, flat, resolve
+from xcmodels.methods.ramen.config import RamenConfig
 
 # Steps by kind, and the setting by which they may read a folder of the user's, a tokenizer's or a model's.
 _READ_FOLDERS = {"tokens": "prepare.tokenizer", "checkpoint": "encoder.source"}
@@ -100,7 +101,7 @@ def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) ->
     raw, settings = settle(data, method, preset, overrides)
     job = job_of(raw.name, method, preset)
     preparation = prepare.steps(raw, settings.prepare, settings.seed)
-    training = train.steps(Recipe(method, preset, overrides))
+    training = rounds.steps(Recipe(method, preset, overrides))
     return Pipeline(raw, method, preset, settings,
                     [_reading(replace(step, of=raw.name), settings) for step in preparation],
                     [_reading(replace(step, of=job), settings) for step in training],

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import psutil
 
-from tasks.files import locked
-from tasks.identity import identity
-from tasks.mlflow_run import safe_name
-from tasks.ownership import RUN_HOME
-from tasks.registry import BASE, CHAMPION, version_at
-from tasks.tracking import Tracker
+from tasks.core.files import locked
+from tasks.registry.ownership import RUN_HOME
+from tasks.registry.tags import BASE, CHAMPION, version_at
+from tasks.tracking.identity import identity
+from tasks.tracking.mlflow_run import safe_name
+from tasks.tracking.tracker import Tracker
 
 COMMAND, HOME, PROCESS = "xc.command", RUN_HOME, "xc.process"    # tags: how, where and by whom it was last done
 CHANGED = "xc.changed"    # tag: the settings that differ from the preset's, as JSON; params are all of them
@@ -120,8 +120,8 @@ _STATES: Mapping[str, State] = {"FINISHED": "finished", "SCHEDULED": "trained", 
 
 def _next(method: str, preset: str, changed: Mapping[str, str], tags: Mapping[str, str]) -> str:
     """Return the first step of a run that MLflow was told nothing of; "" where its settings are not known."""
-    from tasks.recipe import Recipe
-    from tasks.train import steps
+    from tasks.training.recipe import Recipe
+    from tasks.training.rounds import steps
 
     try:
         names = [step.name for step in steps(Recipe(method, preset, changed))]

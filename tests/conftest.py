@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from flows.cli import main
-from tests.faults import artifact, quick, store  # noqa: F401
-from tests.planted import write_planted
-from tests.raw_folders import xc_json, xc_sparse  # noqa: F401
-from tests.toy import toy_corpus
-from tests.whole_runs import command
-from xcmodels.corpus import Corpus
+from flows.cli.app import main
+from tests.support.faults import artifact, quick, store  # noqa: F401
+from tests.support.planted import write_planted
+from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401
+from tests.support.toy import toy_corpus
+from tests.support.whole_runs import command
+from xcmodels.data.corpus import Corpus
 
 os.environ.update({
     "DO_NOT_TRACK": "true", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "MLFLOW_DISABLE_TELEMETRY": "true",

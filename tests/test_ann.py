@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests import oracles
-from xcmodels import ann
-from xcmodels.ann import build, choose, load, pair_scores, recall
+from tests.support import oracles
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.ann import build, choose, load, recall
+from xcmodels.retrieval.inner_products import pair_scores
 
 
 def whole_numbers(seed, labels, queries, dim=6):

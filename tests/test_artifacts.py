@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import DamagedArtifact, ProjectError, UsageError
-from tasks.artifacts import Artifact, Store, digest_of
-from tasks.files import file_digest
-from tests.faults import NEW, OLD, is_new, one, put, stranded, write_new
+from tasks.core.files import file_digest
+from tasks.core.store import Artifact, Store, digest_of
+from tests.support.faults import NEW, OLD, is_new, one, put, stranded, write_new
 
 
 def test_manifest_says_what_and_from_what(store, artifact):

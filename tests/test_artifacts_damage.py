@@ -10,19 +10,10 @@ from dataclasses import asdict
 import pytest
 
 from data_contracts.errors import DamagedArtifact, ProjectError
-from tasks import manifest
-from tasks.artifacts import Artifact, Store
-from tasks.files import file_digest
-from tests.faults import (
-    NEW,
-    OLD,
-    is_new,
-    one,
-    overwrite,
-    put,
-    refused,
-    write_new,
-)
+from tasks.core import manifest
+from tasks.core.files import file_digest
+from tasks.core.store import Artifact, Store
+from tests.support.faults import NEW, OLD, is_new, one, overwrite, put, refused, write_new
 
 
 def test_truncated(store, artifact):

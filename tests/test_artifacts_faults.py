@@ -9,20 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks import artifacts
-from tasks.artifacts import Store
-from tests.faults import (
-    NEW,
-    child,
-    ended,
-    is_new,
-    problems,
-    put,
-    scenario,
-    stranded,
-    with_old,
-    write_new,
-)
+from tasks.core.store import Store
+from tests.support.faults import NEW, child, ended, is_new, problems, put, scenario, stranded, with_old, write_new
 
 OPERATIONS = ("open", "write", "fsync", "mkdir", "rename", "replace", "link")
 
@@ -139,7 +127,7 @@ def test_the_sweep_sees_a_write_that_ignores_errors(quick, monkeypatch):
         with suppress(OSError):
             put(path, data)
 
-    monkeypatch.setattr(artifacts, "write_file", careless)
+    monkeypatch.setattr("tasks.core.store.write_file", careless)
     found, _, _ = sweep(quick, errno.ENOSPC)
     assert any("exit 0" in problem for problem in found), found
 

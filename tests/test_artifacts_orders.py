@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from data_contracts.errors import DamagedArtifact
-from tasks import manifest
-from tasks.artifacts import Artifact, Store, digest_of
-from tests.faults import one, overwrite, put, stranded
+from tasks.core import manifest
+from tasks.core.store import Artifact, Store, digest_of
+from tests.support.faults import one, overwrite, put, stranded
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import ProjectError, UsageError
-from flows.prefect_runs import page_of_this_run
-from tasks import artifacts, manifest
-from tasks.artifacts import Artifact, Store, digest_of
-from tests.faults import NEW, OLD, child, ended, one, pointing_to, put, stranded, with_old, write_new
+from flows.prefect_state import page_of_this_run
+from tasks.core import manifest
+from tasks.core.store import Artifact, Store, digest_of
+from tests.support.faults import NEW, OLD, child, ended, one, pointing_to, put, stranded, with_old, write_new
 
 
 def test_a_scheduled_run_is_to_be_cancelled_where_it_shows_not_killed(store, monkeypatch):
@@ -102,7 +102,7 @@ def test_same_object_committed_by_two(store):
 
 
 def test_collection_waits_for_a_writer_and_then_gives_up(store, artifact, monkeypatch):
-    monkeypatch.setattr(artifacts, "GC_SECONDS", 0.1)
+    monkeypatch.setattr("tasks.core.store.GC_SECONDS", 0.1)
     go, going = threading.Event(), threading.Event()
 
     def write(folder):

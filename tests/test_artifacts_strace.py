@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import NEW, problems, put, scenario, stranded, with_old, write_new
+from tests.support.faults import NEW, problems, put, scenario, stranded, with_old, write_new
 
 ROOT = Path(__file__).resolve().parents[1]
 CALLS = ("openat", "write", "fsync", "mkdir", "rename", "link")
@@ -20,7 +20,7 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from data_contracts.errors import ProjectError
-from tasks.artifacts import Store
+from tasks.core.store import Store
 NEW = {NEW!r}
 {inspect.getsource(put)}
 {inspect.getsource(write_new)}

@@ -9,19 +9,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_corpus
-from xcmodels import seeds
-from xcmodels.batching import Batch, Entries, own_block, uniform_block
-from xcmodels.checkpoint import load_model
-from xcmodels.corpus import Ragged, Side
-from xcmodels.encoders import QUERY
-from xcmodels.losses import weighted_bce
+from tests.support.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_corpus
+from xcmodels.data import seeds
+from xcmodels.data.batching import Batch, Entries, own_block, uniform_block
+from xcmodels.data.corpus import Ragged, Side
 from xcmodels.method import Mined
-from xcmodels.methods.astra import Astra, AstraConfig, OneVsAll, prior_bias
-from xcmodels.presets import PRESETS, resolve
-from xcmodels.retrieval import Retriever
-from xcmodels.trial import embed, train_all
-from xcmodels.trunks import EncoderConfig
+from xcmodels.methods.astra.config import AstraConfig
+from xcmodels.methods.astra.method import Astra, OneVsAll, prior_bias
+from xcmodels.methods.presets import PRESETS, resolve
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoders import QUERY
+from xcmodels.nn.losses import weighted_bce
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.checkpoint import load_model
+from xcmodels.training.local_run import embed, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOY = AstraConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=0.1, warmup=5, refresh_from=3,

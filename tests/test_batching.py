@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.toy import toy_corpus
-from xcmodels import seeds
-from xcmodels.batching import (
+from tests.support.toy import toy_corpus
+from xcmodels.data import seeds
+from xcmodels.data.batching import (
     Batch,
     Block,
     Entries,
@@ -22,9 +22,9 @@ from xcmodels.batching import (
     sample_positive,
     sample_some,
 )
-from xcmodels.centroids import queries_of
-from xcmodels.corpus import Ragged
-from xcmodels.tokens import Tokens
+from xcmodels.data.centroids import queries_of
+from xcmodels.data.corpus import Ragged
+from xcmodels.data.tokens import Tokens
 
 
 @pytest.fixture(scope="module")

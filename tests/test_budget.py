@@ -11,12 +11,13 @@ import pytest
 from benchmarks import bench_rates
 from benchmarks.asked import answer
 from benchmarks.made import Shape, made
-from xcmodels import ann
-from xcmodels.budget import DEVICE, DISK, HOST, REFRESH, ROUND, Size, budget, read_rates, with_width
-from xcmodels.checkpoint import MODEL, OPTIMISER, Optimisers, save_model, shares_of, write
-from xcmodels.corpus import Corpus
-from xcmodels.methods import METHODS
-from xcmodels.presets import resolve
+from xcmodels.data.corpus import Corpus
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.resources import DEVICE, DISK, HOST, REFRESH, ROUND, Size, budget, read_rates, with_width
+from xcmodels.retrieval import ann
+from xcmodels.training.checkpoint import MODEL, OPTIMISER, save_model, shares_of, write
+from xcmodels.training.optimisers import Optimisers
 
 NAMES = ["astra", "unidec", "ngame", "siamesexml++"]
 SIZES = [(60_000, 24_000), (300_000, 24_000), (900_000, 24_000)]    # labels, points
@@ -25,7 +26,7 @@ WIDTH = 64
 
 
 def method_of(name, width=WIDTH):
-    return METHODS[name](with_width(resolve(name, "cpu", {}).method, width))
+    return METHODS[name].make(with_width(resolve(name, "cpu", {}).method, width))
 
 
 def held(found, where, *phases):

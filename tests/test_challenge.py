@@ -9,25 +9,26 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import UsageError
-from tasks.artifacts import Artifact, digest_of
-from tasks.challenge import compare, latencies, newest_ground, trained_texts
-from tasks.champion import evaluate_champion
-from tasks.gates import Incomparable, Score
-from tasks.label_files import Row
-from tasks.labels import edit_labels, refresh
-from tasks.promotion import contest
-from tasks.register import register
-from tasks.resolve import resolve
-from tests import tiny
-from tests.toy import toy_corpus
-from xcmodels import ann
-from xcmodels.combine import InnerProduct
-from xcmodels.corpus import Corpus, Ragged, Texts
-from xcmodels.editing import REMOVE, Edit, edit_retriever
-from xcmodels.encoders import QUERY, build_encoder, encode_all
-from xcmodels.retrieval import Proposer, Retriever, save_retriever
-from xcmodels.trained import FILE, digests, trained_on
-from xcmodels.trunks import EncoderConfig
+from tasks.core.store import Artifact, digest_of
+from tasks.evaluation.gates import Incomparable, Score
+from tasks.registry.champion import evaluate_champion
+from tasks.registry.comparison import compare, latencies, newest_ground, trained_texts
+from tasks.registry.label_edits import edit_labels, refresh
+from tasks.registry.label_files import Row
+from tasks.registry.promotion import contest
+from tasks.registry.register import register
+from tasks.registry.resolve import resolve
+from tests.support import tiny
+from tests.support.toy import toy_corpus
+from xcmodels.data.corpus import Corpus, Ragged, Texts
+from xcmodels.data.seen_texts import FILE, digests, trained_on
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoders import QUERY, build_encoder, encode_all
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.label_editing import REMOVE, Edit, edit_retriever
+from xcmodels.retrieval.proposers import Proposer
+from xcmodels.retrieval.retriever import Retriever, save_retriever
+from xcmodels.retrieval.scorers import InnerProduct
 
 
 @pytest.fixture(scope="module")

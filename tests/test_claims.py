@@ -8,10 +8,10 @@ from benchmarks.claims.claims import CLAIMS, Fresh, epochs_to
 from benchmarks.claims.lab import Lab, Results, Variant
 from benchmarks.claims.measured import theorem_1, theorem_constants
 from benchmarks.claims.shown import SHOWN
-from tests.toy import toy_corpus, trained
-from xcmodels import seeds
+from tests.support.toy import toy_corpus, trained
+from xcmodels.data import seeds
 from xcmodels.method import Mined
-from xcmodels.presets import resolve
+from xcmodels.methods.presets import resolve
 
 QUICK = {"encoder.source": "random", "encoder.dim": "16", "fusion.min_leaf": "5", "m1.epochs": "2", "m2.epochs": "1",
          "m1.least_steps": "0", "m2.least_steps": "0"}

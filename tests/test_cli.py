@@ -12,15 +12,15 @@ import time
 
 import pytest
 
-from tests import served
 from tests.conftest import ROOT
-from tests.tiny import World
+from tests.support import served
+from tests.support.tiny import World
 
 HEAVY = ("torch", "mlflow", "prefect", "great_expectations", "transformers", "faiss", "pandas", "dask")
 
 
 def test_help_is_instant_and_imports_nothing_heavy():
-    code = ("import sys, resource\nfrom flows.cli import main\n"
+    code = ("import sys, resource\nfrom flows.cli.app import main\n"
             "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
             "print(','.join(sorted(sys.modules)), file=sys.stderr)\n"
             "use = resource.getrusage(resource.RUSAGE_SELF); print(use.ru_utime + use.ru_stime, file=sys.stderr)")

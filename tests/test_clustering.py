@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests import oracles
-from xcmodels import clustering
-from xcmodels.clustering import balanced_kmeans
+from tests.support import oracles
+from xcmodels.mining import clustering
+from xcmodels.mining.clustering import balanced_kmeans
 
 
 def planted(clusters, size, dim, seed=0, noise=0.5):

@@ -8,14 +8,14 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from data_contracts.errors import ServerError, UsageError
-from flows import cli
+from flows.cli import app
 from flows.config import RunConfig
 from flows.deployments import room_task
-from tasks.artifacts import Store, digest_of
 from tasks.collection import DAY, collect
-from tasks.tracking import Tracker
-from tests.faults import NEW, OLD, child, ended, one
-from tests.served import World, running
+from tasks.core.store import Store, digest_of
+from tasks.tracking.tracker import Tracker
+from tests.support.faults import NEW, OLD, child, ended, one
+from tests.support.served import World, running
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def gc(capsys, *words):
     """Run `xc gc`; -> what it says as JSON, its exit code, what it says on stderr."""
     code = 0
     try:
-        cli.main(["gc", "--json", *map(str, words)])
+        app.main(["gc", "--json", *map(str, words)])
     except SystemExit as ended:
         code = int(ended.code or 0)
     out, said = capsys.readouterr()
@@ -121,8 +121,8 @@ def test_it_is_refused_beside_a_run_and_a_writer(store, capsys):
 def test_a_retraining_ends_with_a_collection_or_says_why_not(store, monkeypatch):
     publish(store, OLD, 20, b"old")
     config = RunConfig(data=store.home, home=store.home)
-    monkeypatch.setattr("tasks.artifacts.LOCK_SECONDS", 0.1)
-    monkeypatch.setattr("tasks.artifacts.GC_SECONDS", 0.1)
+    monkeypatch.setattr("tasks.core.home.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("tasks.core.store.GC_SECONDS", 0.1)
     with disable_run_logger():
         with store.kept():
             refused = room_task.fn(config, 14.0)
@@ -136,7 +136,7 @@ def test_a_retraining_ends_with_a_collection_or_says_why_not(store, monkeypatch)
 
 def test_what_is_being_registered_stays(store, monkeypatch):
     """Labels are edited without the lock of a run."""
-    monkeypatch.setattr("tasks.artifacts.GC_SECONDS", 0.1)
+    monkeypatch.setattr("tasks.core.store.GC_SECONDS", 0.1)
     publish(store, OLD, 20)
     with store.kept(), pytest.raises(UsageError, match="a step is being published"):
         collect(store, Tracker(store.home), 0)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.jobs import _summary
-from tasks.finish import Finished
+from flows.cli.commands.jobs import _summary
+from tasks.session import Finished
 from tests.conftest import ROOT
 
 ROUND = """
-import flows.console
-from xcmodels.training import Progress
-flows.console.REDRAW_EVERY = flows.console.LINE_EVERY = 0.0
-terminal = flows.console.Terminal()
+import flows.progress
+from xcmodels.training.loop import Progress
+flows.progress.REDRAW_EVERY = flows.progress.LINE_EVERY = 0.0
+terminal = flows.progress.Terminal()
 terminal.begin("encoder round 0")
 with terminal.training("encoder round 0") as (report, stop):
     for done in range(1, 4):

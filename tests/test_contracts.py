@@ -14,7 +14,7 @@ from data_contracts.row_rules import row_results
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.suites import references, suite_for
 from data_contracts.tables import Tables
-from tests.contracts import FILES, check, good, put, statuses
+from tests.support.contracts import FILES, check, good, put, statuses
 
 
 def test_good_tables_keep_their_contract(tmp_path, capfd, caplog):

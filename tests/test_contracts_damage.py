@@ -7,7 +7,7 @@ import pytest
 from data_contracts.check import validate
 from data_contracts.errors import ContractError, UsageError
 from data_contracts.suites import outcomes, suite_for
-from tests.contracts import check, good, put, read_shard, statuses, write_shard
+from tests.support.contracts import check, good, put, read_shard, statuses, write_shard
 
 
 @pytest.mark.parametrize("damage", ["truncated", "not parquet", "empty file", "folder"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_contracts.drift import stability_index
-from tests.contracts import Rows, check, good
+from tests.support.contracts import Rows, check, good
 
 
 def frequencies(counts: list[int]) -> Rows:

@@ -7,7 +7,7 @@ import pytest
 
 from data_contracts import page
 from data_contracts.errors import ContractError
-from tests.contracts import check, good
+from tests.support.contracts import check, good
 
 HOSTILE = "<script>alert(1)</script> \u202eevil \x1b[2J {{ 7*7 }} &amp; שלום\r\nX: y"
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from xcmodels import corpus
-from xcmodels.corpus import BITS, Ragged, Texts
+from xcmodels.data import corpus
+from xcmodels.data.corpus import BITS, Ragged, Texts
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 30])

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from data_contracts.errors import UsageError
 from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
 from flows.deploy import plan
-from xcmodels.presets import PRESETS
+from xcmodels.methods.presets import PRESETS
 
 GIVEN = {"data": "/data/wordnet", "home": "/home/me/.xc"}
 TAGS = ["method:ngame", "data:wordnet", "preset:cpu"]

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from prefect.exceptions import PrefectHTTPStatusError
 
-from flows.processes import processes
-from flows.services import password
-from tasks.artifacts import Store
-from tests.planted import write_planted
-from tests.stacks import Home, answers, left_over, until, up
-from tests.whole_runs import settings
+from flows.services.catalogue import password
+from flows.services.processes import processes
+from tasks.core.store import Store
+from tests.support.planted import write_planted
+from tests.support.stacks import Home, answers, left_over, until, up
+from tests.support.whole_runs import settings
 
 QUICK = {"m1.epochs": "4", "m1.refresh_from": "2", "m1.refresh_every": "2", "m2.epochs": "2",
          "m1.least_steps": "0", "m2.least_steps": "0"}

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from tests.conftest import ROOT
-from tests.documented import commands, documents, python_of
-from tests.planted import write_planted
-from tests.toy import ends_the_same_when_stopped, precision, toy_corpus
-from xcmodels.presets import PRESETS
-from xcmodels.trial import train_all
-from xcmodels.trunks import EncoderConfig
+from tests.support.documented import commands, documents, python_of
+from tests.support.planted import write_planted
+from tests.support.toy import ends_the_same_when_stopped, precision, toy_corpus
+from xcmodels.methods.presets import PRESETS
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.training.local_run import train_all
 
 GUIDE = ROOT / "docs" / "methods.md"
 
@@ -46,19 +46,14 @@ def test_the_method_of_the_guide_works(example, tmp_path):
 
 
 def test_the_method_of_the_guide_runs(xc, tmp_path):
-    """In a copy of the packages, with what the page says is to be added to two of their files."""
+    """In a copy of the packages, with the folder that the page describes."""
     for package in ("xcmodels", "tasks", "flows", "data_contracts", "serving"):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    added = dict(re.findall(r'`"softmax": (\w+)` among `(\w+)`', GUIDE.read_text()))
-    assert added == {"Softmax": "METHODS", "SOFTMAX": "PRESETS"}
-    for folder, code, name in zip(("methods", "presets"), code_of_the_guide(), added, strict=True):
-        (tmp_path / "xcmodels" / folder / "softmax.py").write_text(code)
-        file = tmp_path / "xcmodels" / folder / "__init__.py"
-        imported = f"\nfrom xcmodels.{folder}.softmax import {name}\nfrom xcmodels"
-        text = file.read_text().replace("\nfrom xcmodels", imported, 1)
-        text, there = re.subn(rf"^({added[name]}: .*\{{)$", rf'\1\n    "softmax": {name},', text, flags=re.MULTILINE)
-        assert there == 1
-        file.write_text(text)
+    folder = tmp_path / "xcmodels" / "methods" / "softmax"
+    folder.mkdir()
+    for name, code in zip(("method", "presets"), code_of_the_guide(), strict=True):
+        (folder / f"{name}.py").write_text(code)
+    (folder / "__init__.py").touch()
     data = write_planted(tmp_path / "data", train=600, test=100, labels=40)
 
     def told(*words):
@@ -124,7 +119,7 @@ def test_the_guide_names_every_method():
 
 
 def test_the_page_on_serving_lists_what_is_measured():
-    from serving.measures import Measures
+    from serving.prometheus import Measures
 
     page = (ROOT / "docs" / "serving.md").read_text()
     told = {name for name in re.findall(rb"# HELP (xc_\w+) ", Measures(frozenset()).text(None, "", 0))}

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import app
-from tasks.artifacts import Store
-from tasks.promotion import score_of
-from tasks.register import register
-from tasks.registry import TEST
-from tasks.tracking import Tracker
-from tests import tiny
+from flows.cli.app import app
+from tasks.core.store import Store
+from tasks.registry.promotion import score_of
+from tasks.registry.register import register
+from tasks.registry.tags import TEST
+from tasks.tracking.tracker import Tracker
 from tests.conftest import ROOT
-from tests.desk import Desk
-from tests.documented import PAGES, Command, blocks, commands, differs, python_of, spans, unmarked
-from tests.planted import write_planted
-from tests.stacks import until
+from tests.support import tiny
+from tests.support.desk import Desk
+from tests.support.documented import PAGES, Command, blocks, commands, differs, python_of, spans, unmarked
+from tests.support.planted import write_planted
+from tests.support.stacks import until
 
 ORDER = ["README.md", "running.md", "labels.md", "serving.md", "operate.md", "data.md", "scaling.md", "restore.md",
          "tutorial.md"]

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from flows.doctor import packages, servers, state
-from tasks.artifacts import Store
-from tests.tiny import mlflow_server
+from flows.cli.doctor import packages, servers, state
+from tasks.core.store import Store
+from tests.support.tiny import mlflow_server
 
 
 def told(checks):

@@ -8,20 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from tests import tiny
+from tests.support import tiny
+from tests.support.toy import toy_config, word
 from tests.test_astra import TOY as ASTRA
 from tests.test_siamesexml import TOY as SIAMESEXML
 from tests.test_unidec import TOY as UNIDEC
-from tests.toy import toy_config, word
-from xcmodels import ann
-from xcmodels.combine import FusionConfig
-from xcmodels.editing import ADD, REMOVE, Edit, Labels, edit_retriever
-from xcmodels.methods.astra import Astra
-from xcmodels.methods.ngame import Ngame
-from xcmodels.methods.siamesexml import Siamesexml
-from xcmodels.methods.unidec import Unidec
-from xcmodels.retrieval import Label, Proposer, Retriever
-from xcmodels.trial import train_all
+from xcmodels.methods.astra.method import Astra
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.siamesexml.method import Siamesexml
+from xcmodels.methods.unidec.method import Unidec
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, Labels, edit_retriever
+from xcmodels.retrieval.proposers import Proposer
+from xcmodels.retrieval.retriever import Label, Retriever
+from xcmodels.training.local_run import train_all
 
 FUSION = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True)
 METHODS = {

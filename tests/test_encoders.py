@@ -8,20 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.toy import backend, toy_corpus
-from xcmodels.batching import Entries
-from xcmodels.encoders import (
-    LABEL,
-    QUERY,
-    HeadConfig,
-    Layout,
-    build_encoder,
-    encode_all,
-    load_encoder,
-    save_encoder,
-)
-from xcmodels.tokens import Tokenizer, Tokens
-from xcmodels.trunks import EncoderConfig
+from tests.support.toy import backend, toy_corpus
+from xcmodels.data.batching import Entries
+from xcmodels.data.tokens import Tokenizer, Tokens
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoders import LABEL, QUERY, HeadConfig, Layout, build_encoder, encode_all, load_encoder, save_encoder
 
 BAG = EncoderConfig(source="random", dim=12, idf_power=0.5)
 VOCABULARY = 40
@@ -334,7 +325,7 @@ def test_minilm():
         build_encoder(EncoderConfig(), np.ones(2 * made.size, np.float32), 0)
     encoder = build_encoder(EncoderConfig(), np.ones(2 * 30522, np.float32), 0).eval()
     assert encoder.trunk.dim == 384
-    from xcmodels.tokens import open_backend
+    from xcmodels.data.tokens import open_backend
 
     dog, puppy, tax = encoder(Tokenizer(open_backend("minilm"), max_title=8, max_content=8)(
         ["a dog", "a puppy", "income tax"], [""] * 3), QUERY)

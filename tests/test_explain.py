@@ -5,14 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests import tiny
-from tests.toy import explains_its_answers, toy_config, trained
-from xcmodels import explain
-from xcmodels.combine import CentroidMix, FusionConfig, InnerProduct
-from xcmodels.corpus import Ragged
-from xcmodels.explain import Explained, spread
-from xcmodels.methods.ngame import Ngame
-from xcmodels.retrieval import Label, Retriever
+from tests.support import tiny
+from tests.support.toy import explains_its_answers, toy_config, trained
+from xcmodels.data.corpus import Ragged
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.retrieval import explain
+from xcmodels.retrieval.centroid_mix import CentroidMix
+from xcmodels.retrieval.explain import Explained, spread
+from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.retriever import Label, Retriever
+from xcmodels.retrieval.scorers import InnerProduct
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from flows import export
-from flows.predict import open_retriever
-from tests import tiny
+from flows.cli import export
+from flows.cli.predict import open_retriever
+from tests.support import tiny
 
 TEXTS = ["a wolf that lives in the mountains", "", "an oak of the forest"]
 

@@ -9,14 +9,14 @@ import mlflow
 import pytest
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.fetch import fetch
-from tasks.manifest import MANIFEST
-from tasks.tracking import Tracker
-from tests import tiny
-from xcmodels.retrieval import Retriever
+from tasks.core.manifest import MANIFEST
+from tasks.registry.fetch import fetch
+from tasks.tracking.tracker import Tracker
+from tests.support import tiny
+from xcmodels.retrieval.retriever import Retriever
 
-CHANGED = ["pyfunc_model.py", "code/xcmodels/retrieval.py", "MLmodel", "requirements.txt", "python_env.yaml", MANIFEST,
-           f"artifacts/retriever/{MANIFEST}", "artifacts/retriever/fusion.npz"]
+CHANGED = ["pyfunc_model.py", "code/xcmodels/retrieval/retriever.py", "MLmodel", "requirements.txt", "python_env.yaml",
+           MANIFEST, f"artifacts/retriever/{MANIFEST}", "artifacts/retriever/fusion.npz"]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 from sklearn.ensemble import GradientBoostingRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from xcmodels.fusion import RegressionTrees, fit_trees
+from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 
 
 def data(seed, n=3000, features=3, values=40):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.gates import Score, weigh
+from tasks.evaluation.gates import Score, weigh
 
 
 def decile(recall, positives=1000, number=1):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.whole_runs import command, copied
+from tests.support.whole_runs import command, copied
 
 TOML = """
 home = "elsewhere"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xcmodels.gradients import Products, direction, dropout, weighted_sums
+from xcmodels.nn.autograd import Products, direction, dropout, weighted_sums
 
 
 @settings(max_examples=60, deadline=None)

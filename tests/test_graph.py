@@ -9,11 +9,19 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
 from data_contracts.schemas import SCHEMAS
-from tasks.graphs import WalkSettings, walk
-from tests import oracles
-from xcmodels import graph as graph_module
-from xcmodels.corpus import Ragged
-from xcmodels.graph import WalkGraph, alike, hashed_uniform, label_correlation, random_walks, shared_anchors, walk_graph
+from tasks.data.walks import WalkSettings, walk
+from tests.support import oracles
+from xcmodels.data.corpus import Ragged
+from xcmodels.mining import graph as graph_module
+from xcmodels.mining.graph import (
+    WalkGraph,
+    alike,
+    hashed_uniform,
+    label_correlation,
+    random_walks,
+    shared_anchors,
+    walk_graph,
+)
 
 
 def random_graph(seed, nodes=40, anchors=30, density=0.12, weighted=True):

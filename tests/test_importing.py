@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.sources import describe, read_table
-from tasks.sources.importing import import_file
+from tasks.data.sources import describe, read_table
+from tasks.data.sources.importing import import_file
 
 CSV = """\
 id,text,body,tags,part

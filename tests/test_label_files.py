@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.label_files import Row, read_labels
+from tasks.registry.label_files import Row, read_labels
 
 
 @pytest.mark.parametrize(("name", "text", "wanted"), [

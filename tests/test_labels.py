@@ -8,16 +8,16 @@ import sys
 import pytest
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.journal import Journal
-from tasks.label_files import Row
-from tasks.labels import edit_labels, journal_of, refresh, with_edits
-from tasks.promotion import contest, history, rollback
-from tasks.registry import DATA, EXAMPLES
-from tasks.resolve import resolve
-from tests import tiny
+from tasks.registry.journal import Journal
+from tasks.registry.label_edits import edit_labels, journal_of, refresh, with_edits
+from tasks.registry.label_files import Row
+from tasks.registry.promotion import contest, history, rollback
+from tasks.registry.resolve import resolve
+from tasks.registry.tags import DATA, EXAMPLES
 from tests.conftest import ROOT
-from xcmodels.editing import ADD, REMOVE
-from xcmodels.retrieval import Retriever
+from tests.support import tiny
+from xcmodels.retrieval.label_editing import ADD, REMOVE
+from xcmodels.retrieval.retriever import Retriever
 
 
 @pytest.fixture

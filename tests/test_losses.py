@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import oracles
-from xcmodels import losses
-from xcmodels.gradients import Products
-from xcmodels.losses import decoupled_softmax, supcon, weighted_bce
+from tests.support import oracles
+from xcmodels.nn import losses
+from xcmodels.nn.autograd import Products
+from xcmodels.nn.losses import decoupled_softmax, supcon, weighted_bce
 
 
 def triplet(scores, positives, weights, **how):

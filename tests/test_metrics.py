@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from tests import oracles
-from xcmodels.metrics import (
-    by_decile,
-    difference_errors,
-    drop_filtered,
-    evaluate,
-    judge,
-    mean_interval,
-    propensity,
-)
+from tests.support import oracles
+from xcmodels.metrics import by_decile, difference_errors, drop_filtered, evaluate, judge, mean_interval, propensity
 
 
 def pairs(rows):

@@ -5,11 +5,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.toy import toy_corpus
-from xcmodels import ann, mining
-from xcmodels.corpus import Corpus
+from tests.support.toy import toy_corpus
+from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
-from xcmodels.mining import hardness, mine
+from xcmodels.mining import negatives
+from xcmodels.mining.hardness import hardness
+from xcmodels.mining.negatives import mine
+from xcmodels.retrieval import ann
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def test_the_recall_of_an_index_is_told(corpus, vectors, monkeypatch):
     assert mine(lazily(vectors), corpus, asked, seed=0).measured == {"recall": 100}
     poor = ann.build(vectors["labels"], "hnsw", m=2, ef_construction=2, ef_search=1)
     monkeypatch.setattr(ann, "build", lambda *_: poor)
-    monkeypatch.setattr(mining, "ASKED", 10_000)    # all of them
+    monkeypatch.setattr(negatives, "ASKED", 10_000)    # all of them
     queries = vectors["queries"][corpus.training_rows()]
     exact = np.argsort(-(queries @ vectors["labels"].T), axis=1)[:, :3]
     found = poor.search(queries, 3)[1]

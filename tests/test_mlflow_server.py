@@ -4,9 +4,9 @@ import base64
 
 import pytest
 
-from serving.http import Problem
+from serving.http.guard import Problem
 from serving.mlflow_server import OwnerOnly
-from tasks.mlflow_client import password, signed_in
+from tasks.tracking.mlflow_client import password, signed_in
 
 SERVER = OwnerOnly(None, frozenset({"127.0.0.1:5000", "localhost:5000"}), "xc:secret")    # type: ignore[arg-type]
 RIGHT = "Basic " + base64.b64encode(b"xc:secret").decode()

@@ -5,10 +5,10 @@ import subprocess
 import sys
 import threading
 
-from flows import outlook
-from flows.outlook import held, memory_noted
+from flows import preview
+from flows.preview import held, memory_noted
+from tasks.core.step import slug
 from tasks.plan import job_of
-from tasks.steps import slug
 
 HOLDS = 150_000_000
 
@@ -31,7 +31,7 @@ def test_what_processes_share_and_what_is_mapped_from_files_is_not_counted(tmp_p
 
 
 def test_the_most_of_all_runs_of_a_kind_is_kept(store, monkeypatch):
-    monkeypatch.setattr(outlook, "LOOK_EVERY", 0.001)
+    monkeypatch.setattr(preview, "LOOK_EVERY", 0.001)
     for holds, most in ((300, 300), (200, 300), (400, 400)):
         values, seen = iter([100, holds, 150]), threading.Event()
 
@@ -41,7 +41,7 @@ def test_the_most_of_all_runs_of_a_kind_is_kept(store, monkeypatch):
                 seen.set()
             return value or 50
 
-        monkeypatch.setattr(outlook, "held", look)
+        monkeypatch.setattr(preview, "held", look)
         with memory_noted(store, "ngame", "cpu", "small"):
             assert seen.wait(60)
         assert store.get_ref("held", slug(job_of("small", "ngame", "cpu"))) == {"bytes": most}

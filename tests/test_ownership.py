@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import ServerError, UsageError
-from tasks.finish import Session
-from tasks.registry import DATA
+from tasks.registry.tags import DATA
 from tasks.runs import HOME, past_runs
-from tasks.tracking import Tracker
-from tests import tiny
+from tasks.session import Session
+from tasks.tracking.tracker import Tracker
+from tests.support import tiny
 
 
 @pytest.fixture
 def shared(tmp_path, monkeypatch) -> Iterator[Path]:
     """A database that stands for a server's, which takes seconds to start; trackers reach it as they reach a server."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tasks.tracking.probe", lambda address: None)
+    monkeypatch.setattr("tasks.tracking.tracker.probe", lambda address: None)
     database = tiny.fresh_store(tmp_path / "server").home / "mlflow.db"
     with tiny.global_uri(f"sqlite:///{database}"):
         yield database

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import cli as commands
+from flows.cli import app as commands
 from flows.deploy import FILE
 from tests.conftest import ROOT
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import ProjectError, ServerError
-from tasks.artifacts import Store
-from tasks.cluster import Workers
+from tasks.core.dask_workers import Workers
+from tasks.core.step import run
+from tasks.core.store import Store
 from tasks.plan import pipeline
-from tasks.steps import run
 from tests.conftest import ROOT
-from tests.planted import QUICK, words, write_planted
-from xcmodels.corpus import Corpus, Texts
+from tests.support.planted import QUICK, words, write_planted
+from xcmodels.data.corpus import Corpus, Texts
 
 
 def prepare(data: Path, home: Path, workers: Workers, **settings: str) -> tuple[Corpus, dict[str, str]]:
@@ -42,7 +42,7 @@ def workers():
 def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
     corpus, _ = prepare(planted, tmp_path / "home", workers)
     assert (corpus.n_queries, corpus.n_labels, len(corpus.sides["test"])) == (1200, 80, 300)
-    from tasks.sources import describe, read_table
+    from tasks.data.sources import describe, read_table
 
     pairs = [(row["query"], row["label"]) for part in read_table(describe(planted), "positives.train")
              for row in part.to_pylist()]

@@ -2,9 +2,10 @@
 
 import pytest
 
-from xcmodels.methods import METHODS
-from xcmodels.methods.ngame import Ngame
-from xcmodels.presets import PRESETS, explained, flat, nearest, resolve
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.presets import PRESETS, flat, nearest, resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.methods.settings_help import explained
 
 
 def test_overrides_take_the_type_of_their_setting():
@@ -55,8 +56,8 @@ def test_a_misspelt_key_gives_the_nearest(key, meant):
 def test_what_is_near_nothing_gets_every_group_and_a_method_without_a_preset_a_remedy(monkeypatch):
     with pytest.raises(ValueError, match="no setting 'zzz'; known: prepare, m1, m2, encoder, fusion, index, seed; see"):
         resolve("ngame", "cpu", {"zzz": "1"})
-    monkeypatch.delitem(PRESETS, "renee")
-    with pytest.raises(ValueError, match="method 'renee' has no preset; add one to PRESETS in xcmodels"):
+    monkeypatch.setitem(PRESETS, "renee", {})
+    with pytest.raises(ValueError, match=r"method 'renee' has no preset; add one in its folder's presets\.py"):
         resolve("renee", "cpu", {})
 
 
@@ -136,7 +137,7 @@ def test_presets_name_a_known_method_and_say_what_they_are_for():
     for method, named in PRESETS.items():
         assert {"cpu", "cpu-learned"} <= set(named)
         assert all(len(each.about) > 20 for each in named.values())
-        assert all(METHODS[method](resolve(method, name, {}).method).rounds() for name in named)
+        assert all(METHODS[method].make(resolve(method, name, {}).method).rounds() for name in named)
 
 
 @pytest.mark.parametrize("method", sorted(PRESETS))

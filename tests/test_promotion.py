@@ -6,11 +6,11 @@ import sqlite3
 import pytest
 
 from data_contracts.errors import GateRefused, UsageError
-from tasks.gates import Comparison, Incomparable, Score
-from tasks.promotion import contest, history, listing, promote, rollback
-from tasks.registry import champion_of
-from tasks.resolve import resolve
-from tests import tiny
+from tasks.evaluation.gates import Comparison, Incomparable, Score
+from tasks.registry.promotion import contest, history, listing, promote, rollback
+from tasks.registry.resolve import resolve
+from tasks.registry.tags import champion_of
+from tests.support import tiny
 
 
 @pytest.fixture

@@ -7,24 +7,24 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_config
 from tests.test_unidec import RELATIVES
 from tests.test_unidec import TOY as JOINT
-from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_config
-from xcmodels import seeds
-from xcmodels.bandit import FLOOR, SIGMA, Bandit
+from xcmodels.data import seeds
 from xcmodels.method import Mined
-from xcmodels.methods import METHODS
-from xcmodels.methods.ramen import GraphConfig, RamenConfig
-from xcmodels.presets import PRESETS, flat, resolve
-from xcmodels.retrieval import Retriever
-from xcmodels.trial import embed, train_all
+from xcmodels.methods.presets import PRESETS, flat, resolve
+from xcmodels.methods.ramen.bandit import FLOOR, SIGMA, Bandit
+from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
+from xcmodels.methods.registry import METHODS
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.local_run import embed, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 BASES = {"ramen": toy_config(), "ramen-ance": replace(JOINT, **RELATIVES["ance"]), "ramen-unidec": JOINT}
 
 
 def made(name, **graph):
-    return METHODS[name](RamenConfig(BASES[name], GraphConfig(**graph)))
+    return METHODS[name].make(RamenConfig(BASES[name], GraphConfig(**graph)))
 
 
 @pytest.fixture(scope="module", params=BASES)
@@ -41,7 +41,7 @@ def test_learns_the_planted_labels(corpus, tmp_path, name, graph):
 
 
 def test_without_a_side_it_is_its_base(corpus, tmp_path):
-    alone = train_all(corpus, METHODS["ance"](BASES["ramen-ance"]), tmp_path / "base")
+    alone = train_all(corpus, METHODS["ance"].make(BASES["ramen-ance"]), tmp_path / "base")
     none = train_all(corpus, made("ramen-ance", sides="none"), tmp_path / "none")
     for one, other in zip(alone.outs.values(), none.outs.values(), strict=True):
         mine, wanted = (load_file(folder / "model.safetensors") for folder in (other, one))
@@ -208,7 +208,7 @@ def test_settings_that_cannot_be_meant(changed, said):
 @pytest.mark.parametrize("name", BASES)
 def test_presets_name_the_bases_settings(name):
     for preset in PRESETS[name]:
-        assert METHODS[name](resolve(name, preset, {"seed": "3"}).method).base.seed == 3
+        assert METHODS[name].make(resolve(name, preset, {"seed": "3"}).method).base.seed == 3
     with pytest.raises(ValueError, match=r"base\.seed must be 0, got 3"):
         resolve(name, "cpu", {"base.seed": "3"})
     assert flat(resolve("ramen", "cpu", {"graph.sides": "labels", "base.m1.epochs": "2"}))["base.m1.epochs"] == 2

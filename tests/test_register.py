@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 
 from data_contracts.errors import DamagedArtifact, ServerError, UsageError
-from tasks.artifacts import Artifact
-from tasks.gates import Score
-from tasks.model_card import model_card
-from tasks.promotion import Decision
-from tasks.register import Registered, register
-from tasks.registry import registered_digests
-from tasks.resolve import resolve
-from tasks.tracking import Tracker
-from tests import tiny
-from xcmodels.retrieval import Retriever
+from tasks.core.store import Artifact
+from tasks.evaluation.gates import Score
+from tasks.registry.model_card import model_card
+from tasks.registry.promotion import Decision
+from tasks.registry.register import Registered, register
+from tasks.registry.resolve import resolve
+from tasks.registry.tags import registered_digests
+from tasks.tracking.tracker import Tracker
+from tests.support import tiny
+from xcmodels.retrieval.retriever import Retriever
 
 
 @pytest.fixture
@@ -94,7 +94,8 @@ def test_the_retriever_is_linked_rather_than_copied(world):
     assert copy.samefile(original)
 
 
-@pytest.mark.parametrize("step", ["tasks.logged_model._link", "tasks.promotion._judged", "tasks.promotion.move"])
+@pytest.mark.parametrize("step", [f"tasks.registry.{name}" for name in (
+    "logged_model._link", "promotion._judged", "promotion.move")])
 def test_a_registration_that_was_cut_off_is_completed(world, monkeypatch, step):
     def fail(*_, **__):
         raise OSError("killed")

@@ -16,18 +16,18 @@ from prefect.states import Scheduled
 
 from data_contracts.errors import DamagedArtifact, ServerError
 from flows.deploy import follow_home
-from tasks import relocation
-from tasks.artifacts import Artifact, Store
 from tasks.collection import collect
-from tasks.identity import FILE, earlier_places, identity
-from tasks.label_files import Row
-from tasks.labels import edit_labels, refresh
-from tasks.relocation import relocate
-from tasks.resolve import resolve
-from tasks.tracking import Tracker
-from tests import tiny
-from xcmodels.editing import ADD
-from xcmodels.retrieval import Retriever
+from tasks.core.store import Artifact, Store
+from tasks.registry.label_edits import edit_labels, refresh
+from tasks.registry.label_files import Row
+from tasks.registry.resolve import resolve
+from tasks.tracking import relocation
+from tasks.tracking.identity import FILE, earlier_places, identity
+from tasks.tracking.relocation import relocate
+from tasks.tracking.tracker import Tracker
+from tests.support import tiny
+from xcmodels.retrieval.label_editing import ADD
+from xcmodels.retrieval.retriever import Retriever
 
 
 @pytest.fixture

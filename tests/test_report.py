@@ -15,12 +15,12 @@ import matplotlib
 import numpy as np
 import pytest
 
-from tasks import report, report_charts
-from tasks.gates import Score, weigh
-from tasks.report import Report, ReportFacts, intervals, verdict
-from tasks.report_text import clean
+from tasks.core.wording import clean
+from tasks.evaluation import report, report_charts
+from tasks.evaluation.gates import Score, weigh
+from tasks.evaluation.report import Report, ReportFacts, intervals, verdict
 from xcmodels import metrics
-from xcmodels.corpus import Corpus, Ragged, Texts
+from xcmodels.data.corpus import Corpus, Ragged, Texts
 
 HOSTILE = '<script>alert("x")</script><img src=http://evil.test/x onerror=alert(1)>\x1b[31m\u202eabc\x00'
 VOID = {"meta", "img", "br", "link"}
@@ -48,7 +48,7 @@ def write_corpus(folder, truth, texts, labels, *, train=None, contents=None):
 
 
 def write_evaluation(folder, corpus, ids, scores):
-    """Write what `tasks.evaluate` writes."""
+    """Write what `tasks.evaluation.evaluate` writes."""
     folder.mkdir(exist_ok=True)
     truth, filters = ((of["test"].offsets, of["test"].values) for of in (corpus.positives, corpus.filters))
     frequencies = corpus.frequencies()
@@ -365,7 +365,7 @@ def test_same_inputs_same_bytes(toy, page, tmp_path):
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.fonttype": "path"}):
         assert Report(*toy, facts()).page() == page, "the user's own matplotlib settings do not show"
     (tmp_path / "facts").write_bytes(pickle.dumps((toy[0].folder, toy[1], facts())))
-    code = ("import pickle, sys; from tasks import report; from xcmodels.corpus import Corpus;"
+    code = ("import pickle, sys; from tasks import report; from xcmodels.data.corpus import Corpus;"
             "folder, evaluation, facts = pickle.load(open(sys.argv[1], 'rb'));"
             "sys.stdout.buffer.write(report.Report(Corpus(folder), evaluation, facts).page().encode())")
     elsewhere = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo"}

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.toy import toy_config, trained
-from xcmodels import ann
-from xcmodels.combine import FusionConfig, fit_fusion
-from xcmodels.corpus import Corpus, Texts
-from xcmodels.fusion import fit_trees
-from xcmodels.methods.ngame import Ngame
-from xcmodels.retrieval import FORMAT, Label, Proposer, Retriever, candidates
-from xcmodels.words import CorpusWords
+from tests.support.toy import toy_config, trained
+from xcmodels.data.corpus import Corpus, Texts
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.boosted_trees import fit_trees
+from xcmodels.retrieval.fusion import fit_fusion
+from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.lexical import CorpusWords
+from xcmodels.retrieval.proposers import Proposer, candidates
+from xcmodels.retrieval.retriever import FORMAT, Label, Retriever
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +277,7 @@ def test_equal_scores_come_by_label_and_padding_last(retriever):
     scores = fusion(np.ones((1, 32), np.float32), ids)
     assert np.isneginf(scores[ids < 0]).all()
     assert len(np.unique(scores[ids >= 0])) == 1
-    from xcmodels.retrieval import best_of
+    from xcmodels.retrieval.proposers import best_of
 
     assert best_of(ids, scores, 4)[0].tolist() == [[1, 3, 5, 7]]
 

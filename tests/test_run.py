@@ -7,17 +7,17 @@ import shutil
 
 import pytest
 
-from tasks.artifacts import Store, digest_of
-from tasks.gates import Score
-from tasks.manifest import MANIFEST
-from tasks.promotion import contest
-from tasks.register import register
-from tasks.resolve import resolve
-from tasks.tracking import Tracker
-from tests import tiny
-from tests.planted import QUICK, words
-from tests.whole_runs import command, copied, objects, settings
-from xcmodels import presets
+from tasks.core.manifest import MANIFEST
+from tasks.core.store import Store, digest_of
+from tasks.evaluation.gates import Score
+from tasks.registry.promotion import contest
+from tasks.registry.register import register
+from tasks.registry.resolve import resolve
+from tasks.tracking.tracker import Tracker
+from tests.support import tiny
+from tests.support.planted import QUICK, words
+from tests.support.whole_runs import command, copied, objects, settings
+from xcmodels.methods import presets
 
 
 def test_learns_the_planted_labels(whole):
@@ -146,7 +146,7 @@ def test_predict_answers_each_line_in_order(whole, xc, planted, tmp_path):
 
 
 def test_the_three_lines_of_python(whole, planted):
-    from tasks.load import load
+    from tasks.registry.load import load
 
     retriever = load("models:/planted@champion", home=whole[0])
     answers = retriever.predict([" ".join(words(7)), " ".join(words(42))], k=5)

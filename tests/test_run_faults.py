@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifacts import Store
+from tasks.core.store import Store
 from tests.conftest import ROOT
-from tests.served import Running, World, ready
-from tests.whole_runs import command, objects
+from tests.support.served import Running, World, ready
+from tests.support.whole_runs import command, objects
 
 SHIFT = r"""
 #define _GNU_SOURCE

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tasks.artifacts import Store
+from tasks.core.store import Store
 from tests.conftest import ROOT
-from tests.whole_runs import command, objects, settings
+from tests.support.whole_runs import command, objects, settings
 
 
 def kill_when(planted: Path, home: Path, ready, number: int, **more: str) -> int:

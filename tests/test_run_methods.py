@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.planted import QUICK_JOINT, words
+from tests.support.planted import QUICK_JOINT, words
 
 # Each with its settings and what it says of what it mined; the other settings of their parts have tests of their own.
 ASTRA = {key: value for key, value in QUICK_JOINT.items() if key != "negatives"} | {

@@ -6,12 +6,12 @@ import time
 import pytest
 
 from data_contracts.errors import Stopped
-from tasks.artifacts import Store
-from tasks.cluster import Workers
+from tasks.core.dask_workers import Workers
+from tasks.core.step import Job, Step
+from tasks.core.store import Store
 from tasks.plan import pipeline
-from tasks.steps import Job, Step
+from tests.support.whole_runs import objects
 from tests.test_run_methods import ASTRA
-from tests.whole_runs import objects
 
 
 def latest(name: str):
@@ -77,7 +77,7 @@ def stop(job: Job) -> None:
 
 def run_steps(home, planted, refresh, round_=train):
     """Run a round beside a refresh, then one that needs both; return the runner and whether the round had ended."""
-    code = ("tasks.steps",)
+    code = ("tasks.core.step",)
     steps = [Step("start", "model", train, code),
              Step("round", "model", round_, code, {"round": 1}, {"start": "start"}),
              Step("mine", "mined", refresh, code, {}, {"start": "start"}, beside=True),
@@ -85,7 +85,7 @@ def run_steps(home, planted, refresh, round_=train):
     store = Store(home)
     from prefect import flow
 
-    from flows.console import Terminal
+    from flows.progress import Terminal
     from flows.run import Runner
 
     @flow(name="steps")

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
-from tests.stacks import until
+from tests.support.stacks import until
 from tests.test_run_methods import ASTRA
 
 
@@ -43,7 +43,7 @@ def test_two_processes_train_the_model_of_one(planted, xc, tmp_path, monkeypatch
 def of_home(home: Path) -> list[psutil.Process]:
     """Return the processes that train for a home."""
     return [each for each in psutil.process_iter(["cmdline"])
-            if "tasks.part" in (line := " ".join(each.info["cmdline"] or [])) and str(home) in line]
+            if "tasks.training.worker" in (line := " ".join(each.info["cmdline"] or [])) and str(home) in line]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests import tiny
 from tests.conftest import ROOT, running_prefect
-from tests.whole_runs import command, objects
+from tests.support import tiny
+from tests.support.whole_runs import command, objects
 
 KILLS, SEED = int(os.environ.get("XC_KILLS", "2")), int(os.environ.get("XC_KILLS_SEED", "0"))
 VICTIMS = ("flow", "worker", "mlflow", "prefect")

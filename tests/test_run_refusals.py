@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from data_contracts.errors import ProjectError
-from flows.environment import full_disk_explained
+from flows.services.environment import full_disk_explained
 from tests.conftest import ROOT
-from tests.whole_runs import objects, settings
+from tests.support.whole_runs import objects, settings
 
 
 def break_rows(planted: Path, data: Path, change: Callable[[list[dict]], None]) -> None:

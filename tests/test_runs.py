@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.given import GIVEN
-from tasks.artifacts import Store
+from flows.cli.config_file import GIVEN
+from tasks.core.store import Store
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, holder, past_runs, process_name
-from tasks.tracking import Entry, Tracker
-from tests import tiny
+from tasks.tracking.tracker import Entry, Tracker
+from tests.support import tiny
 
 STEPS = ("encoder round 0", "mine encoder round 1", "encoder round 1")
 
@@ -71,7 +71,7 @@ def test_the_run_of_now_is_the_one_whose_process_holds_the_home(home, cli):
     assert {key: each.state for key, each in told(home).items()} == {"now": "interrupted", "dead": "interrupted"}
     with Store(home).run_lock():
         assert holder(home) == os.getpid()
-        code = "import sys; from flows.cli import main; main(sys.argv[1:])"
+        code = "import sys; from flows.cli.app import main; main(sys.argv[1:])"
         done = subprocess.run([sys.executable, "-c", code, "runs", "--json", "--home", str(home)], capture_output=True,
                               text=True, timeout=120)
         rows = json.loads(done.stdout)
@@ -117,7 +117,7 @@ def test_runs_of_other_homes_on_a_server_are_left_out(home, tmp_path):
 
 
 def test_a_command_has_what_was_not_typed(cli, planted, monkeypatch, tmp_path):
-    from flows.commands.jobs import _command
+    from flows.cli.commands.jobs import _command
 
     (tmp_path / "xc.toml").write_text('preset = "cpu-learned"\n[set]\nm1.epochs = 4\n')
     monkeypatch.setenv("XC_MLFLOW", "http://me:secret@there:5000")

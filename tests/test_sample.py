@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.toy import toy_config, toy_corpus
-from xcmodels.corpus import Corpus, Ragged, Texts
-from xcmodels.methods.ngame import Ngame
-from xcmodels.retrieval import Retriever
-from xcmodels.sample import sample
-from xcmodels.trial import train_all
+from tests.support.toy import toy_config, toy_corpus
+from xcmodels.data.corpus import Corpus, Ragged, Texts
+from xcmodels.data.subsample import sample
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.local_run import train_all
 
 
 @pytest.fixture(scope="module")

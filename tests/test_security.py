@@ -21,12 +21,12 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from flows import cli
+from flows.cli import app
 from tests.conftest import ROOT
-from tests.served import World
-from tests.tiny import tiny_retriever
+from tests.support.served import World
+from tests.support.tiny import tiny_retriever
 from tools.sbom import bill, pinned
-from xcmodels.retrieval import Retriever
+from xcmodels.retrieval.retriever import Retriever
 
 PACKAGES = ("data_contracts", "flows", "serving", "tasks", "xcmodels")
 FORBIDDEN = frozenset({"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"})
@@ -164,7 +164,7 @@ def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
                   ("labels", "list", "--json"), ("predict", HOSTILE, "--k", "50", "--format", "csv"),
                   ("predict", "x", "--model", HOSTILE), ("labels", "remove", f"{tmp_path}/{HOSTILE}")):
         try:
-            cli.main([*words, *home])
+            app.main([*words, *home])
             code = 0
         except SystemExit as ended:
             code = ended.code
@@ -183,7 +183,7 @@ def test_tokens_are_compared_in_constant_time():
              and any("token" in ast.unparse(side) and not isinstance(side, ast.Call | ast.Constant)
                      for side in (node.left, *node.comparators))]
     assert found == []
-    assert "hmac.compare_digest" in (ROOT / "serving" / "http.py").read_text()
+    assert "hmac.compare_digest" in (ROOT / "serving" / "http" / "guard.py").read_text()
 
 
 LIMITED = """
@@ -192,8 +192,8 @@ from pathlib import Path
 limit = 3 << 30
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 from data_contracts.errors import ProjectError
-from tasks.sources.importing import import_file
-from tasks.sources.sparse import _load_matrix
+from tasks.data.sources.importing import import_file
+from tasks.data.sources.sparse import _load_matrix
 for name in sys.argv[1:]:
     path = Path(name)
     try:

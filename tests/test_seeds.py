@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import torch
 
-from xcmodels import seeds
+from xcmodels.data import seeds
 
 
 def test_a_draw_does_not_depend_on_the_draws_before_it():
@@ -37,7 +37,7 @@ def test_torch_is_seeded_for_the_purpose():
 
 def test_keys_are_the_same_in_every_process():
     """Python's own hash of a string is not."""
-    code = "from xcmodels.seeds import key_of; print(key_of(5, 'order', 2))"
+    code = "from xcmodels.data.seeds import key_of; print(key_of(5, 'order', 2))"
     out = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                           env={"PYTHONHASHSEED": salt, "OMP_NUM_THREADS": "1"}).stdout for salt in ("1", "2")}
     assert out == {f"{seeds.key_of(5, 'order', 2)}\n"}

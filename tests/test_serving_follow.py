@@ -7,9 +7,9 @@ import psutil
 import pytest
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from serving.follow import Follower, Registry
-from tasks.tracking import Tracker
-from tests.served import DIGEST, World, running, within
+from serving.model_watcher import Follower, Registry
+from tasks.tracking.tracker import Tracker
+from tests.support.served import DIGEST, World, running, within
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.http import BODY, DEPTH
+from serving.http.guard import BODY, DEPTH
 from serving.schemas import TEXT
-from tasks.fetch import fetch
-from tests import tiny
-from tests.served import Reply, World, problem, running
+from tasks.registry.fetch import fetch
+from tests.support import tiny
+from tests.support.served import Reply, World, problem, running
 
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
 

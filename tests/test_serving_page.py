@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from serving.app import policy
-from tests.browser import CHROMIUM, browser
 from tests.conftest import ROOT
-from tests.served import TEXTS, World, running
-from tests.tiny import LABELS
+from tests.support.browser import CHROMIUM, browser
+from tests.support.served import TEXTS, World, running
+from tests.support.tiny import LABELS
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 HOSTILE = ["<script>document.title = 'owned'</script>", "<img src=x onerror=\"document.title='owned'\">",

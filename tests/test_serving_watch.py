@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import DamagedArtifact
-from serving import follow
-from serving.follow import Follower, Registry
-from serving.http import Problem
-from serving.measures import Measures
+from serving import model_watcher
+from serving.answers import Question, Service, answer
+from serving.file_watcher import Watch
+from serving.http.guard import Problem
+from serving.model_watcher import Follower, Registry
+from serving.prometheus import Measures
 from serving.schemas import Asked
-from serving.service import Question, Service, answer
-from serving.watch import Watch
-from tasks.tracking import Tracker
-from tests.served import World, problem, running, within
+from tasks.tracking.tracker import Tracker
+from tests.support.served import World, problem, running, within
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_version_whose_files_change_is_refused_until_they_are_right_again(worl
 
 
 def test_another_copy_takes_over_from_a_damaged_one(world, follower, monkeypatch):
-    monkeypatch.setattr(follow, "AGAIN", 0.0)
+    monkeypatch.setattr(model_watcher, "AGAIN", 0.0)
     path, first, before = vectors(world), ask(follower), follower.current
     shutil.copy(path, world.home / "right")
     poison(path)

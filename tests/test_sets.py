@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from xcmodels.sets import among, counted, distinct, located
+from xcmodels.data.sorted_ids import among, counted, distinct, located
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])

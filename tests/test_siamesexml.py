@@ -11,20 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from tests.support.toy import ends_the_same_when_stopped, explains_its_answers, precision
 from tests.test_losses import case
-from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision
-from xcmodels import seeds
-from xcmodels.batching import sample_pair
-from xcmodels.centroids import label_centroids, queries_of
-from xcmodels.corpus import Ragged
-from xcmodels.encoders import LABEL, QUERY, encode_all
-from xcmodels.losses import bounded_nll
+from xcmodels.data import seeds
+from xcmodels.data.batching import sample_pair
+from xcmodels.data.centroids import label_centroids, queries_of
+from xcmodels.data.corpus import Ragged
 from xcmodels.method import Mined
-from xcmodels.methods.siamesexml import EXTREME, INTERMEDIATE, SIAMESE, LikelihoodConfig, Siamesexml, SiamesexmlConfig
-from xcmodels.presets import PRESETS, resolve
-from xcmodels.retrieval import Retriever
-from xcmodels.trial import embed, train_all
-from xcmodels.trunks import EncoderConfig
+from xcmodels.methods.presets import PRESETS, resolve
+from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
+from xcmodels.methods.siamesexml.method import EXTREME, INTERMEDIATE, SIAMESE, Siamesexml
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.nn.losses import bounded_nll
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.local_run import embed, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOY = SiamesexmlConfig(

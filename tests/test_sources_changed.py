@@ -9,15 +9,15 @@ import pytest
 from scipy import sparse
 
 from data_contracts.errors import ContractError, ProjectError
-from tasks import prepare
-from tasks.artifacts import Store
-from tasks.cluster import Workers
-from tasks.files import file_digest
+from tasks.core.dask_workers import Workers
+from tasks.core.files import file_digest
+from tasks.core.step import Job, run, unwatched
+from tasks.core.store import Store
+from tasks.data import prepare
+from tasks.data.sources import RawDataSet, describe, groups, hashed, read_table, read_tables, splits
 from tasks.plan import pipeline
-from tasks.sources import RawDataSet, describe, groups, hashed, read_table, read_tables, splits
-from tasks.steps import Job, run, unwatched
-from tests.planted import QUICK, write_planted
-from tests.raw_folders import LABELS, TRAIN, add_anchors, rows, write_json
+from tests.support.planted import QUICK, write_planted
+from tests.support.raw_folders import LABELS, TRAIN, add_anchors, rows, write_json
 
 
 def other_bytes(path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from tests.raw_folders import add_anchors, fails
+from tests.support.raw_folders import add_anchors, fails
 
 
 @pytest.mark.parametrize(("text", "message"), [

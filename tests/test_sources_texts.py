@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.sources import describe
-from tests.raw_folders import LABELS, TEST, TRAIN, fails, rows, write_json
+from tasks.data.sources import describe
+from tests.support.raw_folders import LABELS, TEST, TRAIN, fails, rows, write_json
 
 
 def test_latin1_lines_are_read_and_counted(xc_sparse: Path, caplog: pytest.LogCaptureFixture):
@@ -33,7 +33,7 @@ def test_the_code_page_of_windows_is_told_from_latin1(xc_sparse: Path, caplog: p
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
 def test_utf16_is_read_and_its_lines_are_counted(xc_json: Path, encoding: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tasks.sources.decoding._BLOCK", 8)    # characters cut in two
+    monkeypatch.setattr("tasks.data.sources.decoding._BLOCK", 8)    # characters cut in two
     text = "\ufeff" * (encoding != "utf-16") + '{"uid": "x", "title": "Zürich ਊ 🦊", "content": ""}\r\n' * 3
     (xc_json / "lbl.json.gz").write_bytes(gzip.compress(text.encode(encoding)))
     assert [row[2] for row in rows(describe(xc_json), "labels")] == ["Zürich ਊ 🦊"] * 3

@@ -15,10 +15,10 @@ import pytest
 from prefect.client.schemas.actions import WorkPoolCreate
 
 from flows.deploy import WATCH
-from flows.services import password
-from tasks import mlflow_client
-from tasks.artifacts import Store
-from tests.stacks import Home, left_over, up
+from flows.services.catalogue import password
+from tasks.core.store import Store
+from tasks.tracking import mlflow_client
+from tests.support.stacks import Home, left_over, up
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks import train
-from tasks.artifacts import Store
-from tasks.cluster import Workers
-from tasks.code import code_digests, modules
-from tasks.recipe import Recipe
-from tasks.steps import Job, Step, forecast, made_again, plain, run, slug
+from tasks.core.code_digest import code_digests, modules
+from tasks.core.dask_workers import Workers
+from tasks.core.step import Job, Step, forecast, made_again, plain, run, slug
+from tasks.core.store import Store
+from tasks.training import rounds
+from tasks.training.recipe import Recipe
 
 
 def counting(calls: list[str]):
@@ -23,8 +23,8 @@ def counting(calls: list[str]):
 
 def chain(calls: list[str], **settings) -> list[Step]:
     action = counting(calls)
-    return [Step("first", "kind", action, ("tasks.steps",), settings),
-            Step("second", "kind", action, ("tasks.steps",), {}, {"before": "first"})]
+    return [Step("first", "kind", action, ("tasks.core.step",), settings),
+            Step("second", "kind", action, ("tasks.core.step",), {}, {"before": "first"})]
 
 
 def run_all(steps: list[Step], store: Store):
@@ -98,7 +98,7 @@ def test_a_failed_step_publishes_nothing(tmp_path):
         (job.out / "half").write_text("x")
         raise RuntimeError("no")
 
-    step = Step("failing", "kind", fail, ("tasks.steps",))
+    step = Step("failing", "kind", fail, ("tasks.core.step",))
     with pytest.raises(RuntimeError):
         run(step, {}, store, Workers())
     assert not list((tmp_path / "objects").iterdir()) and not list((tmp_path / "tmp").iterdir())
@@ -106,18 +106,19 @@ def test_a_failed_step_publishes_nothing(tmp_path):
 
 
 def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch):
-    step = train.steps(Recipe("ngame", "cpu", {}))[0]
-    assert {"xcmodels.losses", "xcmodels.methods.ngame", "tasks.refresh"} <= step.about()["code"].keys()
-    assert "tasks.artifacts" not in modules("tasks.train"), "how a step is run is not what it makes"
+    step = rounds.steps(Recipe("ngame", "cpu", {}))[0]
+    wanted = {"xcmodels.nn.losses", "xcmodels.methods.ngame.method", "tasks.training.mining"}
+    assert wanted <= step.about()["code"].keys()
+    assert "tasks.core.store" not in modules("tasks.training.rounds"), "how a step is run is not what it makes"
     package = tmp_path / "xcmodels"
     package.mkdir()
     source = package / "probe.py"
 
     def digest(text: str) -> dict[str, str]:
-        from tasks import code
+        from tasks.core import code_digest
 
         source.write_text(text)
-        for cached in (code.modules, code.code_digests, code._digest):
+        for cached in (code_digest.modules, code_digest.code_digests, code_digest._digest):
             cached.cache_clear()
         return code_digests("xcmodels.probe")
 

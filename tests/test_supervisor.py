@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from data_contracts.errors import ServerError
-from flows import processes, stack
-from flows.processes import ENDED, SILENT, STOPPED, Service, free_port
-from flows.services import supervisor_service
-from flows.stack import Stack
-from flows.supervisor import Supervisor
-from tasks.artifacts import Store
-from tests.faults import child, ended
-from tests.stacks import left_over, until
+from flows.services import processes, stack
+from flows.services.catalogue import supervisor_service
+from flows.services.processes import ENDED, SILENT, STOPPED, Service, free_port
+from flows.services.stack import Stack
+from flows.services.supervisor import Supervisor
+from tasks.core.store import Store
+from tests.support.faults import child, ended
+from tests.support.stacks import left_over, until
 
 # Its worker answers, and outlives it.
 PROGRAM = """

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from xcmodels.tables import RowAdam, RowSGD, RowTable
+from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
 
 N, D = 40, 6
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.label_files import ADD
-from tasks.sources.tabular import Layout, read_rows
-from xcmodels.text import clean
+from tasks.data.sources.tabular import Layout, read_rows
+from tasks.registry.label_files import ADD
+from xcmodels.data.text import clean
 
 LAYOUT = Layout({"uid": ("uid",), "text": ("text", "title")}, required=("uid", "text"))
 ROWS = [("x:1", "Käse, würzig"), ("x;2", 'ein "Wolf"')]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xcmodels.text import SHOWN, clean, shown
+from xcmodels.data.text import SHOWN, clean, shown
 
 
 @given(st.text(st.characters(), max_size=40) | st.text("a \t\n\x85\u00a0e\u0301\u0338\ud800\udc00\u2126\uac00\u11a8"))

@@ -14,14 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests import test_astra, test_siamesexml, test_unidec, toy
+from tests import test_astra, test_siamesexml, test_unidec
 from tests.conftest import ROOT
-from xcmodels.methods.astra import Astra
-from xcmodels.methods.ngame import Ngame
-from xcmodels.methods.siamesexml import Siamesexml
-from xcmodels.methods.unidec import Unidec
-from xcmodels.trial import Trial, train_all
-from xcmodels.trunks import EncoderConfig
+from tests.support import toy
+from xcmodels.methods.astra.method import Astra
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.siamesexml.method import Siamesexml
+from xcmodels.methods.unidec.method import Unidec
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.training.local_run import Trial, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 METHODS = {"astra": lambda: Astra(test_astra.TOY), "unidec": lambda: Unidec(test_unidec.TOY),
@@ -118,7 +119,7 @@ def test_other_processes_go_on_from_a_step_checkpoint(trials, tmp_path, before, 
 
 
 def test_a_draw_is_the_same_by_shares():
-    from xcmodels.tables import drawn
+    from xcmodels.nn.row_table import drawn
 
     torch.manual_seed(3)
     whole = drawn(150_000, 3, slice(0, 150_000))

@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from tests.toy import backend
-from xcmodels import tokens as module
-from xcmodels.tokens import Tokenizer, Tokens, join, learn_backend, minilm_folder, open_backend
+from tests.support.toy import backend
+from xcmodels.data import tokens as module
+from xcmodels.data.tokens import Tokenizer, Tokens, join, learn_backend, minilm_folder, open_backend
 
 TEXTS = ["l0w0 l0w1 l0w2 l0w3", "", "l1w0", "L2W4 unheardof"]
 CONTENTS = ["filler0", "filler1 filler2 filler3 filler4", "", "l1w1"]
@@ -115,7 +115,7 @@ def test_a_book_is_cut_before_it_is_tokenised(tokenizer):
 
 LEARN = """
 import sys
-from xcmodels.tokens import learn_backend
+from xcmodels.data.tokens import learn_backend
 texts = [" ".join(f"{a}{b}ing-{c}" for a in ("wal", "tal", "ü", "jum")) for b in ("k", "p", "sch") for c in range(40)]
 sys.stdout.buffer.write(learn_backend(texts, 300).to_str().encode())
 """

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
-from tasks import mlflow_client, mlflow_run, tracking
-from tasks.tracking import Entry, Tracker
-from tests import tiny
+from tasks.tracking import mlflow_client, mlflow_run
+from tasks.tracking.tracker import Entry, Tracker
+from tests.support import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 ABOUT: dict[str, Any] = {
@@ -225,7 +225,7 @@ def test_what_waited_is_sent_once(home, monkeypatch, caplog):
         raise away
 
     monkeypatch.setattr(Tracker, "_connected", down)
-    monkeypatch.setattr(tracking, "RETRY_SECONDS", 0)
+    monkeypatch.setattr("tasks.tracking.tracker.RETRY_SECONDS", 0)
     assert tracker.start("k1", **ABOUT) is None
     tracker.sync(ENTRIES[:2])
     tracker.sync(ENTRIES)
@@ -325,7 +325,7 @@ def test_what_cannot_be_an_address_is_refused(tmp_path, home, uri):
 def test_a_real_server_that_stops_for_a_while(tmp_path, monkeypatch):
     with tiny.mlflow_server(tmp_path / "server") as (uri, server):
         tracker = Tracker(tmp_path / "home", uri)
-        monkeypatch.setattr(tracking, "RETRY_SECONDS", 0)
+        monkeypatch.setattr("tasks.tracking.tracker.RETRY_SECONDS", 0)
         assert tracker.start("k1", **ABOUT)
         os.killpg(server.pid, signal.SIGSTOP)
         tracker.sync(ENTRIES)

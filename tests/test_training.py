@@ -17,16 +17,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from tests.toy import toy_config, toy_corpus, trained
-from xcmodels.checkpoint import Optimisers
-from xcmodels.corpus import Texts
-from xcmodels.encoders import LABEL, QUERY, encode_all
+from tests.support.toy import toy_config, toy_corpus, trained
+from xcmodels.data.corpus import Texts
 from xcmodels.method import Mined
-from xcmodels.methods.ngame import ENCODER, Ngame
-from xcmodels.retrieval import Retriever
-from xcmodels.training import Interrupted, Watch
-from xcmodels.trial import UNWATCHED, run_round
-from xcmodels.validation import P1
+from xcmodels.methods.ngame.method import ENCODER, Ngame
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.local_run import UNWATCHED, run_round
+from xcmodels.training.loop import Interrupted, Watch
+from xcmodels.training.optimisers import Optimisers
+from xcmodels.training.validation import P1
 
 MINED, CLASSIFIERS = "encoder round 1", "classifier round 0"
 
@@ -118,16 +118,13 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np, torch
-from tests.toy import toy_config
-from xcmodels.trial import UNWATCHED, run_round
-from xcmodels import checkpoint
-from xcmodels.corpus import Corpus
-from xcmodels.checkpoint import Optimisers
-from xcmodels.corpus import Texts
-from xcmodels.encoders import LABEL, QUERY, encode_all
+from tests.support.toy import toy_config
+from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
-from xcmodels.methods.ngame import Ngame
-from xcmodels.training import Watch
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.training import checkpoint
+from xcmodels.training.local_run import run_round
+from xcmodels.training.loop import Watch
 
 corpus, clusters, start, folder, how = sys.argv[1:]
 torch.set_num_threads(1)

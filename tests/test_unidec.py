@@ -8,16 +8,17 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from tests import oracles
-from tests.toy import ends_the_same_when_stopped, explains_its_answers, precision
-from xcmodels import seeds
-from xcmodels.combine import FusionConfig
+from tests.support import oracles
+from tests.support.toy import ends_the_same_when_stopped, explains_its_answers, precision
+from xcmodels.data import seeds
 from xcmodels.method import Mined
-from xcmodels.methods.unidec import CLASSIFIER, Unidec, UnidecConfig
-from xcmodels.presets import PRESETS, resolve
-from xcmodels.retrieval import Retriever
-from xcmodels.trial import train_all
-from xcmodels.trunks import EncoderConfig
+from xcmodels.methods.presets import PRESETS, resolve
+from xcmodels.methods.unidec.config import UnidecConfig
+from xcmodels.methods.unidec.method import CLASSIFIER, Unidec
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.local_run import train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TOY = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-2, warmup=5, refresh_from=4,

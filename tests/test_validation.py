@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.toy import trained
-from xcmodels import training, validation
-from xcmodels.batching import Entries
-from xcmodels.corpus import Ragged
+from tests.support.toy import trained
+from xcmodels.data.batching import Entries
+from xcmodels.data.corpus import Ragged
 from xcmodels.method import Mined
-from xcmodels.methods.siamesexml import Extreme, Siamesexml
-from xcmodels.presets import resolve
-from xcmodels.trial import read_model, run_round
-from xcmodels.validation import P1, judging_rows, precision
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.siamesexml.method import Extreme, Siamesexml
+from xcmodels.training import loop, validation
+from xcmodels.training.local_run import read_model, run_round
+from xcmodels.training.validation import P1, judging_rows, precision
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def toy():
 @pytest.mark.parametrize("name", ["encoder round 1", "classifier round 0"])
 def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_path, monkeypatch, name):
     """Also: the mode that dropout goes by is back after each epoch."""
-    monkeypatch.setattr(training, "judging_rows", lambda corpus: np.empty(0, np.int64))
+    monkeypatch.setattr(loop, "judging_rows", lambda corpus: np.empty(0, np.int64))
     out, measured = run_round(toy.corpus, toy.method, toy.rounds[name], toy.mined[name], tmp_path,
                               start=toy.starts[name], before=toy.befores[name])
     assert [epoch.keys() for epoch in measured] == [{"epoch", "loss"}] * len(measured)

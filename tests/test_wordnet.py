@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import ContractError, ProjectError, UsageError
-from tasks.sources import describe, read_table, wordnet_database
-from tasks.sources.wordnet import LEXICOGRAPHER_FILES, is_test, parse_synset, write_wordnet
-from tasks.sources.writing import raw_folder
+from tasks.data.sources import describe, read_table, wordnet_database
+from tasks.data.sources.wordnet import LEXICOGRAPHER_FILES, is_test, parse_synset, write_wordnet
+from tasks.data.sources.writing import raw_folder
 
 # By the SHA-1 of their keys n2, n4, n7, n8 and a7 are for testing, the others for training.
 DATABASE = {
@@ -187,7 +187,7 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path):
 
 
 def test_a_killed_run_leaves_no_folder_and_spoils_none(tmp_path: Path):
-    program = ("import os, sys; from pathlib import Path; from tasks.sources.writing import raw_folder\n"
+    program = ("import os, sys; from pathlib import Path; from tasks.data.sources.writing import raw_folder\n"
                "with raw_folder(Path(sys.argv[1]), {}) as made:\n"
                "    (made / 'trn.json.gz').write_bytes(b'half')\n"
                "    os._exit(9)")

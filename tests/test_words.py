@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.toy import toy_corpus
-from xcmodels import words
-from xcmodels.corpus import Corpus, Side
-from xcmodels.tokens import Tokens
-from xcmodels.words import PAIRS, CorpusWords, LabelWords, count_words, heaviest, make_lexicon, unit_rows
+from tests.support.toy import toy_corpus
+from xcmodels.data.corpus import Corpus, Side
+from xcmodels.data.tokens import Tokens
+from xcmodels.retrieval import lexical
+from xcmodels.retrieval.lexical import PAIRS, CorpusWords, LabelWords, count_words, heaviest, make_lexicon, unit_rows
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,9 @@ class Oracle:
 
 @pytest.mark.parametrize(("held_out", "most", "marks"), [(False, 128, 1 << 13), (True, 128, 4), (True, 3, 1)])
 def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, held_out, most, marks):
-    monkeypatch.setattr(words, "MARKS", marks)    # few enough for different words to share one
-    monkeypatch.setattr(words, "KEPT", most)
-    monkeypatch.setattr(words, "CHUNK", 64)    # several chunks
+    monkeypatch.setattr(lexical, "MARKS", marks)    # few enough for different words to share one
+    monkeypatch.setattr(lexical, "KEPT", most)
+    monkeypatch.setattr(lexical, "CHUNK", 64)    # several chunks
     made = CorpusWords(corpus).labels(held_out)
     oracle = Oracle(corpus, list(range(600)) if held_out else corpus.training_rows().tolist(), most)
     rows = np.repeat(np.arange(40), 60)

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from tasks.files import file_digest
+from tasks.core.files import file_digest
 from tools.sbom import ROOT, pinned
 
 HEAD = "# Written by tools/pin_hashes.py, as upgrades are: make pins PINS=NAME==VERSION"

@@ -12,11 +12,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import nn
 
-from xcmodels.batching import Batch
-from xcmodels.corpus import Corpus
-from xcmodels.tables import RowTable
+from xcmodels.data.batching import Batch
+from xcmodels.data.corpus import Corpus
+from xcmodels.nn.row_table import Model
 
 # NGAME's CPU preset on the names and descriptions of Debian's packages, 590 tags, P@1 / P@5 on others. On 400 texts,
 # batches of 1,024, 128, 64, 32: 42.7 / 30.8, 73.7 / 34.4, 78.7 / 36.5, 78.0 / 34.7; on 2,500: 78.3 / 37.6, 85.7 / 42.0,
@@ -128,14 +127,6 @@ class Mined:
 
 # The vectors of each side by name, (n, d) float32, made or read when called for: not every refresh needs all.
 Vectors = Mapping[str, Callable[[], np.ndarray]]
-
-
-class Model(nn.Module):
-    """A module that also says which of its matrices are trained by rows."""
-
-    def tables(self) -> dict[str, RowTable]:
-        """The matrices trained by rows, by name."""
-        raise NotImplementedError
 
 
 class Method(Protocol):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from xcmodels.corpus import Ragged
-from xcmodels.sets import among, distinct
+from xcmodels.data.corpus import Ragged
+from xcmodels.data.sorted_ids import among, distinct
 
 Pairs = Any  # a Ragged, (indptr, indices), or a scipy CSR matrix whose stored entries are the pairs
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from benchmarks.claims.lab import Results, Variant
-from xcmodels import losses
-from xcmodels.batching import Batch
-from xcmodels.method import Model
-from xcmodels.methods.astra import Astra
+from xcmodels.data.batching import Batch
+from xcmodels.methods.astra.method import Astra
+from xcmodels.nn import losses
+from xcmodels.nn.row_table import Model
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,16 @@ import numpy as np
 import torch
 
 from benchmarks.claims.measured import measured
-from tasks.artifacts import digest_of
-from tasks.code import code_digests
-from tasks.refresh import modules
-from tasks.steps import plain
-from xcmodels.corpus import Corpus
+from tasks.core.code_digest import code_digests
+from tasks.core.step import plain
+from tasks.core.store import digest_of
+from tasks.training.mining import modules
+from xcmodels.data.corpus import Corpus
+from xcmodels.data.subsample import sample
 from xcmodels.method import Method
-from xcmodels.methods import METHODS
-from xcmodels.presets import resolve
-from xcmodels.sample import sample
-from xcmodels.trial import train_all
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.training.local_run import train_all
 
 Figures = dict[str, float]
 
@@ -51,7 +51,7 @@ class Variant:
         """Return its configuration and its method."""
         config = resolve(self.method, "cpu", {**NEGATIVES.get(self.method, {}), **self.settings,
                                               "seed": str(seed)}).method
-        return config, (self.made or METHODS[self.method])(config)
+        return config, (self.made or METHODS[self.method].make)(config)
 
 
 class Results:
@@ -129,7 +129,7 @@ class Lab:
         made = variant.made.__name__ if variant.made else ""
         return self.folder / (digest_of({
             "config": plain(config), "corpus": self.corpora[variant.corpus].name, "curve": variant.curve, "made": made,
-            "code": code_digests("xcmodels.trial", *modules(method))}) + ".json")
+            "code": code_digests("xcmodels.training.local_run", *modules(method))}) + ".json")
 
 
 def _train(variant: Variant, seed: int, folder: Path, kept: Path) -> float:

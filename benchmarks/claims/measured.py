@@ -6,18 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from xcmodels import ann, metrics, seeds
-from xcmodels.clustering import balanced_kmeans
-from xcmodels.combine import InnerProduct
-from xcmodels.corpus import Corpus
-from xcmodels.encoders import LABEL, QUERY, encode_all
+from xcmodels import metrics
+from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
-from xcmodels.methods.astra import Astra
-from xcmodels.methods.ngame import Ngame
-from xcmodels.methods.siamesexml import Siamesexml
-from xcmodels.methods.unidec import Unidec
-from xcmodels.retrieval import Retriever, candidates
-from xcmodels.trial import Trial, predict, read_model
+from xcmodels.methods.astra.method import Astra
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.siamesexml.method import Siamesexml
+from xcmodels.methods.unidec.method import Unidec
+from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.proposers import candidates
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.retrieval.scorers import InnerProduct
+from xcmodels.training.local_run import Trial, predict, read_model
 
 JUDGED = 5000      # test queries, at most
 Figures = dict[str, float]

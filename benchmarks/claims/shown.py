@@ -12,13 +12,14 @@ import torch
 
 from benchmarks import bench_classifier_step
 from benchmarks.claims.lab import Lab, Variant
-from xcmodels import ann, seeds
-from xcmodels.clustering import balanced_kmeans
-from xcmodels.encoders import LABEL, QUERY, encode_all
+from xcmodels.data import seeds
 from xcmodels.method import Mined
-from xcmodels.methods.astra import Astra
-from xcmodels.methods.ngame import Ngame
-from xcmodels.presets import resolve
+from xcmodels.methods.astra.method import Astra
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.presets import resolve
+from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.retrieval import ann
 
 
 @dataclass(frozen=True)

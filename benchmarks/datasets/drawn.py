@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from tasks.sources.writing import point, raw_folder, write_json_lines, write_pairs
-from xcmodels.text import clean
+from tasks.data.sources.writing import point, raw_folder, write_json_lines, write_pairs
+from xcmodels.data.text import clean
 
 TEST_SHARE = 0.2
 

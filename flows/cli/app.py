@@ -1,0 +1,109 @@
+"""The command line, `xc`.
+
+stdout holds data only; everything said to a person goes to stderr.
+
+Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 server or address, 130 interrupted.
+"""
+
+import atexit
+import errno
+import gc as collector
+import io
+import os
+import shutil
+import signal
+import sys
+import tomllib
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from cyclopts import App, CycloptsError, Parameter
+
+from data_contracts.errors import ProjectError
+from flows.cli.commands import ask, jobs, registry, stack
+from flows.cli.commands.data import data
+from flows.cli.commands.deploy import deploy
+from flows.cli.commands.export import export
+from flows.cli.commands.gc import gc
+from flows.cli.commands.labels import labels
+from flows.cli.commands.plan import plan
+from flows.cli.commands.runs import runs
+from flows.cli.commands.serve import serve
+from flows.cli.completion import completion
+from flows.cli.config_file import GIVEN
+
+
+def version() -> str:
+    """Return the version that is installed; in a checkout that is not, the one that it says it is."""
+    try:
+        return metadata.version("xcflow")
+    except metadata.PackageNotFoundError:
+        project = Path(__file__).parents[2] / "pyproject.toml"
+        return str(tomllib.loads(project.read_text())["project"]["version"])
+
+
+app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version=version,
+          version_flags=["--version"], suppress_keyboard_interrupt=False,
+          help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
+app.command(data)
+app.command(labels)
+app.command(export)
+for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
+                ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, registry.fetch, serve,
+                stack.up, stack.down, stack.status, stack.doctor, deploy, gc, completion):
+    app.command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `xc`; ends the process with the exit code that the outcome has."""
+    # Python would look twice more through all that a run has left, 2 s of it, before it lets go of it at once.
+    atexit.register(collector.freeze)
+    # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if isinstance(sys.stdout, io.TextIOWrapper):    # data is UTF-8 whatever the terminal's language
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    app.help_formatter = "default" if _room_for_boxes() else "plain"
+    debug = "--debug" in given or bool(os.environ.get("XC_DEBUG"))
+    try:
+        app([word for word in given if word != "--debug"], exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+    except CycloptsError as error:
+        _fail(str(error).strip(), "xc --help", 2)
+    except BrokenPipeError:
+        # The reader has gone (`| head`); Python would complain at exit that it cannot flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        _fail("interrupted", "the same command resumes", 130)
+    except ProjectError as error:
+        if debug:
+            traceback.print_exc()
+        text, _, hint = str(error).partition("\nhint: ")
+        _fail(text, hint, error.exit_code)
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _fail(f"no room for {error.filename or 'a file'}: {error.strerror}",
+                  "free space on that disk; the same command resumes", 1)
+        _fail(f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where", 1)
+
+
+def _room_for_boxes() -> bool:
+    return (sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+            and shutil.get_terminal_size().columns >= 60)
+
+
+def _fail(text: str, hint: str, code: int) -> None:
+    """End with an error of at most 6 lines; what a name in it would tell the terminal to do is shown instead."""
+    lines = [line for line in text.splitlines() if line.strip()][:5]
+    said = [f"error: {lines[0] if lines else 'failed'}", *lines[1:], *([f"hint: {hint}"] if hint else [])]
+    for line in said:
+        print("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line), file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

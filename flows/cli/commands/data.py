@@ -1,0 +1,49 @@
+"""`xc data ...`: writing a data set in the raw format."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from data_contracts.errors import UsageError
+from flows.cli.options import utf8
+
+data = App(name="data", help="Write a data set in the raw format that `xc run` reads.")
+
+
+@data.command
+def wordnet(folder: Path, /,
+            source: Annotated[Path | None, Parameter(help="A WordNet database at hand.")] = None) -> None:
+    """Write the WordNet data set to FOLDER: synsets to tag with the synsets they point to."""
+    from tasks.data.sources.wordnet import write_wordnet
+
+    utf8(folder)
+
+    _tell(folder, write_wordnet(folder, source))
+
+
+@data.command(name="import")
+def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help="Column of the texts.")],
+            labels: Annotated[str, Parameter(help="Column of the label names.")],
+            content: Annotated[str | None, Parameter(help="Column of longer texts, if any.")] = None,
+            uid: Annotated[str | None, Parameter(help="Column of ids, if any.")] = None,
+            split: Annotated[str | None, Parameter(help="Column that says train or test, if any.")] = None,
+            separator: Annotated[str | None, Parameter(help="What separates label names; guessed by default.")] = None,
+            test: Annotated[float, Parameter(help="Share of new texts to test on, without --split.")] = 0.2) -> None:
+    """Write the data set that FILE holds to FOLDER: a table (CSV, TSV, JSONL, Parquet) of texts and label names."""
+    from tasks.data.sources.importing import import_file
+
+    utf8(folder)
+    if not 0 < test < 1 and split is None:
+        raise UsageError(f"--test must be above 0 and below 1, got {test:g}: a run measures itself on the test rows",
+                         hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
+
+    _tell(folder, import_file(file, folder, text=text, labels=labels, content=content, uid=uid, split=split,
+                              separator=separator, test_fraction=test))
+
+
+def _tell(folder: Path, counts: dict[str, Any]) -> None:
+    for name, value in counts.items():
+        print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value}", file=sys.stderr)
+    print(f"next: xc run --data {folder}", file=sys.stderr)

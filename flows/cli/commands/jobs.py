@@ -1,0 +1,150 @@
+"""`xc run` and its parts: the whole job, or as far as one step."""
+
+import json
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.errors import ContractError, Stopped
+from flows.cli.config_file import GIVEN
+from flows.cli.options import TRACKED, Job, Json, Tracked, environment, filled, home_flag, say, settled
+
+if TYPE_CHECKING:
+    from flows.config import Until
+
+
+def run(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+    """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
+    _finish(_flow("register", job, tracked), job.home, as_json)
+
+
+def prepare(*, job: Job) -> None:
+    """Read, check and pack a raw data set, and walk its graphs."""
+    _flow("prepare", job, TRACKED)
+
+
+def train(*, job: Job, tracked: Tracked = TRACKED) -> None:
+    """Train up to a retriever."""
+    _flow("train", job, tracked)
+
+
+def evaluate(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+    """Measure the retriever on the test split, without registering it."""
+    _finish(_flow("evaluate", job, tracked), job.home, as_json)
+
+
+def register(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+    """Register the retriever as a new version; it becomes the champion where the gates hold."""
+    _finish(_flow("register", job, tracked), job.home, as_json)
+
+
+def report(*, job: Job, tracked: Tracked = TRACKED) -> None:
+    """Build the report of a run again; its path goes to stdout."""
+    print(_flow("report", job, tracked).report)
+
+
+def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
+    """Run the flow as far as `until`; -> its summary, None where nothing was evaluated."""
+    from tasks.core.store import Store
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)    # by `timeout`, `kill` or a shutdown: ends as by Ctrl-C
+    # What cannot be meant or done is refused before Prefect's server is started, which takes seconds.
+    settings = settled(job)
+    from flows.config import RunConfig
+
+    config = filled(RunConfig, {**vars(job), **vars(tracked), "settings": settings, "command": _command()})
+    store = Store(job.home)
+    with store.run_lock():    # nobody else runs here, and it can be written to
+        pass
+    environment(job.home)
+    from flows.preview import memory_noted, places
+    from flows.services.catalogue import have_prefect, lost_server_explained, mlflow_of
+    from flows.services.environment import full_disk_explained
+
+    config.mlflow = mlflow_of(job.home, tracked.mlflow)
+    for name, address in places(job.home, config.mlflow).items():
+        say(f"{name:<10} {address}")
+    with (_failure_named(job.home), full_disk_explained(job.home), lost_server_explained(),
+          memory_noted(store, config.method, config.preset, config.data.name)):
+        own = have_prefect(job.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
+        from flows.prefect_state import unwatched
+        from flows.run import run as flow_run
+
+        with unwatched() if own else nullcontext():
+            return flow_run(config, until)
+
+
+@contextmanager
+def _failure_named(home: Path) -> Iterator[None]:
+    """Say in which step a run failed, where that is written down, and the command that resumes it.
+
+    After data that breaks its contract the same command fails again until the data is mended, and nothing is resumed.
+    """
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception as error:
+        from flows.progress import Terminal
+
+        if Terminal.under_way:
+            log = home.absolute() / "logs" / "failed.log"
+            with suppress(OSError):    # where the disk is full, that is said anyway
+                log.parent.mkdir(0o700, exist_ok=True)
+                log.write_text(f"{datetime.now().astimezone().isoformat(' ', 'seconds')}  {_command()}\n"
+                               f"{Terminal.under_way}\n\n{traceback.format_exc()}")
+            say(f"{'failed':>12}  {Terminal.under_way}; its log: {log}")
+            say(f"{'once mended' if isinstance(error, ContractError) else 'resumes by':>12}  {_command()}")
+        raise
+
+
+def _finish(finished: Any, home: Path, as_json: bool) -> None:
+    """Say how a run ended, and as JSON on stdout if asked to."""
+    _summary(finished, home)
+    if as_json:
+        print(json.dumps({"run_id": finished.run_id, "model": finished.model, "version": finished.version,
+                          **finished.about, "metrics": finished.metrics}))
+
+
+def _summary(finished: Any, home: Path) -> None:
+    """End a run with at most 15 lines: metrics, verdict, examples, where to look, what to do next."""
+    keys = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
+    metrics = [f"{key.replace('/', '@')} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in keys]
+    lines = ["", "  ".join(metrics)]
+    version = f"{finished.model} version {finished.version}: " if finished.version else ""
+    lines += [f"{version}{finished.verdict}", ""]
+    for example in finished.examples:
+        labels = "; ".join(f"{label['text']} ({label['score']:.2f})" for label in example["labels"])
+        lines.append(f"  {_short(example['text'], 40)} -> {_short(labels, 110)}")
+    lines += ["", f"report     {finished.report}", f"contracts  {finished.contracts}", f"MLflow     {finished.mlflow}"]
+    if finished.unsent:
+        lines.append(f"MLflow has not got: {', '.join(finished.unsent)}; the same command sends it")
+    if finished.version:
+        text = finished.examples[0]["text"][:60] if finished.examples else "a text"
+        lines.append(f"next       xc predict{home_flag(home)} --k 3 {shlex.quote(text)}")
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _gain(finished: Any, key: str) -> str:
+    """Return how far a metric is from the champion's, " (+0.31)", where there is another one."""
+    before = finished.champion
+    if before is None or before["version"] == finished.version or key not in before["gains"]:
+        return ""
+    return f" ({before['gains'][key]:+.2f})"
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[:limit - 1] + "…"
+
+
+def _command() -> str:
+    """Return the command to paste: as the user typed it, with what the environment and xc.toml said besides."""
+    from tasks.tracking.mlflow_client import without_passwords
+
+    return without_passwords(" ".join(["xc", *map(shlex.quote, [*sys.argv[1:], *GIVEN.untyped])]))

@@ -1,0 +1,95 @@
+"""`xc labels ...`: adding and removing labels of a model without training."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from flows.cli.options import HOME, Home, Json, Mlflow, json_line, open_tracker, require_home, say
+
+labels = App(name="labels", help="Add labels to a model and remove them, without training.")
+File = Annotated[str, Parameter(help="CSV, TSV, JSONL, Parquet, or a uid a line to remove; - is stdin.",
+                                allow_leading_hyphen=True)]
+Model = Annotated[str, Parameter(help="The model; the only one by default.")]
+Later = Annotated[bool, Parameter(help="Leave it to the next refresh to apply it.")]
+DryRun = Annotated[bool, Parameter(name="--dry-run", help="Check FILE and say what would be done, and do nothing.")]
+
+
+@labels.command
+def add(file: File, /, *, later: Later = False, dry_run: DryRun = False, model: Model = "", home: Home = HOME,
+        mlflow: Mlflow = "") -> None:
+    """Add the labels of FILE: a uid, a text and, if you like, a longer content each. They are found by their texts."""
+    _edit("add", file, later=later, dry_run=dry_run, model=model, home=home, mlflow=mlflow)
+
+
+@labels.command
+def remove(file: File, /, *, later: Later = False, dry_run: DryRun = False, model: Model = "", home: Home = HOME,
+           mlflow: Mlflow = "") -> None:
+    """Remove the labels of FILE, one uid a line: they are never predicted again."""
+    _edit("remove", file, later=later, dry_run=dry_run, model=model, home=home, mlflow=mlflow)
+
+
+@labels.command(name="list")
+def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
+    """List what was added and removed, when and by whom, and whether the champion has it."""
+    from tasks.core.wording import many
+    from tasks.registry.label_edits import journal_of
+
+    store, tracker, name = _opened(model, home, mlflow)
+    entries, has = journal_of(store, tracker, name)
+    if as_json:
+        print(json_line({"model": name, "applied": has, "edits": [
+            {"when": each.when, "who": each.who, **vars(each.edit)} for each in entries]}))
+        return
+    for each in entries:
+        print("\t".join([each.when, each.who, each.edit.op, each.edit.uid, each.edit.text]))
+    say(f"{name}: {many(len(entries), 'edit')}, "
+        + ("the champion has them" if has else "the next refresh applies them"))
+
+
+@labels.command
+def refresh(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Give the champion what was added and removed, where it does not have it."""
+    _refresh(*_opened(model, home, mlflow))
+
+
+def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: Path, mlflow: str) -> None:
+    from tasks.registry.label_files import read_labels
+
+    rows = read_labels(file, texts=op == "add")
+    store, tracker, name = _opened(model, home, mlflow)
+    from tasks.core.wording import many
+    from tasks.registry.label_edits import edit_labels
+
+    count = edit_labels(store, tracker, name, op, rows, dry_run=dry_run)
+    number = many(count, "label")
+    done = "added to" if op == "add" else "removed from"
+    if dry_run:
+        say(f"{number} would be {done} {name}")
+    elif later:
+        say(f"{number} will be {done} {name} by the next refresh")
+    else:
+        say(f"{number} {done} {name}")
+        _refresh(store, tracker, name)
+
+
+def _refresh(store: Any, tracker: Any, name: str) -> None:
+    from tasks.core.wording import many
+    from tasks.registry.label_edits import refresh as refreshed
+
+    made = refreshed(store, tracker, name)
+    if made is None:
+        say(f"{name}: no label was ever added or removed")
+    else:
+        say(f"{name}: the champion is version {made.version}{'' if made.moved else ', as before'}: "
+             f"version {made.base} with {many(made.added, 'label')} added and {made.removed:,} removed")
+
+
+def _opened(model: str, home: Path, mlflow: str) -> tuple[Any, Any, str]:
+    from tasks.core.store import Store
+    from tasks.registry.resolve import model_name
+
+    require_home(home)
+    store = Store(home, create=False)
+    tracker = open_tracker(home, mlflow)
+    return store, tracker, model_name(tracker, model or None)

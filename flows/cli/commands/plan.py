@@ -1,0 +1,99 @@
+"""`xc plan`: what `xc run` would do, or what data of some size would take."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from data_contracts.errors import UsageError
+from flows.cli.config_file import GIVEN
+from flows.cli.options import TRACKED, Job, Json, Tracked, columns, environment, pairs, settled
+
+
+@Parameter(name="*")
+@dataclass
+class Asked(Job):
+    """What to do on which data, or at which size."""
+
+    data: Annotated[Path, Parameter(env_var="XC_DATA", help="Folder of the raw data set; or none, and --labels.")] = \
+        Path()
+    labels: Annotated[int, Parameter(help="Labels of data that is not here: what would it take?")] = 0
+    points: Annotated[int, Parameter(help="Its training points.")] = 0
+    dim: Annotated[int | None, Parameter(help="How long its vectors would be; as the preset's by default.")] = None
+    gpus: Annotated[int, Parameter(help="GPUs that would train on it; 0 = the CPU.")] = 0
+    gpu_memory: Annotated[float, Parameter(help="Memory of a GPU, GB.")] = 80.0
+    positives: Annotated[float, Parameter(help="Labels of a point.")] = 5.0
+    tokens: Annotated[float, Parameter(help="Tokens of a text.")] = 14.0
+
+
+ASKED = Asked()
+
+
+def plan(*, job: Asked = ASKED, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+    """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is done.
+
+    With --labels and --points in place of --data: what data of that size would take, and what gives way first.
+    """
+    if job.labels or job.points:
+        _size(job, as_json)
+        return
+    if job.data == Path():
+        raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
+    changed = settled(job)
+    environment(job.home)
+    from flows.preview import look, places
+    from flows.services.catalogue import mlflow_of
+    from tasks.core.wording import span
+    from tasks.plan import pipeline
+    from tasks.tracking.mlflow_client import without_passwords
+    from xcmodels.methods.presets import flat
+
+    laid_out = pipeline(job.data, job.method, job.preset, changed)
+    with _store(job.home) as store:
+        outlook = look(laid_out, store)
+    where = places(job.home, mlflow_of(job.home, tracked.mlflow))
+    asked = {**vars(job), **vars(tracked)}
+    beyond = {"settings"} | {each.name for each in fields(Asked)} - {each.name for each in fields(Job)}
+    options = {name: {"value": without_passwords(str(asked[name])), "source": GIVEN.sources.get(name, "default")}
+               for name in asked if name not in beyond}
+    settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
+                for key, value in flat(laid_out.settings).items()}
+    if as_json:
+        print(json.dumps({**outlook.to_json(), **{name.lower(): address for name, address in where.items()},
+                          "options": options, "settings": settings}))
+        return
+    steps = [(each.step, "reuse" if each.reuse else "run", span(each.seconds) if each.seconds is not None else "?",
+              each.reason) for each in outlook.steps]
+    print("\n".join([*outlook.lines(), *(f"{name:<10} {address}" for name, address in where.items())]))
+    print("\n".join(["", *columns(steps)]))
+    for told in (options, settings):
+        print("\n".join(["", *columns([(name, each["value"], each["source"]) for name, each in told.items()])]))
+
+
+def _size(job: Asked, as_json: bool) -> None:
+    """Say what data of a size would take."""
+    environment(job.home)
+    from flows.size_plan import sizing
+    from xcmodels.resources import Size
+
+    found = sizing(job.method, job.preset, pairs("--set", job.settings, "epochs=5"),
+                   Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus),
+                   width=job.dim, home=job.home, gpu_memory=job.gpu_memory)
+    print(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+
+
+@contextmanager
+def _store(home: Path) -> Iterator[Any]:
+    """Yield the store of HOME, an empty one where there is none: a plan makes no home."""
+    from tasks.core.store import Store
+
+    if (home / "FORMAT").exists():
+        yield Store(home, create=False)
+        return
+    with tempfile.TemporaryDirectory(prefix="xc-plan-") as folder:
+        yield Store(Path(folder))

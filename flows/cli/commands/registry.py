@@ -1,0 +1,111 @@
+"""`xc models`, `xc promote`, `xc rollback`, `xc fetch`: which version answers, since when and why, and its files."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from data_contracts.errors import UsageError
+from flows.cli.known import versions
+from flows.cli.options import HOME, Home, Json, Mlflow, open_tracker, require_home, say
+
+DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
+Reason = Annotated[str, Parameter(help="Why: it is kept with the move, and has to be given.")]
+
+
+def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
+    """List the versions of every model: alias, metrics, since when and why it is the champion, or which gate refused.
+
+    Metrics that are not to be compared with the champion's are marked.
+    """
+    from tasks.registry.promotion import listing
+
+    rows = listing(_tracker(home, mlflow))
+    if as_json:
+        print(json.dumps(rows))
+        return
+    tests = {row["name"]: row["test"] for row in rows if "champion" in row["aliases"]}
+    for row in rows:
+        aliases = ", ".join(row["aliases"])
+        metrics = "  ".join(f"{key.replace('/', '@')} {row['metrics'][key]:.2f}" for key in ("P/1", "PSP/5")
+                            if key in row["metrics"])
+        print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{_marked(row, tests)}{_why(row)}")
+
+
+def _marked(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
+    """Return what tells that a version's metrics are not to be compared with the champion's; tests: those of them."""
+    marks = [*([f"of version {row['base']}, before its labels were edited"] if row["base"] else []),
+             *(["on another test set than the champion's"] if tests.get(row["name"], row["test"]) != row["test"]
+               else [])]
+    return f" ({'; '.join(marks)})" if marks else ""
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    """Return since when and why a version was made the champion last, or why the gates did not."""
+    if row["moves"]:
+        return f"  {row['moves'][-1]['when'][:16]} {row['moves'][-1]['why']}"
+    return "" if row["gates"].get("promoted", True) else f"  refused: {row['gates']['reason']}"
+
+
+def fetch(model: Annotated[str, Parameter(completer=versions)], folder: Path, /, *, home: Home = HOME,
+          mlflow: Mlflow = "") -> None:
+    """Write MODEL as an MLflow model to the new FOLDER, every file verified, code too; nothing of it is run."""
+    from tasks.registry.fetch import fetch as fetched
+
+    version = fetched(_tracker(home, mlflow), model, folder)
+    say(f"{version.name}/{version.version}: every file is as it was registered")
+    say(f"next       mlflow models serve -m {shlex.quote(str(folder))} --env-manager local")
+    print(folder)
+
+
+def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: Reason = "",
+            force: Annotated[bool, Parameter(help="Overrule the gates.")] = False, dry_run: DryRun = False,
+            home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
+    why = _given(reason, f"promote {shlex.quote(model)}")
+    if not {"/", "@"} & set(model.removeprefix("models:/")):
+        raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
+    tracker = _tracker(home, mlflow)
+    from tasks.core.store import Store
+    from tasks.registry.comparison import newest_ground
+    from tasks.registry.label_edits import with_edits
+    from tasks.registry.promotion import promote as promoted
+    from tasks.registry.resolve import resolve
+
+    store, found = Store(home), resolve(tracker, model)
+    with store.kept():
+        decision = promoted(
+            tracker, found.name, found.version, why, ground=None if force else newest_ground(store, found, say),
+            edited=lambda: with_edits(store, tracker, found.name, found.version), force=force, dry_run=dry_run)
+    for gate in decision.gates:
+        say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
+    became = found.version if decision.became is None else decision.became
+    of = "" if became == found.version else f" (version {found.version} with the labels that were added and removed)"
+    say(f"{found.name}/{became}{of} {'would become' if dry_run else 'is'} the champion: {decision}")
+
+
+def rollback(name: Annotated[str, Parameter(help="The model; the only one by default.")] = "", /, *,
+             reason: Reason = "", dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Make the champion before the present one the champion again."""
+    why = _given(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
+    from tasks.registry.promotion import rollback as rolled_back
+    from tasks.registry.resolve import model_name
+
+    tracker = _tracker(home, mlflow)
+    name = model_name(tracker, name or None)    # its champion's files may be what is wrong
+    before, after = rolled_back(tracker, name, why, dry_run=dry_run)
+    say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
+
+
+def _given(reason: str, words: str) -> str:
+    if not reason.strip():
+        raise UsageError("say why: no reason is given", hint=f"xc {words} --reason 'clicks fell on Monday'")
+    return reason.strip()
+
+
+def _tracker(home: Any, mlflow: str) -> Any:
+    require_home(home)
+    return open_tracker(home, mlflow)

@@ -1,0 +1,107 @@
+"""`xc up`, `xc down`, `xc status`, `xc doctor`: the servers and workers of a home, and what it needs to run."""
+
+import json
+import os
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from data_contracts.errors import ProjectError, ServerError
+from flows.cli.options import HOME, Home, Json, environment, home_flag, say
+
+
+def up(*, home: Home = HOME,
+       mlflow: Annotated[str, Parameter(env_var="XC_MLFLOW", help="Address of an MLflow server to use.")] = "",
+       prefect_port: Annotated[int, Parameter(env_var="XC_PREFECT_PORT", help="Port of the Prefect server.")] = 4200,
+       mlflow_port: Annotated[int, Parameter(env_var="XC_MLFLOW_PORT", help="Port of the MLflow server.")] = 5000,
+       port: Annotated[int, Parameter(env_var="XC_PORT", help="Port of the app, which answers with labels.")] = 8000,
+       model: Annotated[str, Parameter(help="Model that the app answers with; the only one by default.")] = "",
+       ) -> None:
+    """Start what is not up: Prefect server, MLflow server, worker, app; they stay until `xc down`."""
+    from flows.services.catalogue import Ports, require_prefect, services
+    from flows.services.stack import Stack
+    from tasks.core.devices import gpus
+    from tasks.core.store import Store
+    from tasks.tracking.mlflow_client import probe
+
+    Store(home)
+    stack = Stack(home)
+    prefect = os.environ.get("PREFECT_API_URL", "")
+    if prefect:
+        require_prefect(home)
+    if mlflow:
+        probe(mlflow)
+    wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
+                      gpu=gpus() > 0)
+    started = stack.up(wanted, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
+    for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
+        if address:
+            say(_line(title, f"{address}, which was there: not started"))
+    for record in stack.records().values():
+        if record.name not in started:
+            say(_line(record.title, f"already up{record.address and ': '}{record.address}"))
+    for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
+        if not address:
+            say(_line(f"sign in to {title} with the line in", str(stack.home / title.lower() / "password")))
+    say(_line("logs", str(stack.logs)))
+    say(_line("next", f"xc deploy --data DIR{home_flag(home)}; xc down{home_flag(home)} ends what was started"))
+
+
+def down(*, home: Home = HOME) -> None:
+    """End what `xc up` started in this home, and all that it started; what is kept in the home stays."""
+    environment(home)
+    from flows.services.stack import Stack
+
+    if not Stack(home).down(say):
+        say(f"nothing of {home} is up")
+
+
+def status(*, home: Home = HOME, as_json: Json = False) -> None:
+    """List what `xc up` started in this home: where, since when, and how it is; exit code 5 where one is not well."""
+    environment(home)
+    from flows.services.processes import ENDED, WELL
+    from flows.services.stack import Stack
+
+    rows: list[dict[str, Any]] = [
+        {"name": record.name, "state": record.state, "address": record.address,
+         "pid": record.pid, "since": datetime.fromtimestamp(record.create_time).astimezone().isoformat("T", "seconds"),
+         "restarts": record.restarts} for record in Stack(home).records().values()]
+    for row in rows:
+        row["running"], row["well"] = row["state"] != ENDED, row["state"] == WELL
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        for row in rows:
+            again = f", restarts: {row['restarts']}" if row["restarts"] else ""
+            print(f"{row['name']:<11} {row['state']:<15} {row['address'] or '-':<22} pid {row['pid']}, "
+                  f"since {row['since']}{again}")
+    if not rows:
+        say(f"nothing of {home} is up; next: xc up{home_flag(home)}")
+    if wrong := [f"{row['name']} {row['state']}" for row in rows if not row["well"]]:
+        raise ServerError(f"of {len(rows)} parts: {', '.join(wrong)}",
+                          hint=f"xc up{home_flag(home)} starts what has ended; where that does not help, xc down first")
+
+
+def doctor(*, home: Home = HOME,
+           mlflow: Annotated[str, Parameter(env_var="XC_MLFLOW", help="Address of an MLflow server to look at.")] = "",
+           as_json: Json = False) -> None:
+    """Look at versions, cores, memory, GPU, disk, home and servers; exit code 1 where something is wrong."""
+    from flows.cli.doctor import look
+
+    checks = look(home, mlflow)
+    if as_json:
+        print(json.dumps([asdict(each) for each in checks]))
+    else:
+        width = max(len(each.name) for each in checks)
+        for each in checks:
+            print(f"{'ok' if each.well else 'WRONG':<6} {each.name:<{width}} {each.told}")
+            if not each.well:
+                print(f"{'':<6} {'':<{width}} hint: {each.hint}")
+    if wrong := [each.name for each in checks if not each.well]:
+        raise ProjectError(f"{len(wrong)} of {len(checks)} things are wrong: {', '.join(wrong)}")
+
+
+def _line(title: str, text: str) -> str:
+    return f"{title:<11} {text}"

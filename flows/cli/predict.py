@@ -1,0 +1,122 @@
+"""Tagging texts from the command line: texts in, JSON lines or CSV out."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from data_contracts.errors import ContractError
+from flows.cli.options import json_line
+from tasks.core.wording import many
+from xcmodels.data.text import clean
+
+CHUNK = 1024
+LONG, LINES = 4_000, 3    # characters, or lines, of what is more likely a list of texts than one
+Form = Literal["json", "csv"]
+
+
+class Query(NamedTuple):
+    """A text to tag."""
+
+    uid: str
+    text: str
+    content: str = ""
+
+
+def open_retriever(model: str, home: Path, mlflow: str) -> Any:
+    """Return the retriever that `model` names in the registry; "" is the only model there is."""
+    from tasks.registry.resolve import resolve
+    from tasks.tracking.tracker import Tracker
+    from xcmodels.retrieval.retriever import Retriever
+
+    return Retriever.load(resolve(Tracker(home, mlflow or None), model or None).folder)
+
+
+def predict_texts(retriever: Any, texts: Iterable[str], k: int, form: Form = "json") -> None:
+    """Write the labels of `texts` to stdout, their uids being their places."""
+    given = list(texts)
+    if len(given) == 1 and (what := _listed(given[0])):
+        _warn(f"{what} tagged as one text; where a list was meant: xc predict --input FILE, a text a line")
+    _answer_all(retriever, (Query(str(row), text) for row, text in enumerate(given)), k, form)
+
+
+def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
+                 columns: Mapping[str, str] | None = None) -> None:
+    """Write the labels of the rows of a table, or of the lines of a text, to stdout; "-" is stdin.
+
+    columns: names of the columns uid, text and content, of those that are called otherwise.
+    """
+    lists: list[str] = []
+    _answer_all(retriever, queries(source, columns or {}, lists), k, form)
+    if lists:
+        _warn(f"{many(len(lists), 'line')} of {source} tagged as one text each, the first {lists[0]}; a text a line "
+              "was meant, or a JSON object")
+
+
+def queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterator[Query]:
+    """Yield each row's uid, or its place counted from 0, text and content.
+
+    Plain lines that look like lists of texts are noted in `lists`.
+    """
+    from tasks.data.sources.tabular import Layout, read_rows
+
+    names: dict[str, Sequence[str]] = {"uid": ("uid",), "text": ("text", "title"), "content": ("content",)}
+    layout = Layout(names | {role: (name,) for role, name in columns.items()}, required=("text", *columns),
+                    plain="" if columns else "text")
+    for place, row in enumerate(read_rows(source, layout)):
+        if "text" not in row.cells:
+            raise ContractError("the row has no text", where=row.where, hint='give one, "" where it is empty')
+        if not row.names and (what := _listed(row.cells["text"])):
+            lists.append(f"line {row.number}, {what}")
+        yield Query(row.text("uid") or str(place), row.text("text"), row.text("content"))
+
+
+def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) -> None:
+    rows = iter(queries)
+    write = _write_csv if form == "csv" else _write_json
+    if form == "csv":
+        _table().writerow(["uid", "rank", "label_id", "label_uid", "label_text", "score"])
+    while part := list(islice(rows, CHUNK)):
+        answers = retriever.predict([query.text for query in part], k, [query.content for query in part])
+        for query, labels in zip(part, answers, strict=True):
+            # A text of nothing but white space has nothing to be tagged by.
+            write(query.uid, labels if (query.text + query.content).strip() else [])
+
+
+def _write_json(uid: str, labels: Sequence[Any]) -> None:
+    print(json_line({"uid": uid, "labels": [
+        {"id": label.id, "uid": label.uid, "text": label.text, "score": label.score} for label in labels]}))
+
+
+def _write_csv(uid: str, labels: Sequence[Any]) -> None:
+    """Write a row a label; one without a label for a text that has none, so that each text is there."""
+    _table().writerows([[_inert(uid), rank, label.id, _inert(label.uid), _inert(label.text), label.score]
+                        for rank, label in enumerate(labels, 1)] or [[_inert(uid), *[""] * 5]])
+
+
+def _table() -> Any:
+    return csv.writer(sys.stdout, lineterminator="\n")
+
+
+def _inert(text: str) -> str:
+    """Return a text that no spreadsheet takes for a formula, nor a terminal for a command."""
+    plain = clean(text)
+    return f"'{plain}" if plain.startswith(("=", "+", "-", "@")) else plain
+
+
+def _listed(text: str) -> str:
+    """Return what it is about a text that looks like a list of texts, "" where nothing does."""
+    if text.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            if isinstance(found := json.loads(text), list):
+                return f"a JSON array of {len(found):,}"
+    lines = len([line for line in text.splitlines() if line.strip()])
+    return many(lines, "line") if lines >= LINES else many(len(text), "character") if len(text) > LONG else ""
+
+
+def _warn(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr)

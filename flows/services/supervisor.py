@@ -1,0 +1,87 @@
+"""Watches the services of a home, and starts again what has ended: python -m flows.services.supervisor HOME.
+
+`xc up` starts it with the others, `xc down` ends it first. It knows of each service what HOME/run notes.
+"""
+
+import os
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_contracts.errors import ProjectError
+from flows.services.processes import last_line
+from flows.services.stack import Say, Stack
+
+NAME = "supervisor"
+EVERY = 1.0                # seconds between two looks
+FIRST, MOST = 1.0, 60.0    # seconds before a service is started again; each time twice as many,
+STEADY = 300.0             # unless it ran for this long
+
+
+@dataclass
+class Pause:
+    """How long to wait before a service is started again; due: when that is, None while it runs."""
+
+    began: float
+    seconds: float = FIRST / 2
+    due: float | None = None
+
+    def end(self, now: float) -> float:
+        """Note that the service has ended; -> when it is due."""
+        self.seconds = FIRST if now - self.began >= STEADY else min(2 * self.seconds, MOST)
+        self.due = now + self.seconds
+        return self.due
+
+
+class Supervisor:
+    """Starts the services of one home again."""
+
+    def __init__(self, stack: Stack, say: Say) -> None:
+        self._stack, self._say = stack, say
+        self._pauses: dict[str, Pause] = {}
+
+    def step(self, now: float) -> None:
+        """Look at each service once; `now` is in seconds on a clock that only goes forward."""
+        for record in self._stack.records().values():
+            if record.name == NAME or record.environment is None:
+                continue
+            pause = self._pauses.setdefault(record.name, Pause(now))
+            if record.alive:
+                pause.due = None
+                continue
+            if (due := pause.due) is None:
+                due = pause.end(now)
+                self._say(f"{record.title} has ended: {last_line(self._stack.logs / f'{record.name}.log')}; "
+                          f"it is started again in {pause.seconds:.0f} s")
+            if now >= due:
+                self._again(record.name, record.title, pause, now)
+
+    def _again(self, name: str, title: str, pause: Pause, now: float) -> None:
+        try:
+            if self._stack.again(name):
+                self._say(f"{title} is started again")
+                pause.began, pause.due = now, None
+        except (OSError, ProjectError) as error:
+            pause.end(now)
+            self._say(f"{title} cannot be started: {error}; again in {pause.seconds:.0f} s")
+
+
+def main() -> None:
+    """Watch for as long as there is a home."""
+    def say(line: str) -> None:
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
+
+    stack = Stack(Path(sys.argv[1]))
+    supervisor = Supervisor(stack, say)
+    while stack.folder.is_dir():
+        supervisor.step(time.monotonic())
+        with suppress(ChildProcessError):    # those that ended are not to stay as zombies
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(EVERY)
+
+
+if __name__ == "__main__":
+    main()

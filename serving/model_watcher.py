@@ -1,0 +1,162 @@
+"""Following an alias: alias -> version -> retriever, looked up every second, swapped whole.
+
+A request is answered by the retriever that was current when it came in, so no answer mixes two. A version that cannot
+be loaded changes nothing: the one before it stays, and `fault` says why. One whose files are changed while it answers
+is refused until they are right again or another copy of it is loaded.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from data_contracts.errors import DamagedArtifact, ProjectError
+from serving.file_watcher import Watch
+from tasks.core.files import hold
+from tasks.core.manifest import verify
+from tasks.registry.resolve import find, folder_of
+from tasks.registry.tags import DATA, DIGEST, EXAMPLES, METRICS, Version
+from tasks.tracking.tracker import Tracker
+from xcmodels.retrieval.retriever import Retriever
+
+EVERY = 1.0      # seconds between two looks at the alias
+AGAIN = 30.0     # seconds until a version that could not be loaded is tried again
+TRIAL = "a text that is asked before anybody else asks"
+_log = logging.getLogger("serving")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A version that answers. data: digest of what it was trained on. recall: index -> against exact search, 0 to 1."""
+
+    name: str
+    version: str
+    digest: str
+    data: str
+    retriever: Retriever = field(repr=False)
+    watch: Watch = field(repr=False)
+    examples: tuple[str, ...] = ()
+    recall: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def which(self) -> tuple[str, str]:
+        """Its number, and the digest of its files."""
+        return self.version, self.digest
+
+    def named(self) -> dict[str, str]:
+        """Return how an answer says who gave it."""
+        return {"name": self.name, "version": self.version, "digest": self.digest, "data": self.data}
+
+
+class Registry:
+    """A model of the registry, as `find` names it; a name that was left out is fixed by the first look."""
+
+    def __init__(self, tracker: Tracker, spec: str | None) -> None:
+        self.tracker, self.spec = tracker, spec
+
+    def look(self) -> Version:
+        """Return the version that is named now."""
+        version = find(self.tracker, self.spec)
+        self.spec = self.spec or version.name
+        return version
+
+    def load(self, version: Version) -> Served:
+        """Open a version, verified, and have it tag one text; no collection takes its files away while it answers."""
+        watch = Watch(folder_of(self.tracker, version))
+        folder = folder_of(self.tracker, version)    # so that what the watch has seen was verified, and not before
+        retriever = Retriever.load(folder)
+        hold(folder, retriever)
+        retriever.predict([TRIAL], 1)
+        metrics = json.loads(version.tags.get(METRICS, "{}"))
+        recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}
+        return Served(version.name, str(version.version), version.tags[DIGEST], version.tags.get(DATA, ""),
+                      retriever, watch, tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall)
+
+
+class Follower:
+    """Keeps the version that an alias names loaded, in a thread of its own.
+
+    look: returns the version that is named now. load: opens and tries it.
+    """
+
+    def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served], every: float = EVERY) -> None:
+        self._look, self._load, self._every = look, load, every
+        self.current: Served | None = None
+        self._fault = ""                                             # of following
+        self._doubts: dict[tuple[str, str], str] = {}                # which version -> how it failed at a question
+        self._suspect = False                                        # whether it is to be verified whatever it seems
+        self._failed: tuple[tuple[str, str], float] | None = None    # which version, and when it may be tried again
+        self._stop, self._wake = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
+
+    def start(self) -> None:
+        """Follow the alias until `stop`."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End following."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @property
+    def fault(self) -> str:
+        """Why there is no full trust in what answers, "" where there is."""
+        if self.current is None:
+            return self._fault
+        return self.current.watch.damage or self._fault or self._doubts.get(self.current.which, "")
+
+    def doubt(self, served: Served, error: Exception) -> None:
+        """Take note that a version failed at a question, and have its files verified at once."""
+        if not isinstance(error, DamagedArtifact) and served.which not in self._doubts:
+            self._doubts[served.which] = f"{served.name} version {served.version} failed at a question: {error}"
+            _log.warning("%s version %s failed at a question", served.name, served.version, exc_info=error)
+            self._suspect = True
+        self._wake.set()
+
+    def first(self) -> None:
+        """Load what the alias names; raises what prevents it."""
+        self.current = self._load(self._look())
+
+    def step(self) -> None:
+        """Look once, and load what is new or was damaged; whatever fails is a fault and changes nothing."""
+        which = None
+        try:
+            sound = self._check()
+            version = self._look()
+            which = (str(version.version), version.tags[DIGEST])
+            if not sound or self.current is None or self.current.which != which:
+                if self._failed and self._failed[0] == which and time.monotonic() < self._failed[1]:
+                    return
+                self.current = self._load(version)
+                _log.warning("%s version %s answers", self.current.name, self.current.version)
+            self._fault, self._failed = "", None
+        except Exception as error:    # the one that answers goes on, whatever it is
+            said = error.what if isinstance(error, ProjectError) else f"{type(error).__name__}: {error}"
+            if said != self._fault:
+                answers = self.current is not None and not self.current.watch.damage
+                _log.warning("%s; %s", said, "the version before it answers on" if answers else "nothing answers")
+            self._fault = said
+            self._failed = (which, time.monotonic() + AGAIN) if which else None
+
+    def _check(self) -> bool:
+        """Return whether the files of what answers are right, as far as they seem to have changed."""
+        if (served := self.current) is None:
+            return True
+        known, every, self._suspect = served.watch.damage, self._suspect, False
+        served.watch.verify(every=every)
+        if served.watch.damage and not known:
+            _log.warning("%s; version %s is refused", served.watch.damage, served.version)
+            self._doubts.pop(served.which, None)    # this is why
+            verify.cache_clear()                    # it goes by the time of a change, which may not tell of this one
+        return not served.watch.damage
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            self.step()
+            self._wake.wait(self._every)
+            self._wake.clear()

@@ -1,0 +1,81 @@
+"""A digest of the code that a step runs, so that a change of code redoes what it touches and nothing else."""
+
+import ast
+import hashlib
+import importlib.util
+import subprocess
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGES = ("tasks", "xcmodels", "data_contracts")
+# How a step is run, not what it makes.
+MACHINERY = frozenset(f"tasks.{name}" for name in (
+    "core.code_digest", "core.dask_workers", "core.files", "core.home", "core.manifest", "core.step", "core.store",
+    "training.launcher", "training.recipe", "training.worker"))
+
+
+@cache
+def modules(module: str) -> frozenset[str]:
+    """Return `module` and every module of this project that it imports, directly or not.
+
+    Imports inside functions count too; they are read from the source, nothing is run.
+    """
+    found: set[str] = set()
+    queue = [module]
+    while queue:
+        name = queue.pop()
+        if name in found | MACHINERY or name.partition(".")[0] not in PACKAGES or (tree := _tree(name)) is None:
+            continue
+        found.add(name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                queue += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                queue += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return frozenset(found)
+
+
+@cache
+def code_digests(*roots: str) -> dict[str, str]:
+    """Return, for each module that the roots lead to, the digest of its syntax tree.
+
+    Of the tree rather than of the file: a comment or a docstring costs no retraining.
+    """
+    return {name: _digest(name) for name in sorted(frozenset().union(*map(modules, roots)))}
+
+
+@cache
+def _digest(name: str) -> str:
+    tree = _tree(name)
+    assert tree is not None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def _tree(name: str) -> ast.Module | None:
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None    # `from module import function`: not a module
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return ast.parse(Path(spec.origin).read_text())
+
+
+@cache
+def commit() -> str:
+    """Return the git commit of the code that runs, with a + where files differ from it; else the package's version."""
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
+                              timeout=10).stdout.strip()
+
+    try:
+        ours = Path(git("rev-parse", "--show-toplevel")) == Path(__file__).resolve().parents[2]
+        if ours:    # not a checkout of something else that this is installed in
+            return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return f"xcflow {version('xcflow')}"

@@ -1,0 +1,160 @@
+"""One HOME: the folder of all state, who may look into it, who is at work in it, and small named files (refs).
+
+    HOME/FORMAT               version of this layout
+    HOME/lock, gc.lock        flock: one run at a time; writers hold gc.lock shared, garbage collection exclusively
+    HOME/tmp/<uuid>           unfinished; dead whenever gc.lock can be had exclusively
+    HOME/objects/<sha256>/    immutable, named by the sha256 of its MANIFEST.json, which lists the sha256 of each file;
+                              with SPENT in it, files that nothing reads any more were removed
+    HOME/refs/<kind>/<name>   small JSON; refs/steps/<step key> is written once, the others can be moved
+    HOME/scratch/<step key>/  checkpoints of an unfinished step        HOME/quarantine/   objects that do not verify
+"""
+
+import fcntl
+import json
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import DamagedArtifact, UsageError
+from tasks.core.files import explained, fsync, locked, make_folder, make_private, others_may, remove, write_file
+from tasks.core.manifest import VERSION, canonical, damaged, newer
+
+LOCK_SECONDS = 0.5  # long enough for a holder that has just started to write its pid
+DIGEST = re.compile(r"[0-9a-f]{64}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class Home:
+    """A HOME's locks, refs and scratch folders; it holds nothing but its path."""
+
+    def __init__(self, home: Path, *, create: bool = True) -> None:
+        self.home = Path(home).absolute()
+        form = self.home / "FORMAT"
+        if create:
+            if (mode := others_may(self.home)) and not form.exists() and any(self.home.iterdir()):
+                raise UsageError(f"{self.home} holds other files, and others can look into it: its mode is {mode:04o}",
+                                 hint="choose a folder that is not there yet")
+            with explained("set up HOME", self.home):
+                self.home.parent.mkdir(parents=True, exist_ok=True)
+                for name in ("", "tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
+                    make_folder(self.home / name)
+                for name in ("lock", "gc.lock"):
+                    os.close(os.open(self.home / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                if not form.exists():
+                    with self._writing("set up HOME"):
+                        self._place(f"{VERSION}\n".encode(), form, os.link)
+        close_home(self.home)
+        try:
+            if int(form.read_text()) > VERSION:
+                raise newer(form)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UsageError(f"{self.home} is not the HOME of a pipeline", hint="give the one of a run") from error
+        except ValueError as error:
+            raise DamagedArtifact(f"{form} is not a version", hint=f"restore it: echo {VERSION} > {form}") from error
+
+    @contextmanager
+    def run_lock(self, seconds: float = LOCK_SECONDS, *, page: str = "") -> Iterator[None]:
+        """Makes this the only run in HOME; UsageError with the pid of the holder where there still is one then.
+
+        page: where the run can be cancelled, if it is not its user's to kill.
+        """
+        path = self.home / "lock"
+        with locked(path, fcntl.LOCK_EX, seconds) as mine:
+            if not mine:
+                pid, _, scheduled = path.read_text().strip().partition("\n")
+                raise UsageError(f"{self.home} is in use by process {pid}{', a scheduled run' if scheduled else ''}",
+                                 hint=f"wait for it, or cancel it: {scheduled}" if scheduled else
+                                      f"wait for it, or stop it: kill {pid}")
+            with explained("start a run", self.home):
+                path.write_text(f"{os.getpid()}\n{page}".rstrip() + "\n")
+            yield
+
+    def set_ref(self, kind: str, name: str, value: Mapping[str, Any]) -> None:
+        """Points refs/<kind>/<name> to `value`, at once for every reader; `collect` keeps each digest in it."""
+        target = self._ref(kind, name)
+        with self._writing(f"set {kind}/{name}"):
+            make_folder(target.parent)
+            self._place(canonical(dict(value)), target, os.replace)
+
+    def get_ref(self, kind: str, name: str) -> dict[str, Any] | None:
+        path = self._ref(kind, name)
+        try:
+            value = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (RecursionError, ValueError) as error:
+            raise damaged(path, "is not JSON") from error
+        if not isinstance(value, dict):
+            raise damaged(path, "is not a JSON object")
+        return value
+
+    def drop_ref(self, kind: str, name: str) -> None:
+        """Forgets a ref, so that `collect` may remove what it alone names."""
+        target = self._ref(kind, name)
+        with self._writing(f"drop {kind}/{name}"), suppress(FileNotFoundError):
+            os.unlink(target)
+            fsync(target.parent)
+
+    def scratch(self, key: str) -> Path:
+        """A folder for the checkpoints of step `key`, which outlives a killed run."""
+        folder = self.home / "scratch" / checked(key, DIGEST)
+        with explained("make a scratch folder", self.home):
+            make_folder(folder)
+        return folder
+
+    def drop_scratch(self, key: str) -> None:
+        remove(self.home / "scratch" / checked(key, DIGEST))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Nothing is collected meanwhile, so that what is found or published can be used before a ref names it."""
+        with locked(self.home / "gc.lock", fcntl.LOCK_SH):
+            yield
+
+    def sweep(self) -> None:
+        """Removes what killed writers left in tmp/, unless somebody writes right now: then the next sweep does."""
+        with self._alone(0.0) as mine:
+            for path in (self.home / "tmp").iterdir() if mine else ():
+                remove(path)
+
+    def _ref(self, kind: str, name: str) -> Path:
+        return self.home / "refs" / checked(kind) / checked(name)
+
+    def _place(self, data: bytes, target: Path, move: Callable[[Path, Path], None]) -> bool:
+        """Creates (os.link) or replaces (os.replace) a small file whole; False where os.link finds one there."""
+        temporary, placed = self.home / "tmp" / uuid.uuid4().hex, True
+        try:
+            write_file(temporary, data)
+            move(temporary, target)
+        except FileExistsError:
+            placed = False
+        finally:
+            remove(temporary)
+        fsync(target.parent)
+        return placed
+
+    @contextmanager
+    def _alone(self, seconds: float) -> Iterator[bool]:
+        with explained("collect", self.home), locked(self.home / "gc.lock", fcntl.LOCK_EX, seconds) as mine:
+            yield mine
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[None]:
+        with explained(doing, self.home), locked(self.home / "gc.lock", fcntl.LOCK_SH):
+            yield
+
+
+def close_home(home: Path) -> None:
+    """Have nobody but its owner look into a HOME, whatever its mode was; a folder that is none is left alone."""
+    if (home / "FORMAT").exists():
+        make_private(home)
+
+
+def checked(name: str, pattern: re.Pattern[str] = _NAME) -> str:
+    if not pattern.fullmatch(name):
+        raise UsageError(f"{name!r} cannot be a name in HOME", hint=f"a name matches {pattern.pattern}")
+    return name

@@ -1,0 +1,134 @@
+"""The manifest of an object, which lists the sha256 of each file: how it is made, read and compared with the files."""
+
+import errno
+import hashlib
+import json
+import os
+import uuid
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+from typing import Any
+
+from data_contracts.errors import DamagedArtifact, ProjectError
+from tasks.core.files import file_digest, fsync, remove
+
+VERSION = 1
+MANIFEST = "MANIFEST.json"
+SPENT = "SPENT"    # beside the manifest: some of the files that it lists were removed, as nothing reads them any more
+_Fact = namedtuple("_Fact", "path mode device inode size modified_ns changed_ns")  # they stay while nobody writes
+
+
+def sealed(folder: Path) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Flushes and hashes every file; -> the manifest's list of files, and the folders that are to be flushed."""
+    facts, folders = entries(folder)
+    files = []
+    for fact in facts:
+        path = folder / fact.path
+        if not S_ISREG(fact.mode):
+            raise ProjectError(f"{path} is not a regular file, so it cannot be published", hint="write a copy of it")
+        fsync(path)
+        files.append({"path": fact.path, "size": fact.size, "sha256": file_digest(path)})
+    return files, folders[::-1]
+
+
+def share(folder: Path, files: Iterable[Mapping[str, Any]], sources: Iterable[Path]) -> None:
+    """Replaces files that one of the objects `sources` has, too, by links to those: nothing is ever written to."""
+    there: dict[tuple[int, str], Path] = {}
+    for source in sources:
+        with suppress(OSError, ProjectError):
+            there |= {found: source / path for path, found in read_manifest(source)[1].items()}
+    for file in files:
+        before, link = there.get((file["size"], file["sha256"])), folder / f"{uuid.uuid4().hex}.link"
+        if before is not None:
+            with suppress(OSError):    # it was spent, or the disk has no links
+                os.link(before, link)
+                os.replace(link, folder / file["path"])
+            remove(link)    # a rename to another name of the same file leaves both
+
+
+def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, str]]]:
+    """The manifest of an object, and {path: (size, sha256)} of the files that it lists."""
+    path = folder / MANIFEST
+    if not S_ISREG(path.lstat().st_mode):
+        raise damaged(path, "is not a regular file")
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != folder.name:
+        raise damaged(path, "is not the one that its folder is named after")
+    try:
+        manifest = json.loads(data)
+        if manifest["version"] > VERSION:
+            raise newer(path)
+        return manifest, {file["path"]: (file["size"], file["sha256"]) for file in manifest["files"]}
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        raise damaged(path, "is not a manifest") from error
+
+
+@lru_cache(maxsize=1024)
+def verify(folder: Path, facts: tuple[_Fact, ...], *, whole: bool = True) -> None:
+    """Compares every file with the manifest; a failure is not cached, a success until one of the facts changes.
+
+    whole: nothing may be missing, whatever was spent.
+    """
+    for fact in facts:
+        if not S_ISREG(fact.mode):
+            raise damaged(folder / fact.path, "is not a regular file")
+    _, listed = read_manifest(folder)
+    sizes = {fact.path: fact.size for fact in facts if fact.path != MANIFEST}
+    spent = sizes.pop(SPENT, None) is not None
+    for path in sorted(listed.keys() | sizes.keys()):
+        if path not in sizes and spent and not whole:
+            continue
+        if path not in sizes:
+            raise damaged(folder / path, "was removed, as nothing was to read it" if spent else "is missing")
+        if path not in listed:
+            raise damaged(folder / path, "is not in the manifest")
+        if sizes[path] != listed[path][0]:
+            raise damaged(folder / path, f"has {sizes[path]} bytes, {listed[path][0]} were published")
+    for path in sizes:
+        if file_digest(folder / path) != listed[path][1]:
+            raise damaged(folder / path, "does not have the sha256 that was published")
+
+
+def entries(folder: Path) -> tuple[tuple[_Fact, ...], list[Path]]:
+    """Everything below `folder` that is no folder, links not followed; and the folders, each after its parent."""
+    facts, folders = [], [folder]
+    for parent in folders:
+        with os.scandir(parent) as content:
+            for entry in content:
+                s = entry.stat(follow_symlinks=False)
+                if S_ISDIR(s.st_mode):
+                    folders.append(Path(entry.path))
+                    continue
+                path = Path(entry.path).relative_to(folder).as_posix()
+                facts.append(_Fact(path, s.st_mode, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns))
+    return tuple(sorted(facts)), folders
+
+
+def canonical(value: Any) -> bytes:
+    """A JSON value as bytes: equal for equal values, whatever the order of their keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def damaged(path: Path | str, what: str) -> DamagedArtifact:
+    """The error that says which file is damaged and how."""
+    return DamagedArtifact(f"{path} {what}", hint="run the same command again: it is not used, but built anew")
+
+
+def newer(path: Path) -> ProjectError:
+    """The error for a file of a later format than this program knows."""
+    return ProjectError(f"{path} was made by a newer version of xcflow", hint="upgrade: pip install -U xcflow")
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Takes a file that is gone or unreadable for damage; other failures (descriptors, permissions) are no damage."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
+        raise damaged(error.filename or name, f"cannot be read: {error.strerror}") from error

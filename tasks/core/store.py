@@ -1,0 +1,245 @@
+"""Atomic, content-addressed publishing: the files of a step are in HOME whole and verified, or not there at all."""
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass
+from itertools import count
+from math import inf
+from pathlib import Path
+from stat import S_ISDIR
+from typing import Any
+
+from data_contracts.errors import DamagedArtifact, UsageError
+from tasks.core.files import explained, fsync, held, locked, remove, write_file
+from tasks.core.home import DIGEST, Home, checked
+from tasks.core.manifest import (
+    MANIFEST,
+    SPENT,
+    VERSION,
+    canonical,
+    damaged,
+    entries,
+    read_manifest,
+    reading,
+    sealed,
+    share,
+    verify,
+)
+
+GC_SECONDS = 10.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """The name of a published object: what tasks exchange instead of its content; asdict(artifact) is its JSON."""
+
+    path: str  # "objects/<digest>", relative to HOME
+    digest: str
+
+    @classmethod
+    def of(cls, digest: str) -> "Artifact":
+        return cls(f"objects/{digest}", digest)
+
+
+class Store(Home):
+    """The objects and refs of one HOME; holds nothing but its path, so threads share it and processes exchange it."""
+
+    def find(self, key: str) -> Artifact | None:
+        """The verified artifact that step `key` made, spent or not; None where the step has to be run (again).
+
+        The time of refs/steps/<key> says when it was asked for last, which `collect` goes by.
+        """
+        artifact = self._step(key)
+        if artifact is None or not self._usable(artifact, whole=False):
+            return None
+        with suppress(OSError):    # a HOME that can only be read is not collected
+            os.utime(self._ref("steps", key))
+        return artifact
+
+    def publish(
+        self,
+        key: str,
+        kind: str,
+        inputs: Mapping[str, str],
+        write: Callable[[Path], None],
+        about: Mapping[str, Any] | None = None,
+    ) -> Artifact:
+        """Runs `write` on an empty folder and publishes what it leaves there as the result of step `key`.
+
+        `about` holds JSON facts that follow from the inputs: no times, no host names. A file that an input has, too,
+        is a link to that one's, and takes no room. Where another process has
+        published `key` meanwhile, its artifact is returned. After an exception nothing is published.
+        """
+        head = {"version": VERSION, "kind": checked(kind), "key": checked(key, DIGEST), "inputs": dict(inputs)}
+        folder = self.home / "tmp" / uuid.uuid4().hex
+        with self._writing(f"publish {kind}"):
+            try:
+                os.mkdir(folder, 0o700)
+                write(folder)
+                files, folders = sealed(folder)
+                share(folder, files, [self.home / "objects" / name for name in inputs.values()])
+                manifest = canonical({**head, "about": dict(about or {}), "files": files})
+                write_file(folder / MANIFEST, manifest)
+                for each in folders:
+                    fsync(each)
+                artifact = Artifact.of(hashlib.sha256(manifest).hexdigest())
+                self._commit(folder, artifact)
+            finally:
+                remove(folder)
+            return self._name_step(key, artifact)
+
+    def open(self, artifact: Artifact, *, whole: bool = True) -> Path:
+        """The folder of an artifact, every file checked against its sha256 before any parser sees a byte of it.
+
+        A process hashes a file once, and again when its device, inode, size or times change. With `whole` false, files
+        may be missing that were spent.
+        Raises DamagedArtifact, or ProjectError where a newer version of this program wrote it.
+        """
+        with reading(artifact.path):
+            folder = self._folder(artifact)
+            verify(folder, entries(folder)[0], whole=whole)
+            return folder
+
+    def spend(self, artifact: Artifact, *keep: str) -> None:
+        """Removes the files of an artifact that nothing is to read any more, all but `keep`; its name stays known."""
+        with self._writing("make room"), reading(artifact.path):
+            folder = self._folder(artifact)
+            if not self.spent(artifact):    # said first, so that a kill leaves no object that looks damaged
+                self._place(b"", folder / SPENT, os.replace)
+            for path in read_manifest(folder)[1].keys() - set(keep):
+                with suppress(FileNotFoundError):
+                    os.unlink(folder / path)
+
+    def spent(self, artifact: Artifact) -> bool:
+        """Whether files of an artifact were removed: who has to read them makes it again."""
+        return os.path.lexists(self.home / artifact.path / SPENT)
+
+    def forget(self, key: str) -> None:
+        """Removes the result of step `key`, so that it is made again."""
+        artifact, dead = self._step(key), self.home / "tmp" / uuid.uuid4().hex
+        with self._writing("make room"):
+            with suppress(FileNotFoundError):
+                os.unlink(self._ref("steps", key))
+                fsync(self.home / "refs" / "steps")
+            if artifact is not None:
+                with suppress(FileNotFoundError):
+                    os.rename(self.home / artifact.path, dead)
+                    fsync(self.home / "objects")
+                remove(dead)
+
+    def manifest(self, artifact: Artifact) -> dict[str, Any]:
+        """What the manifest of an artifact says: it is verified, the files that it lists are not."""
+        with reading(artifact.path):
+            return read_manifest(self._folder(artifact))[0]
+
+    def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(key, manifest) of every published step, the last used last; those that are gone or damaged are left out."""
+        refs = [ref for ref in (self.home / "refs" / "steps").iterdir() if DIGEST.fullmatch(ref.name)]
+        for ref in sorted(refs, key=lambda ref: (ref.stat().st_mtime_ns, ref.name)):
+            artifact, manifest = self._step(ref.name), None
+            with suppress(DamagedArtifact):
+                manifest = self.manifest(artifact) if artifact else None
+            if manifest is not None:
+                yield ref.name, manifest
+
+    def collect(self, keep: Collection[str] = (), *, unused_since: float = -inf, dry_run: bool = False) -> list[str]:
+        """Removes every object that nothing needs, and what killed writers left; -> the digests of the objects.
+
+        Needed is what a ref or `keep` names, or a process holds (`held`); the name of a step that was asked for last
+        before `unused_since`, in seconds since 1970, does not count, and goes with its object. Nobody writes while
+        gc.lock is held exclusively, so all of tmp/ is dead then. An object does not keep its inputs.
+        """
+        objects, tmp = self.home / "objects", self.home / "tmp"
+        with nullcontext(True) if dry_run else self._alone(GC_SECONDS) as mine:
+            if not mine:
+                raise UsageError(f"a step is being published in {self.home}", hint="collect again when it is done")
+            refs = {ref: set(DIGEST.findall(ref.read_text(errors="replace")))
+                    for ref in (self.home / "refs").glob("*/*")}
+            unused = {ref for ref in refs if ref.parent.name == "steps" and ref.stat().st_mtime < unused_since}
+            live = set(keep).union(*(named for ref, named in refs.items() if ref not in unused))
+            for digest in keep:
+                checked(digest, DIGEST)
+            removed = sorted(path.name for path in objects.iterdir() if DIGEST.fullmatch(path.name)
+                             and path.name not in live and not held(path))
+            if dry_run:
+                return removed
+            dead = list(tmp.iterdir())
+            for name in removed:  # renamed first, so that no kill leaves half an object under its name
+                dead.append(tmp / uuid.uuid4().hex)
+                os.rename(objects / name, dead[-1])
+            fsync(objects)
+            for ref in unused:
+                if not any((objects / digest).exists() for digest in refs[ref]):
+                    os.unlink(ref)
+        for path in dead:
+            remove(path)
+        return removed
+
+    def _folder(self, artifact: Artifact) -> Path:
+        if not DIGEST.fullmatch(artifact.digest) or artifact.path != f"objects/{artifact.digest}":
+            raise DamagedArtifact(f"{artifact.path!r} is not the name of an artifact", hint="give objects/<sha256>")
+        folder = self.home / artifact.path
+        if not S_ISDIR(folder.lstat().st_mode):
+            raise damaged(folder, "is not a folder")
+        return folder
+
+    def _step(self, key: str) -> Artifact | None:
+        checked(key, DIGEST)
+        try:
+            value = self.get_ref("steps", key)
+            return None if value is None else Artifact.of(checked(value["digest"], DIGEST))
+        except (DamagedArtifact, KeyError, TypeError, UsageError) as error:
+            _log.warning("refs/steps/%s names no artifact, so the step is run again: %s", key, error)
+            return None
+
+    def _usable(self, artifact: Artifact, *, whole: bool = True) -> bool:
+        """Whether the object verifies; one that does not is moved out of the way, so that it is built again."""
+        with suppress(DamagedArtifact):
+            return self.open(artifact, whole=whole).is_dir()
+        # Looked at again under a lock: another process may have moved it, and built it anew, meanwhile.
+        with explained("set a damaged object aside", self.home), locked(self.home / "objects", fcntl.LOCK_EX):
+            try:
+                return self.open(artifact, whole=whole).is_dir()
+            except DamagedArtifact as error:
+                if os.path.lexists(self.home / artifact.path):
+                    places = (self.home / "quarantine" / f"{artifact.digest}-{n}" for n in count(1))
+                    place = next(place for place in places if not os.path.lexists(place))
+                    os.rename(self.home / artifact.path, place)
+                    fsync(self.home / "objects")
+                    _log.warning("%s; moved to %s", error.what, place)
+                return False
+
+    def _commit(self, folder: Path, artifact: Artifact) -> None:
+        """Renames a sealed folder to its digest, which is never created beforehand: the rename is the commit."""
+        while True:
+            try:
+                os.rename(folder, self.home / artifact.path)
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise
+            if self._usable(artifact):
+                break
+        fsync(self.home / "objects")
+
+    def _name_step(self, key: str, artifact: Artifact) -> Artifact:
+        """Links refs/steps/<key> to the artifact, or returns the one that another process has linked before."""
+        data, target = canonical(asdict(artifact)), self._ref("steps", key)
+        if not self._place(data, target, os.link):
+            winner = self.find(key)
+            if winner is not None:
+                return winner
+            self._place(data, target, os.replace)
+        return artifact
+
+
+def digest_of(value: Any) -> str:
+    """The sha256 of a JSON value: equal for equal values, whatever the order of their keys."""
+    return hashlib.sha256(canonical(value)).hexdigest()

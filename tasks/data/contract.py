@@ -1,0 +1,31 @@
+"""The tables are held against their contracts."""
+
+import json
+import os
+import shutil
+
+from data_contracts.check import Thresholds, validate
+from tasks.core.step import Job, slug
+
+
+def check(data: str, thresholds: Thresholds, job: Job) -> None:
+    """Hold the tables against their contracts; the page stays in HOME/contracts/<data> whatever comes of it.
+
+    Label frequencies are compared with those of the last check that passed. Raises ContractError where a rule fails.
+    """
+    page = job.home / "contracts" / slug(data)
+    baseline = job.home / "baselines" / f"{slug(data)}.parquet"
+    shutil.rmtree(page, ignore_errors=True)
+    report = validate(job.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
+                      thresholds=thresholds, data_docs=True)
+    job.say(report.verdict)
+    for line in report.warned:
+        job.say(line)
+    report.raise_for_failure()
+    # Only what follows from the tables: a page with times, or a comparison with an earlier run, would make everything
+    # downstream look new.
+    kept = {"rules": len(report.rules), "tables": {table.name: table.rows for table in report.tables}}
+    (job.out / "contract.json").write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    baseline.parent.mkdir(exist_ok=True)
+    shutil.copy(page / "frequencies.parquet", baseline.with_suffix(".tmp"))
+    os.replace(baseline.with_suffix(".tmp"), baseline)

@@ -1,0 +1,159 @@
+"""Tables and tokens become the arrays that training maps into memory, on Dask."""
+
+import json
+import mmap
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.core.step import Job
+from tasks.data.tables import SIDES, column_parts, count_rows, shards
+from xcmodels.data import seeds
+from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Texts
+from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.text import shown
+from xcmodels.data.tokens import Tokenizer
+
+
+def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
+    """Write the arrays that training maps (`xcmodels.data.corpus`), on Dask: no two parts write one file."""
+    tables, tokens, out = job.inputs["tables"], job.inputs["tokens"], job.out
+    counts = {side: count_rows(tables / table) for side, table in SIDES.items()}
+    augmented = count_rows(tokens / "tokens.train") - counts["train"]
+    for _ in job.workers.map(_pack_part, list(_parts(job.inputs, facts["anchors"], counts, augmented, out)),
+                             name=lambda of: f"packing ({of[0].__name__.strip('_')})"):
+        pass
+    shutil.copytree(tokens / "tokenizer", out / "tokenizer")
+    vocabulary = Tokenizer.load(out / "tokenizer").size
+    np.save(out / "idf.npy", _idf(out, ("train", "label"), vocabulary))
+    np.save(out / "validation.npy", _validation(out, counts["train"], config, seed))
+    (out / "corpus.json").write_text(json.dumps(
+        {**facts, **counts, "augmented": augmented, "vocabulary": vocabulary}, indent=1, sort_keys=True) + "\n")
+    job.say(f"{counts['train']:,} training queries, {counts['label']:,} labels, {counts['test']:,} test queries")
+
+
+def _pack_part(pack: Callable[..., None], *arguments: Any) -> None:
+    """Run one of `_parts` on a worker."""
+    pack(*arguments)
+
+
+def _parts(inputs: Mapping[str, Path], anchors: Sequence[str], counts: dict[str, int], augmented: int,
+           out: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield what is to be packed, as functions with their arguments; first what takes longest."""
+    tables = inputs["tables"]
+    yield _pack_texts, tables / "queries.train", out, "train.text", "title", "content"
+    for side in (*SIDES, *(f"anchors.{anchor}" for anchor in anchors)):
+        yield _pack_tokens, inputs["tokens"] / f"tokens.{side}", out, side
+    for anchor in anchors:
+        yield _pack_walks, inputs["walks"], anchor, counts, augmented, out
+    for split in ("train", "test"):
+        yield _pack_labels, tables, split, counts[split], augmented if split == "train" else 0, out
+    for column in ("title", "content", "uid"):
+        yield _pack_texts, tables / "queries.test", out, f"test.{column}", column
+    for column in ("uid", "title"):
+        yield _pack_texts, tables / "labels", out, f"label.{column}", column
+
+
+def _pack_texts(table: Path, out: Path, name: str, *columns: str) -> None:
+    """Write a column of texts, or two as one text a row."""
+    texts = (chain.from_iterable(column_parts(table, column)) for column in columns)
+    Texts.save(out, name, map(shown, *texts) if len(columns) == 2 else chain(*texts))
+
+
+def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Path) -> None:
+    """Write the positives of a split's queries, of label texts that follow them their own label, and its filters."""
+    keys = _keys(tables / f"positives.{split}", "query", "label", augmented)
+    if augmented:
+        own = np.arange(augmented)
+        keys[-augmented:] = queries + own << BITS | own
+    Ragged.of_keys(keys, queries + augmented).save(out, f"positives.{split}")
+    Ragged.of_keys(_keys(tables / f"filters.{split}", "query", "label"), queries).save(out, f"filters.{split}")
+
+
+def _pack_tokens(table: Path, out: Path, side: str) -> None:
+    """Write one side's tokens, title then content a row, without holding more than a shard."""
+    n, total = count_rows(table), 0
+    offsets = np.lib.format.open_memmap(out / f"{side}.tokens.offsets.npy", "w+", np.int64, (n + 1,))
+    titles = np.lib.format.open_memmap(out / f"{side}.titles.npy", "w+", np.int32, (n,))
+    for shard in shards(table):
+        part = pq.read_table(shard, columns=["id", "title", "content"])
+        ids = part["id"].to_numpy()
+        titles[ids] = pc.list_value_length(part["title"]).to_numpy()
+        offsets[ids + 1] = titles[ids] + pc.list_value_length(part["content"]).to_numpy()
+    np.cumsum(offsets, out=offsets)
+    _let_go(titles)
+    total = int(offsets[-1])
+    values = np.lib.format.open_memmap(out / f"{side}.tokens.values.npy", "w+", np.int32, (total,))
+    for shard in shards(table):
+        part = pq.read_table(shard, columns=["id", "title", "content"])
+        starts = offsets[part["id"].to_numpy()]
+        for column in ("title", "content"):
+            flat = part[column].combine_chunks()
+            lengths = pc.list_value_length(flat).to_numpy(zero_copy_only=False).astype(np.int64)
+            place = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+            values[place] = flat.flatten().to_numpy()
+            starts = starts + lengths
+        _let_go(values)
+
+
+def _let_go(array: np.memmap) -> None:
+    """Hold no more the pages of a mapped file that were written: they are the file's."""
+    assert isinstance(array.base, mmap.mmap)
+    array.base.madvise(mmap.MADV_DONTNEED)
+
+
+def _pack_walks(walks: Path, anchor: str, counts: dict[str, int], augmented: int, out: Path) -> None:
+    """Write the anchors of every training query and label; a label text added as a query has its label's."""
+    labels, queries = (_keys(walks / f"walks.{anchor}.{side}", "node", "anchor") for side in ("label", "train"))
+    if augmented:
+        queries = np.concatenate([queries, labels + (counts["train"] << BITS)])
+    Ragged.of_keys(labels, counts["label"], np.int32).save(out, f"walks.{anchor}.label")
+    Ragged.of_keys(queries, counts["train"] + augmented, np.int32).save(out, f"walks.{anchor}.train")
+
+
+def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
+    """Return log((n + 1) / (df + 1)) of each token as a title token, then as a content token, float32."""
+    df, n = np.zeros(2 * vocabulary, dtype=np.int64), 0
+    for side in sides:
+        titles = np.load(out / f"{side}.titles.npy")
+        n += len(titles)
+        for start in range(0, len(titles), 65_536):
+            rows = np.arange(start, min(start + 65_536, len(titles)))
+            # Mapped anew for each block: pages that were read before would count as this process'.
+            values, lengths = Ragged.load(out, f"{side}.tokens").take(rows)
+            owner = np.repeat(np.arange(len(rows)), lengths)
+            place = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            field = values + vocabulary * (place >= titles[rows][owner])
+            df += np.bincount(distinct(owner * 2 * vocabulary + field) % (2 * vocabulary), minlength=2 * vocabulary)
+    return np.log((n + 1) / (df + 1)).astype(np.float32)
+
+
+def _validation(out: Path, n: int, config: PrepareConfig, seed: int) -> np.ndarray:
+    """Return the rows held out of training, sorted: a seeded draw among the queries that have a positive.
+
+    At least one query is held out, and at least one is left to train on; a single labelled query is left to train on.
+    """
+    if not 0 < config.validation < 1:
+        raise ValueError(f"prepare.validation must be between 0 and 1, got {config.validation}")
+    rows = np.flatnonzero(Ragged.load(out, "positives.train").lengths[:n] > 0)
+    count = min(max(1, round(config.validation * len(rows))), config.validation_max, max(len(rows) - 1, 0))
+    return np.sort(seeds.generator(seed, "validation").permutation(rows)[:count])
+
+
+def _keys(table: Path, row: str, value: str, more: int = 0) -> np.ndarray:
+    """Return row << BITS | value of every pair of a table's columns, with room for `more` at the end."""
+    out, start = np.empty(count_rows(table) + more, dtype=np.int64), 0
+    for shard in shards(table):
+        part = pq.read_table(shard, columns=[row, value])
+        here = out[start:start + len(part)]
+        here[:] = part[row].to_numpy()
+        here <<= BITS
+        here |= part[value].to_numpy()
+        start += len(part)
+    return out

@@ -1,0 +1,40 @@
+"""Preparation: raw files -> checked tables -> token shards -> packed arrays, the shards on Dask."""
+
+from functools import partial
+
+from data_contracts.check import Thresholds
+from tasks.core.files import file_digest
+from tasks.core.step import Step
+from tasks.data import sources, walks
+from tasks.data.contract import check
+from tasks.data.pack import pack
+from tasks.data.read import read
+from tasks.data.sources import RawDataSet
+from tasks.data.tokenise import tokenise
+from xcmodels.data.corpus import PrepareConfig
+
+
+def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
+    """Return the steps that turn a raw data set into a corpus, in order; `read` refuses other files than these."""
+    data = sources.hashed(data, file_digest)
+    files = {path.name: data.sha256[table] for table, path in data.files.items()}
+    thresholds = Thresholds(leak_share=config.leak_share, drift_fail=config.drift_fail)
+    anchors = data.anchors if config.walks else ()
+    facts = {"name": data.name, "propensity": list(data.propensity), "anchors": list(anchors)}
+    out = [
+        Step("read", "tables", partial(read, data), ("tasks.data.read",), {"files": files, "format": data.format}),
+        Step("check tables", "contract", partial(check, data.name, thresholds), ("data_contracts.check",),
+             {"data": data.name, "thresholds": thresholds}, {"tables": "read"}),
+        Step("tokenise", "tokens", partial(tokenise, config, anchors), ("tasks.data.tokenise",),
+             {"tokenizer": config.tokenizer, "vocabulary": config.vocabulary, "max_title": config.max_title,
+              "max_content": config.max_content, "augment": config.augment, "anchors": list(anchors)},
+             {"tables": "read", "contract": "check tables"})]
+    if anchors:
+        out.append(Step("walk graphs", "walks", partial(walks.walk_all, anchors, seed), ("tasks.data.walks",),
+                        {"anchors": list(anchors), "seed": seed}, {"tables": "read", "contract": "check tables"}))
+    out.append(Step("pack", "corpus", partial(pack, config, facts, seed), ("tasks.data.pack",),
+                    {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed},
+                    {"tables": "read", "tokens": "tokenise", **({"walks": "walk graphs"} if anchors else {})}))
+    return out
+
+

@@ -1,0 +1,18 @@
+"""Raw files become shards of tables, on Dask."""
+
+from tasks.core.step import Job
+from tasks.core.wording import many
+from tasks.data import sources
+from tasks.data.sources import RawDataSet
+from tasks.data.tables import count_rows
+
+
+def read(data: RawDataSet, job: Job) -> None:
+    """Read every raw file into shards of its tables on Dask; one of texts is read by all workers, some blocks each."""
+    jobs = [(data, group, job.out, (number, of)) for group in sources.groups(data)
+            for of in [job.workers.count if sources.splits(data, group) else 1] for number in range(of)]
+    for _ in job.workers.map(sources.read_tables, jobs, name=lambda of: f"reading {of[1]}"):
+        pass
+    for table in sources.tables(data):
+        if rows := count_rows(job.out / table):
+            job.say(f"{table}: {many(rows, 'row')}")

@@ -1,0 +1,15 @@
+"""Raw data sets in the formats that people have, read as shards of the tables in data_contracts.schemas.
+
+`describe` looks at the names in a folder; `groups` lists the units of work, one a raw file; `read_tables` does one, or
+a share of one that `splits`.
+Formats, all of them with optional filter pairs and anchor sets in the same folder:
+
+    xc-json    trn, tst, lbl .json.gz (or .json, .jsonl): uid, title, content; in trn and tst target_ind, target_rel too
+    xc-sparse  trn_X.txt, tst_X.txt, Y.txt (or trn.raw.txt, ...), with trn_X_Y.txt, tst_X_Y.txt or Y.trn.npz, Y.tst.npz
+    anchors    <anchor>.raw.txt with <anchor>_{trn,tst,lbl}_X_Y.txt or .npz; the one for tst may be absent
+"""
+
+from tasks.data.sources.raw import RawDataSet, describe, groups, hashed, tables
+from tasks.data.sources.reading import read_table, read_tables, splits
+
+__all__ = ["RawDataSet", "describe", "groups", "hashed", "read_table", "read_tables", "splits", "tables"]

@@ -1,0 +1,179 @@
+"""Lines of a file, or of stdin, whatever the compression and encoding, with errors that say where."""
+
+import codecs
+import functools
+import gzip
+import hashlib
+import io
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import cast
+
+from data_contracts.errors import ContractError, ProjectError, UsageError
+from tasks.data.sources.decoding import DAMAGE, Decoder, as_utf8
+
+STDIN = "-"    # in the place of a path
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Share:
+    """Every `of`-th block of `size` lines of a file, from block `number` on; all of its shares are the file."""
+
+    size: int
+    number: int = 0
+    of: int = 1
+
+    def block(self, line: int) -> int:
+        """Return the block of a line, which is counted from 1."""
+        return (line - 1) // self.size
+
+    def has(self, block: int) -> bool:
+        """Say whether a block is in the share."""
+        return block % self.of == self.number
+
+
+EVERY = Share(1)
+
+
+class _Hashing(io.RawIOBase):
+    """A file that hashes what is read of it, from its beginning on."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self.file, self.sha256 = file, hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # a file of bytes never has to wait
+        count = self.file.readinto(buffer)
+        self.sha256.update(buffer[:count])
+        return count
+
+
+@contextmanager
+def _opened(path: Path | str, sha256: str = "") -> Iterator["io.BufferedReader[io.RawIOBase]"]:
+    """Open a file for reading bytes to its end: through gzip where its name ends in .gz, and UTF-16 as UTF-8.
+
+    Raises ProjectError where the block ends well and what was read has another `sha256` than the one that is given.
+    """
+    try:
+        with nullcontext(_stdin()) if path == STDIN else open(path, "rb", 0) as file:
+            hashing = _Hashing(file)
+            stream: io.RawIOBase = hashing
+            if Path(path).suffix == ".gz":
+                stream = cast(io.RawIOBase, gzip.GzipFile(fileobj=io.BufferedReader(hashing, _BLOCK)))
+            # gzip's own lines are cut by Python, which takes as long as to unpack them
+            yield as_utf8(io.BufferedReader(stream, _BLOCK))
+    except FileNotFoundError as error:
+        raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
+    except (IsADirectoryError, PermissionError) as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    _refuse_other(path, sha256, hashing.sha256.hexdigest())
+
+
+def _stdin() -> io.FileIO:
+    """Return stdin without its buffer, which would wait until it is full."""
+    return cast(io.FileIO, getattr(sys.stdin.buffer, "raw", sys.stdin.buffer))
+
+
+def _refuse_other(path: Path | str, expected: str, found: str) -> None:
+    if expected and found != expected:
+        raise ProjectError(f"{path} has changed since the run began: its sha256 is {found[:12]}, and was "
+                           f"{expected[:12]}", hint="run the same command again when nothing writes to it any more")
+
+
+def refuse_changed(path: Path, sha256: str) -> None:
+    """Raise ProjectError where a file has another sha256 than the one that is given; "" is any."""
+    if sha256:
+        with open(path, "rb") as file:
+            _refuse_other(path, sha256, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def whole_file(path: Path, sha256: str = "") -> bytes:
+    """Return all bytes of a file; ProjectError where they have another sha256 than the one that is given."""
+    data = path.read_bytes()
+    _refuse_other(path, sha256, hashlib.sha256(data).hexdigest())
+    return data
+
+
+def _damaged(path: Path | str, number: int, error: Exception) -> ContractError:
+    name = _name(path)
+    if isinstance(error, UnicodeDecodeError):
+        return ContractError(f"{name} begins as UTF-16, and is damaged or cut short after line {number} "
+                             f"({error.reason})", where=f"{name}:{number}", hint="save the file as UTF-8")
+    return ContractError(f"the gzip data of {name} is damaged or cut short after line {number} ({error})",
+                         where=f"{name}:{number}", hint="fetch or write the file again; check it with: gzip -t")
+
+
+def _name(path: Path | str) -> str:
+    return "stdin" if path == STDIN else Path(path).name
+
+
+def lines(path: Path | str, sha256: str = "") -> Iterator[tuple[int, bytes]]:
+    """Yield every line of a file with its number, counted from 1, without its line end.
+
+    Raises UsageError when the file cannot be opened, ContractError when its gzip data or UTF-16 is damaged, and
+    after the last line ProjectError when what was read has another `sha256` than the one that is given.
+    """
+    number = 0
+    with _opened(path, sha256) as stream:
+        try:
+            for number, line in enumerate(stream, 1):
+                yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
+        except DAMAGE as error:
+            raise _damaged(path, number, error) from error
+
+
+def blocks(path: Path, share: Share, sha256: str = "") -> Iterator[tuple[int, Iterator[tuple[int, str]]]]:
+    """Yield every block of a share: its number, and its lines as `text_lines` yields them, to be read before the next.
+
+    A file without lines has block 0 without lines. Raises what `lines` raises.
+    """
+    own, number = text_lines(path, share, sha256), -1
+    for number, block in groupby(own, key=lambda line: share.block(line[0])):
+        yield number, block
+    if number < 0 and share.has(0):
+        yield 0, iter(())
+
+
+def text_lines(path: Path | str, share: Share = EVERY, sha256: str = "") -> Iterator[tuple[int, str]]:
+    """Yield every line of a share of a file as text with its number in the file, counted from 1.
+
+    The whole file is read, and hashed, whatever the share. Raises what `lines` raises. How many lines are not UTF-8 is
+    logged at the end.
+    """
+    decoder = Decoder()
+    for number, line in lines(path, sha256):
+        if share.has(share.block(number)):
+            yield number, decoder.text(number, line)
+    decoder.say(_name(path), time.monotonic_ns() if path == STDIN else path)    # stdin is another file each time
+
+
+def count_lines(path: Path, sha256: str = "") -> int:
+    """Return how many lines a file has; a last line without a line end counts too.
+
+    Raises what `lines` raises. Counted once a process for as long as the file stays as it is.
+    """
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    return _count_lines(path, sha256, state.st_size, state.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _count_lines(path: Path, sha256: str, _size: int, _changed: int) -> int:
+    count, last = 0, b"\n"
+    with _opened(path, sha256) as stream:
+        try:
+            while block := stream.read(_BLOCK):
+                count, last = count + block.count(b"\n"), block[-1:]
+        except DAMAGE as error:
+            raise _damaged(path, count, error) from error
+    return count + (last != b"\n")

@@ -1,0 +1,178 @@
+"""Import of a table of texts and label names, as people keep it, into the XC repository's raw format.
+
+The file is read three times rather than held: to guess the separator, to collect the labels, to write; once more where
+texts that were edited are to stay in the half that they were in.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import ContractError, UsageError
+from tasks.core.files import file_digest
+from tasks.data.sources.files import refuse_changed
+from tasks.data.sources.halves import UID, Halves, halves, key_of
+from tasks.data.sources.tabular import Layout, Row, plain, read_rows
+from tasks.data.sources.writing import json_lines, point, raw_folder, refuse_foreign, write_json_lines
+
+SEPARATORS = (";", "|", ",")
+_LOOKED_AT = 10_000  # label cells from which the separator is guessed
+_RARE = 0.01  # a character in fewer of them is taken for part of a name
+_SPLITS = {"train": False, "trn": False, "test": True, "tst": True}
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the rows of a file become points: from which columns, split at what ("" for not at all), in which half."""
+
+    file: Path
+    columns: dict[str, str]  # role -> name of the column
+    separator: str
+    halves: Halves
+
+    def points(self, skipped: Counter) -> Iterator[tuple[bool, str, str, str, list[str]]]:
+        """Yield (is for testing, uid, title, content, label names) of every usable row, and count the others."""
+        for row in _rows(self.file, self.columns):
+            uid, title, content = (row.text(role) for role in ("uid", "text", "content"))
+            labels = _labels(row, self.separator)
+            if not title and not content:
+                skipped["rows_without_text"] += 1
+            elif not labels:
+                skipped["rows_without_labels"] += 1
+            else:
+                yield self._is_test(row), uid or str(row.number), title, content, labels
+
+    def _is_test(self, row: Row) -> bool:
+        if "split" in self.columns:
+            name = row.text("split").lower()
+            if name not in _SPLITS:
+                raise ContractError(f"the split must be train or test, got {name!r}", where=row.where,
+                                    hint=f"change column {self.columns['split']!r}, or leave it out and rows are drawn")
+            return _SPLITS[name]
+        return self.halves.is_test(row.text("text"), row.text("content"))
+
+
+@dataclass
+class _Found:
+    """What the second pass collects."""
+
+    train: set[str] = field(default_factory=set)    # labels
+    test: set[str] = field(default_factory=set)
+    trained: set[int] = field(default_factory=set)    # texts, where a column and not the text decides on the half
+
+
+def import_file(file: Path, out: Path, *, text: str, labels: str, content: str | None = None, uid: str | None = None,
+                split: str | None = None, separator: str | None = None, test_fraction: float = 0.2) -> dict[str, Any]:
+    """Write the rows of a table, in any form that `read_rows` takes, as an XC repository folder, and return a summary.
+
+    `text`, `labels`, `content`, `uid`, `split` name columns. Labels are a list, or a text split at `separator`: None
+    guesses among ; | and , (the summary says how), "" takes the whole text for one label. They are sorted by name; a
+    label's name is its title and its uid, so that a later import, with other labels, calls it the same. Without a split
+    column a text stays in the half where a data set of ours in `out` has it; a new one is for testing by its SHA-1
+    (`tasks.data.sources.halves`). Labels that no training row has are left out, as are test rows without another; both
+    are counted.
+    Raises UsageError for a setting that cannot be meant, ContractError naming file and line of a bad row, and
+    ProjectError for a file that is written to meanwhile.
+    """
+    if not 0 <= test_fraction < 1:
+        raise UsageError(f"the share of test rows must be from 0 to below 1, got {test_fraction}", hint="--test 0.2")
+    refuse_foreign(out)
+    sha256 = file_digest(file) if file.is_file() else ""
+    named = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split}
+    columns = {role: name for role, name in named.items() if name is not None}
+    reason = "given"
+    if separator is None:
+        separator, reason = _guess(row.cells.get("labels") for row in _rows(file, columns))
+    texts = ((row.text("uid"), row.text("text"), row.text("content")) for row in _rows(file, columns))
+    plan = _Plan(file, columns, separator, Halves(0.0) if split else halves(out, test_fraction, texts, uid))
+    skipped: Counter[str] = Counter(rows_without_text=0, rows_without_labels=0)
+    found = _Found()
+    for is_test, _, *words, names in plan.points(skipped):
+        (found.test if is_test else found.train).update(names)
+        if split and not is_test:
+            found.trained.add(key_of(*words))
+    if not found.train:
+        raise ContractError(f"{file.name} has no training row with a text and a label "
+                            f"({', '.join(f'{key}: {count}' for key, count in skipped.items())})", where=str(file),
+                            hint="check the names of the columns, and the split column or the share of test rows")
+    if test_fraction and split is None and not found.test:
+        # also when the file is the training part of a split that was drawn by the same rule
+        raise ContractError(f"none of the usable rows of {file.name} was drawn for testing with a share of "
+                            f"{test_fraction}", where=str(file), hint="raise --test, or name a column: --split COLUMN")
+    counts = _write(plan, out, found, sha256)
+    return {**counts, **skipped, "labels_never_in_training": len(found.test - found.train), "separator": separator,
+            "separator_reason": reason, **_split_reason(plan, out, counts)}
+
+
+def _rows(file: Path, columns: dict[str, str]) -> Iterator[Row]:
+    if file.exists() and not file.is_file():
+        raise UsageError(f"{file} is no file that can be read more than once", hint="name a file")
+    return read_rows(file, Layout({role: (name,) for role, name in columns.items()}, tuple(columns)))
+
+
+def _split_reason(plan: _Plan, out: Path, counts: dict[str, int]) -> dict[str, str]:
+    """Return what is to be known of a split beyond its counts: {"split_reason": words}, or nothing."""
+    if shared := counts.get("test_rows_with_a_text_of_train"):
+        return {"split_reason": f"by column {plan.columns['split']!r} {shared:,} of {counts['test']:,} test rows have "
+                                "a text that train has, and xc run refuses more than 1% (prepare.leak_share); without "
+                                "--split equal texts lie in one half"}
+    if plan.halves.before:
+        return {"split_reason": f"texts that were in {out.name} stay in their half, new ones are drawn with share "
+                                f"{plan.halves.share:g}; a new folder draws all"}
+    return {}
+
+
+def _write(plan: _Plan, out: Path, found: _Found, sha256: str) -> dict[str, int]:
+    """Write the folder, unless the file has another `sha256` in the end, and return its counts."""
+    names = sorted(found.train)
+    ids = {name: number for number, name in enumerate(names)}
+    counts: Counter[str] = Counter(train=0, test=0, labels=len(names), positives_train=0, positives_test=0,
+                                   test_rows_without_known_labels=0)
+
+    about = {"name": out.resolve().name} | ({UID: plan.columns["uid"]} if "uid" in plan.columns else {})
+    with raw_folder(out, about) as made:
+        with json_lines(made / "trn.json.gz") as train, json_lines(made / "tst.json.gz") as test:
+            for is_test, uid, title, content, own in plan.points(Counter()):
+                side = "test" if is_test else "train"
+                if targets := sorted(ids[name] for name in own if name in ids):
+                    (test if is_test else train)(point(uid, title, content, targets))
+                    counts[side] += 1
+                    counts[f"positives_{side}"] += len(targets)
+                    if is_test and key_of(title, content) in found.trained:
+                        counts["test_rows_with_a_text_of_train"] += 1
+                else:
+                    counts["test_rows_without_known_labels"] += 1
+        write_json_lines(made / "lbl.json.gz", (point(name, name, "") for name in names))
+        refuse_changed(plan.file, sha256)
+    return dict(counts)
+
+
+# ---- labels
+
+def _guess(cells: Iterable[Any]) -> tuple[str, str]:
+    """Return a separator and in words why: the first of ; | , that is in at least 1% of the first label cells."""
+    texts = list(islice((cell for cell in cells if isinstance(cell, str) and cell), _LOOKED_AT))
+    if not texts:
+        return "", "the labels are lists"
+    having = {mark: sum(mark in cell for cell in texts) for mark in SEPARATORS}
+    seen = ", ".join(f"{count} have {mark!r}" for mark, count in having.items())
+    chosen = next((mark for mark, count in having.items() if count and count >= _RARE * len(texts)), "")
+    taken = f"{chosen!r} taken" if chosen else "each taken for one label"
+    return chosen, f"guessed: of {len(texts)} label cells {seen}; {taken}, give a separator to decide otherwise"
+
+
+def _labels(row: Row, separator: str) -> list[str]:
+    """Return the label names of a row, cleaned, each once, in their order."""
+    value = row.cells.get("labels")
+    if value is None:
+        return []
+    if isinstance(value, str):
+        parts: list[Any] = value.split(separator) if separator else [value]
+    elif isinstance(value, list):
+        parts = value
+    else:
+        raise ContractError(f"labels must be a list or a text, got {value!r}", where=row.where)
+    return list(dict.fromkeys(name for part in parts if (name := plain(part, "a label", row.where))))

@@ -1,0 +1,110 @@
+"""Parsers of texts: JSON lines with their positives, and plain text, each row with the line it was read from.
+
+Each is given some of a file's lines, with their numbers, and the file's name; a row's id is its line's number less one.
+They check what can be seen on one line; duplicates, empty texts and the like are carried through for the contract
+that follows.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from data_contracts.errors import ContractError
+from data_contracts.schemas import kind_of
+from tasks.data.sources.shards import Ids, Shard, ShardBuffer, check_relevance, short
+from xcmodels.data.text import clean
+
+Lines = Iterable[tuple[int, str]]
+
+
+def json_texts(lines: Lines, file: str, size: int, table: str,
+               positives: tuple[str, Ids] | None = None) -> Iterator[Shard]:
+    """Yield shards of a table of texts from JSON lines, and of its positives when their table and labels are given.
+
+    Raises ContractError for a line that is not the JSON object it must be, or a label id that there is none of.
+    """
+    texts = ShardBuffer(table, file, size)
+    pairs, labels = (ShardBuffer(positives[0], file, size), positives[1]) if positives else (None, None)
+    for number, line in lines:
+        where, row = f"{file}:{number}", number - 1
+        entry = _object(line, where)
+        uid, title, content = (_text(entry, key, where) for key in ("uid", "title", "content"))
+        texts.add(row, uid, title, content, number)
+        texts.characters += len(title) + len(content)
+        yield from texts.full()
+        if pairs is not None and labels is not None:
+            found, relevance = _targets(entry, labels, where)
+            pairs.extend([row] * len(found), found, relevance, [number] * len(found))
+            yield from pairs.full()
+    yield from texts.rest()
+    if pairs is not None:
+        yield from pairs.rest()
+
+
+def _object(line: str, where: str) -> dict:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ContractError(f"the line is not JSON: {error}" if line.strip() else "the line is blank", where=where,
+                            hint='each line is one object: {"uid": "...", "title": "...", "content": "..."}') from error
+    if not isinstance(entry, dict):
+        raise ContractError(f"the line is JSON but not an object: {short(repr(entry))}", where=where,
+                            hint='each line is one object: {"uid": "...", "title": "...", "content": "..."}')
+    return entry
+
+
+def _value(entry: dict, key: str, kind: type, where: str) -> Any:
+    if key not in entry:
+        raise ContractError(f"the key {key!r} is missing; the line has {', '.join(map(repr, entry)) or 'no keys'}",
+                            where=where, hint='write an empty value where there is none, "" or []')
+    value = entry[key]
+    if not isinstance(value, kind):
+        wanted = "string" if kind is str else "list"
+        raise ContractError(f"{key} must be a {wanted}, got {short(repr(value))}", where=where)
+    return value
+
+
+def _text(entry: dict, key: str, where: str) -> str:
+    return clean(_value(entry, key, str, where))
+
+
+def _targets(entry: dict, labels: Ids, where: str) -> tuple[list[int], list[float]]:
+    """Return the label ids and relevances of a line, both checked."""
+    found, relevance = _value(entry, "target_ind", list, where), _value(entry, "target_rel", list, where)
+    if len(found) != len(relevance):
+        raise ContractError(f"target_ind has {len(found)} values and target_rel {len(relevance)}", where=where,
+                            hint="each label id needs one relevance, 1.0 where all count the same")
+    for label in found:
+        if type(label) is not int:  # bool is an int to isinstance
+            raise ContractError(f"target_ind must hold whole numbers, got {short(repr(label))}", where=where)
+        if not 0 <= label < labels.count:
+            labels.refuse(label, where)
+    for value in relevance:
+        if type(value) not in (int, float):
+            raise ContractError(f"target_rel must hold numbers, got {short(repr(value))}", where=where)
+        check_relevance(value, where)
+    return found, relevance
+
+
+def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Shard]:
+    """Yield shards of queries, labels or anchors from a file with one text a line; the uid is the row's number."""
+    buffer = ShardBuffer(table, file, size)
+    anchors = kind_of(table) == "anchors"
+    for number, line in lines:
+        row, title = number - 1, clean(line)
+        if anchors:
+            buffer.add(row, title, number)
+        else:
+            buffer.add(row, str(row), title, "", number)
+        buffer.characters += len(title)
+        yield from buffer.full()
+    yield from buffer.rest()
+
+
+def numbered_labels(count: int, file: str, size: int, table: str) -> Iterator[Shard]:
+    """Yield shards of labels that have no texts: each is named by its number, as line 1 of the file says they are."""
+    buffer = ShardBuffer(table, file, size)
+    for row in range(count):
+        buffer.add(row, str(row), str(row), "", 1)
+        yield from buffer.full()
+    yield from buffer.rest()

@@ -1,0 +1,223 @@
+"""WordNet as an extreme classification data set: a synset's text is the query, the synsets it points to its labels.
+
+Facts of the database's format are from its manual page wndb(5WN), lexicographer files from lexnames(5WN).
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_contracts.errors import ContractError
+from tasks.data.sources.files import text_lines
+from tasks.data.sources.wordnet_database import DATA_FILES, database
+from tasks.data.sources.writing import (
+    point,
+    raw_folder,
+    refuse_foreign,
+    write_json_lines,
+    write_lines,
+    write_pairs,
+    write_sparse,
+)
+from xcmodels.data.text import clean
+
+TEST_SHARE = 0.25
+# Hyponyms would give the root of the noun tree hundreds of labels; antonyms are no likeness.
+_NOT_LABELS = {"~", "~i", "!"}
+_MARKER = re.compile(r"\((?:a|p|ip)\)$")
+_WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
+_LONGEST = 3  # words of a lemma that is looked for in glosses
+_COMMON = 0.01  # share of glosses above which a lemma says nothing about them
+
+_FILES = (
+    "adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body noun.cognition "
+    "noun.communication noun.event noun.feeling noun.food noun.group noun.location noun.motive noun.object "
+    "noun.person noun.phenomenon noun.plant noun.possession noun.process noun.quantity noun.relation noun.shape "
+    "noun.state noun.substance noun.time verb.body verb.change verb.cognition verb.communication verb.competition "
+    "verb.consumption verb.contact verb.creation verb.emotion verb.motion verb.perception verb.possession "
+    "verb.social verb.stative verb.weather adj.ppl")
+LEXICOGRAPHER_FILES = tuple(_FILES.split())
+
+
+@dataclass(frozen=True)
+class Synset:
+    """One meaning: its words, its definition, the number of its lexicographer file, and the keys it points to."""
+
+    lemmas: tuple[str, ...]
+    gloss: str
+    category: int
+    targets: frozenset[str]
+
+    @property
+    def title(self) -> str:
+        return clean(", ".join(self.lemmas))
+
+
+@dataclass(frozen=True)
+class Split:
+    """The data set by keys, each list sorted, and filter pairs by row and label id."""
+
+    train: list[str]
+    test: list[str]
+    labels: list[str]
+    filter_train: list[tuple[int, int]]
+    filter_test: list[tuple[int, int]]
+
+
+def write_wordnet(out: Path, source: Path | None = None) -> dict[str, int]:
+    """Write WordNet in the XC repository's raw format, with two anchor sets, and return what was counted.
+
+    `source` is a folder with data.noun and its fellows, or with a dict/ that holds them; without one, it is fetched.
+    The same database gives the same bytes. `out` comes to be when all is written; a data set of ours is replaced.
+    Raises UsageError for an `out` or a `source` that cannot be used, ProjectError when nothing could be fetched.
+    """
+    refuse_foreign(out)
+    with database(source) as (folder, origin):
+        synsets = read_synsets(folder)
+    split = split_synsets(synsets)
+    about = {"name": "wordnet", "propensity": {"a": 0.55, "b": 1.5}, "source": origin}
+    with raw_folder(out, about) as made:
+        counts = {"synsets": len(synsets)} | _write_split(made, synsets, split)
+        for anchor, (titles, edges) in {"category": categories(synsets), "hyper_link": links(synsets, split)}.items():
+            counts[f"anchors_{anchor}"] = write_lines(made / f"{anchor}.raw.txt", titles)
+            for side, keys in (("trn", split.train), ("tst", split.test), ("lbl", split.labels)):
+                counts[f"edges_{anchor}_{side}"] = write_sparse(made / f"{anchor}_{side}_X_Y.txt",
+                                                                [edges[key] for key in keys], len(titles))
+    return counts
+
+
+# ---- the database
+
+def read_synsets(folder: Path) -> dict[str, Synset]:
+    """Return every synset of a database by its key, sorted: a letter for the part of speech and the file offset.
+
+    Raises ContractError naming file and line of a line that cannot be read, or a synset that points nowhere.
+    """
+    synsets = {}
+    for name in DATA_FILES:
+        for number, line in text_lines(folder / name):
+            if line.startswith("  ") or not line:  # the licence at the head of each file
+                continue
+            try:
+                key, synset = parse_synset(line)
+            except (ValueError, IndexError) as error:
+                raise ContractError(f"the line is not a synset in WordNet's format: {line[:80]!r}",
+                                    where=f"{name}:{number}",
+                                    hint="give a database of WordNet 3.0 or 3.1 that is not changed") from error
+            synsets[key] = synset
+    for key, synset in synsets.items():
+        if lost := synset.targets.difference(synsets):
+            raise ContractError(f"synset {key} points to {min(lost)}, which is in none of {', '.join(DATA_FILES)}",
+                                where=str(folder), hint="the four files must be of the same release")
+    if not synsets:
+        raise ContractError("the database holds no synset", where=str(folder))
+    return dict(sorted(synsets.items()))
+
+
+def parse_synset(line: str) -> tuple[str, Synset]:
+    """Return the key and the synset of one line: offset, file number, kind, words, pointers, and after a bar the gloss.
+
+    Raises ValueError or IndexError for any other line.
+    """
+    head, bar, gloss = line.partition("|")
+    fields = head.split()
+    words = int(fields[3], 16)  # the one hexadecimal count
+    lemmas = tuple(_MARKER.sub("", fields[4 + 2 * i]).replace("_", " ") for i in range(words))
+    at = 4 + 2 * words
+    targets = set()
+    for i in range(int(fields[at])):
+        symbol, offset, kind, _ = fields[at + 1 + 4 * i:at + 5 + 4 * i]
+        if symbol not in _NOT_LABELS:
+            targets.add(_key(kind, offset))
+    category = int(fields[1])
+    if not (bar and words and 0 <= category < len(LEXICOGRAPHER_FILES)):
+        raise ValueError("a part is missing")
+    return _key(fields[2], fields[0]), Synset(lemmas, clean(gloss), category, frozenset(targets))
+
+
+def _key(kind: str, offset: str) -> str:
+    """Return a synset's key; satellite adjectives (s) lie among the adjectives, and pointers call them so."""
+    if kind not in set("nvasr") or len(offset) != 8 or not offset.isdigit():
+        raise ValueError(f"no synset is called {kind}{offset}")
+    return ("a" if kind == "s" else kind) + offset
+
+
+# ---- queries and labels
+
+def is_test(key: str) -> bool:
+    """Say whether a synset is for testing, from its key alone, so that no other synset can change it."""
+    return int(hashlib.sha1(key.encode()).hexdigest()[:8], 16) / 16**8 < TEST_SHARE
+
+
+def split_synsets(synsets: dict[str, Synset]) -> Split:
+    """Return who is for training, for testing and a label, and the pairs that must not count.
+
+    A pair does not count when the point is the label itself, or, in test, when training shows it the other way round.
+    Labels are what training points point to; points for which no label is left are dropped.
+    """
+    train = [key for key, synset in synsets.items() if synset.targets and not is_test(key)]
+    labels = sorted(set().union(*(synsets[key].targets for key in train)))
+    ids = {key: number for number, key in enumerate(labels)}
+    trained = set(train)
+    hidden = {}
+    for key in synsets.keys() - trained:
+        shown = {label for label in synsets[key].targets & trained if key in synsets[label].targets}
+        hidden[key] = (shown | {key}) & ids.keys()
+    test = [key for key, synset in synsets.items() if is_test(key) and (synset.targets & ids.keys()) - hidden[key]]
+    return Split(train, test, labels,
+                 [(row, ids[key]) for row, key in enumerate(train) if key in ids],
+                 [(row, label) for row, key in enumerate(test) for label in sorted(map(ids.__getitem__, hidden[key]))])
+
+
+def _write_split(made: Path, synsets: dict[str, Synset], split: Split) -> dict[str, int]:
+    """Write points, labels and filter pairs, and return the counts of each."""
+    ids = {key: number for number, key in enumerate(split.labels)}
+    counts = {}
+    for name, stem, keys, pairs in (("train", "trn", split.train, split.filter_train),
+                                    ("test", "tst", split.test, split.filter_test)):
+        targets = [sorted(ids[label] for label in synsets[key].targets if label in ids) for key in keys]
+        counts[name] = write_json_lines(made / f"{stem}.json.gz", (
+            point(key, synsets[key].title, synsets[key].gloss, own) for key, own in zip(keys, targets, strict=True)))
+        counts[f"positives_{name}"] = sum(map(len, targets))
+        counts[f"filters_{name}"] = write_pairs(made / f"filter_labels_{name}.txt", pairs)
+    counts["labels"] = write_json_lines(made / "lbl.json.gz", (
+        point(key, synsets[key].title, synsets[key].gloss) for key in split.labels))
+    return counts
+
+
+# ---- anchor sets
+
+def categories(synsets: dict[str, Synset]) -> tuple[Sequence[str], dict[str, list[int]]]:
+    """Return the lexicographer files, and the one that each synset comes from."""
+    return LEXICOGRAPHER_FILES, {key: [synset.category] for key, synset in synsets.items()}
+
+
+def links(synsets: dict[str, Synset], split: Split) -> tuple[list[str], dict[str, list[int]]]:
+    """Return the lemmas that occur in glosses, sorted, and by synset the ids of those in its gloss.
+
+    Words are matched as they are written, in any meaning: noisy on purpose, as links between real pages are.
+    Left out are lemmas that occur in one gloss alone, and those in more than 1% of them (never fewer than three).
+    """
+    known = {words for synset in synsets.values() for lemma in synset.lemmas
+             if 0 < len(words := tuple(_words(lemma))) <= _LONGEST}
+    found = {key: {gram for gram in _grams(_words(synsets[key].gloss)) if gram in known}
+             for key in {*split.train, *split.test, *split.labels}}
+    glosses = Counter(gram for grams in found.values() for gram in grams)
+    most = max(2, int(_COMMON * len(found)))
+    kept = sorted(" ".join(gram) for gram, count in glosses.items() if 2 <= count <= most)
+    ids = {title: number for number, title in enumerate(kept)}
+    return kept, {key: sorted(ids[title] for gram in grams if (title := " ".join(gram)) in ids)
+                  for key, grams in found.items()}
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _grams(words: list[str]) -> Iterable[tuple[str, ...]]:
+    """Return all runs of one to three words."""
+    return (tuple(words[start:start + length]) for length in range(1, _LONGEST + 1)
+            for start in range(len(words) - length + 1))

@@ -1,0 +1,24 @@
+"""Tables as prepared data has them: folders of Parquet shards, read a shard at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+SIDES = {"train": "queries.train", "test": "queries.test", "label": "labels"}
+
+
+def shards(table: Path) -> list[Path]:
+    """Return the shards of a table, in order."""
+    return sorted(table.glob("part-*.parquet"))
+
+
+def count_rows(table: Path) -> int:
+    """Return how many rows a table has, by the footers of its shards."""
+    return sum(pq.read_metadata(shard).num_rows for shard in shards(table))
+
+
+def column_parts(table: Path, column: str) -> Iterator[list[str]]:
+    """Yield a column of texts, a shard at a time."""
+    for shard in shards(table):
+        yield pq.read_table(shard, columns=[column])[column].to_pylist()

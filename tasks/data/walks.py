@@ -1,0 +1,151 @@
+"""Random walks over a metadata graph, spread over Dask workers: one Parquet shard a range of nodes."""
+
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from distributed import Client
+
+    from tasks.core.step import Job
+
+NODES_A_PART = 65_536
+
+
+@dataclass(frozen=True)
+class WalkSettings:
+    """How far and how often walks go; see `xcmodels.mining.graph.random_walks` (RAMEN, Appendix A)."""
+
+    seed: int
+    hops: int = 400
+    restart: float = 0.8
+    top: int = 10
+    max_degree: int = 500
+
+
+class Shard(TypedDict):
+    path: str
+    rows: int
+
+
+def walk_all(anchors: tuple[str, ...], seed: int, job: "Job") -> None:
+    """Walk every anchor graph from its training queries and from its labels, and hold the walks to their contract.
+
+    Test queries are walked by nobody: metadata is not there at inference (RAMEN, section 3.1).
+    """
+    from data_contracts.check import validate
+
+    tables = job.inputs["tables"]
+    for anchor in anchors:
+        n_anchors = _count(tables / f"anchors.{anchor}")
+        for side, nodes in (("train", "queries.train"), ("label", "labels")):
+            graph = job.scratch / f"{anchor}.{side}"
+            _write_graph(tables / f"edges.{anchor}.{side}", _count(tables / nodes), graph)
+            shards = walk(job.workers.client, graph, n_anchors, job.out / f"walks.{anchor}.{side}", WalkSettings(seed),
+                          partitions=-(-_count(tables / nodes) // NODES_A_PART) or 1)
+            job.say(f"walks.{anchor}.{side}: {sum(shard['rows'] for shard in shards):,} edges")
+    names = [f"walks.{anchor}.{side}" for anchor in anchors for side in ("train", "label")]
+    view = contract_view(job.scratch / "view", {"queries.train": tables, "labels": tables}
+                         | {f"anchors.{anchor}": tables for anchor in anchors} | dict.fromkeys(names, job.out))
+    validate(view, only=names, report_dir=job.scratch / "report").raise_for_failure()
+
+
+def contract_view(view: Path, places: "Mapping[str, Path]") -> Path:
+    """Return a folder that shows each table from the folder where it lies, for a contract that spans artifacts."""
+    view.mkdir(exist_ok=True)
+    for table, place in places.items():
+        (view / table).unlink(missing_ok=True)
+        (view / table).symlink_to(place / table)
+    return view
+
+
+def _write_graph(edges: Path, nodes: int, out: Path) -> None:
+    """Write the table `edges` as the CSR arrays that `walk` reads."""
+    import numpy as np
+    import pyarrow.parquet as pq
+    import scipy.sparse as sp
+
+    out.mkdir(exist_ok=True)
+    shards = sorted(edges.glob("part-*.parquet"))
+    parts = [pq.read_table(shard, columns=["node", "anchor", "weight"]) for shard in shards]
+    node, anchor, weight = (np.concatenate([part[name].to_numpy() for part in parts])
+                            for name in ("node", "anchor", "weight"))
+    graph = sp.csr_array((weight, (node, anchor)), shape=(nodes, int(anchor.max(initial=0)) + 1))
+    graph.sort_indices()
+    for name, values in (("indptr", graph.indptr), ("indices", graph.indices), ("weights", graph.data)):
+        np.save(out / f"{name}.npy", values)
+
+
+def _count(table: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(shard).num_rows for shard in table.glob("part-*.parquet"))
+
+
+def walk(
+    client: "Client", graph: Path, n_anchors: int, out: Path, settings: WalkSettings, *, partitions: int
+) -> list[Shard]:
+    """Walk from every node and write table `walks` to out/part-00000.parquet, ...; return each shard's path and rows.
+
+    `graph` is a folder of indptr.npy, indices.npy and weights.npy (nodes x anchors, CSR) that every worker can read,
+    as it can `out`. The graph is prepared once beside `out` and mapped by workers, so nothing but paths and counts
+    crosses the scheduler. A lost worker's shards are written again, with the same rows: their concatenation does not
+    depend on `partitions`. Raises ValueError for partitions below 1 and for shards in `out` that this call won't write.
+    """
+    import numpy as np
+    from distributed import as_completed
+
+    from xcmodels.mining.graph import walk_graph
+
+    if partitions < 1:
+        raise ValueError(f"partitions must be at least 1, got {partitions}")
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / f"part-{i:05d}.parquet" for i in range(partitions)]
+    foreign = sorted(set(out.glob("part-*.parquet")) - set(paths))
+    if foreign:
+        raise ValueError(f"{foreign[0]} is left of a run with more than {partitions} partitions; empty {out} first")
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as prepared:
+        matrix = _read(graph, n_anchors)
+        walk_graph(matrix, settings.max_degree).save(Path(prepared))
+        bounds = np.linspace(0, matrix.shape[0], partitions + 1).astype(int).tolist()
+        futures = [
+            client.submit(_walk_range, prepared, low, high, str(path), asdict(settings), pure=False)
+            for low, high, path in zip(bounds[:-1], bounds[1:], paths, strict=True)
+        ]
+        shards = []
+        for future in as_completed(futures):
+            shards.append(future.result())
+            future.release()  # a result still held is computed again when its worker dies
+    return sorted(shards, key=lambda shard: shard["path"])
+
+
+def _read(graph: Path, n_anchors: int):
+    import numpy as np
+    import scipy.sparse as sp
+
+    names = ("indptr", "indices", "weights")
+    indptr, indices, weights = (np.load(graph / f"{name}.npy", mmap_mode="r") for name in names)
+    if len(indices) and not 0 <= indices.min() <= indices.max() < n_anchors:
+        raise ValueError(f"{graph / 'indices.npy'} holds anchors {indices.min()} to {indices.max()}, of {n_anchors}")
+    return sp.csr_array((weights, indices, indptr), shape=(len(indptr) - 1, n_anchors))
+
+
+def _walk_range(prepared: str, low: int, high: int, path: str, settings: dict) -> Shard:
+    """Write the walks of nodes low:high to `path`, whole or not at all. Runs on a worker."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from data_contracts.schemas import SCHEMAS
+    from xcmodels.mining.graph import WalkGraph, random_walks
+
+    columns = random_walks(WalkGraph.load(Path(prepared)), np.arange(low, high), **settings)
+    table = pa.table(list(columns), schema=SCHEMAS["walks"])
+    part = f"{path}.{os.getpid()}.tmp"  # a second copy of this task may run after a worker was taken for lost
+    pq.write_table(table, part, write_page_checksum=True)
+    os.replace(part, path)
+    return {"path": path, "rows": table.num_rows}

@@ -1,0 +1,58 @@
+"""Evaluation: the test queries through the retriever, judged against their labels."""
+
+import json
+from functools import partial
+
+import numpy as np
+
+from tasks.core.step import Job, Step
+from xcmodels import metrics
+from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus
+from xcmodels.nn.encoders import QUERY, encode_all
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.local_run import predict
+
+DEPTH = 100        # recall is reported to this depth
+SAMPLE = 2000      # queries on which the indexes are compared with exact search
+KEPT = 10          # predictions kept of each test query
+
+
+def evaluate_step(seed: int) -> Step:
+    """Return the step that measures a retriever on the test split."""
+    return Step("evaluate", "evaluation", partial(evaluate, seed), ("tasks.evaluation.evaluate",), {"seed": seed},
+                {"corpus": "pack", "retriever": "build retriever"})
+
+
+def evaluate(seed: int, job: Job) -> None:
+    """Write `metrics.json`, `deciles.json` and the best predictions; nothing that training reads.
+
+    Filter pairs leave the predictions before the top k is cut, and the truth.
+    """
+    corpus, retriever = Corpus(job.inputs["corpus"]), Retriever.load(job.inputs["retriever"])
+    ids, scores = predict(retriever, corpus, DEPTH)
+    truth, filters = corpus.positives["test"], corpus.filters["test"]
+    frequencies = corpus.frequencies()
+    inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
+    measured = metrics.evaluate(ids, truth, filters, inverse)
+    low, high = metrics.mean_interval(metrics.judge(ids, truth, filters, corpus.n_labels).hits[:, 0])
+    measured |= {"P/1/low": low, "P/1/high": high} | _recalls(retriever, corpus, seed)
+    deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
+    for name, value in (("metrics", measured), ("deciles", deciles)):
+        (job.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    np.save(job.out / "predictions.npy", ids[:, :KEPT])
+    np.save(job.out / "scores.npy", scores[:, :KEPT])
+    job.say(", ".join(f"{name.replace('/', '@')} {measured[name]:.2f}" for name in ("P/1", "P/5", "PSP/1", "PSP/5")))
+
+
+def _recalls(retriever: Retriever, corpus: Corpus, seed: int) -> dict[str, float]:
+    """Return the share of the 100 exact nearest among what each index comes up with for as many, in percent."""
+    test = corpus.sides["test"]
+    rows = np.sort(seeds.generator(seed, "index recall").permutation(len(test))[:SAMPLE])
+    queries = encode_all(retriever.encoder, test, QUERY, rows=rows)
+    return {f"index/{name}/recall/{DEPTH}":
+            100 * ann.recall(each.nearest(queries, retriever.facts["shortlist"], DEPTH), each.index.vectors,
+                             queries[:, :each.index.dim], DEPTH)
+            for name, each in retriever.proposers.items()}
+

@@ -1,0 +1,262 @@
+"""The report of one trained model: a single page that says whether it is better, where, and how sure that is.
+
+`Report` has the page and its charts, `verdict` its first sentence. The page loads nothing from anywhere
+and runs no script. Its size does not grow with the data: bins are fixed, tables are cut, texts are shortened. Texts
+come from anybody, so each is made inert and then escaped. Nothing tells the time: the same inputs give the same bytes.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_contracts.page import inert
+from tasks.core.wording import clean, counted, signed, span, version_name
+from tasks.evaluation.gates import Gate
+from tasks.evaluation.report_charts import (
+    Chart,
+    Z,
+    draw_calibration,
+    draw_deciles,
+    draw_frequencies,
+    draw_hardness,
+    draw_learning,
+    draw_lengths,
+)
+from xcmodels import metrics
+from xcmodels.data.corpus import Corpus, Ragged, Texts
+
+NUMBERS = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
+CHARTS = 8                # stages that get a learning curve
+EXAMPLES = 8              # test queries shown: the surest right ones, and the surest wrong ones
+LABELS = 8                # labels shown as over-predicted, and as under-predicted
+ROWS = 200                # rows of a table of settings or steps
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """What the evaluation folder does not know: where the model comes from and what was decided about it."""
+
+    title: str                             # "ngame · wordnet"
+    run_id: str
+    version: str | None                    # in the registry
+    command: str                           # reproduces the run
+    data: dict[str, Any]                   # name, train, test, labels, digest
+    settings: dict[str, Any]               # flat
+    changed: dict[str, Any]                # the settings that differ from the preset
+    curves: dict[str, list[dict[str, float]]]  # stage -> {"epoch", "loss", ...} an epoch
+    champion: dict[str, Any] | None        # of the champion before this run, as `promotion.Decision` has it
+    promoted: bool
+    reason: str                            # why it was not promoted
+    seconds: dict[str, float]              # step -> seconds
+    date: str
+    mined: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)    # stage -> hardness an epoch
+    gates: Sequence[Gate] = ()
+    contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}
+    reigns: bool = False                   # it was the champion before the run
+    note: str = ""                         # to be said beside what compares it with the champion
+
+
+@dataclass(frozen=True)
+class Found:
+    """An evaluation folder joined with the truth of its corpus."""
+
+    measured: dict[str, float]     # as `metrics.evaluate` returns it
+    deciles: list[dict[str, float]]
+    judged: metrics.Judged
+    scores: np.ndarray             # (m, K) of judged.labels
+    inverse: np.ndarray            # (L,) 1 / propensity
+
+    @classmethod
+    def load(cls, corpus: Corpus, evaluation: Path) -> "Found":
+        """Read the folder. Raises ValueError where its predictions are of another test split."""
+        read = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
+        truth, filters = ((part.offsets, part.values) for part in (corpus.positives["test"], corpus.filters["test"]))
+        judged = metrics.judge(np.load(evaluation / "predictions.npy"), truth, filters, corpus.n_labels)
+        scores = np.load(evaluation / "scores.npy", mmap_mode="r")[judged.rows]
+        propensity = metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
+        return cls(read["metrics"], read["deciles"], judged, scores, 1 / propensity)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page of the model whose `evaluation` folder is given, and its charts, which are drawn once."""
+
+    corpus: Corpus
+    evaluation: Path
+    facts: ReportFacts
+
+    @cached_property
+    def found(self) -> Found:
+        """What the evaluation found. Raises ValueError as `Found.load` does."""
+        return Found.load(self.corpus, self.evaluation)
+
+    @cached_property
+    def charts(self) -> dict[str, list[Chart]]:
+        """The charts there is data for, by section."""
+        return _charts(self.corpus, self.found, self.facts)
+
+    def page(self) -> str:
+        """Return the page, below 1 MB."""
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+        environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
+                                  lstrip_blocks=True, undefined=StrictUndefined)
+        environment.filters.update(clean=clean, count=counted, span=span)
+        corpus, found, facts = self.corpus, self.found, self.facts
+        return environment.get_template("report.html").render(
+            facts=facts, verdict=verdict(facts), numbers=_numbers(found, facts),
+            points=len(found.judged.rows), left_out=found.judged.left_out, **self.charts, stages=len(facts.curves),
+            labels=_labels(corpus, found), extremes=_extremes(corpus, found), copies=_copies(corpus),
+            settings=_settings(facts), rows=ROWS,
+            command="\n".join(inert(line, 2000) for line in facts.command.splitlines()[:50]))
+
+    def plots(self) -> dict[str, bytes]:
+        """Return the charts as SVG files by name: `deciles`, `calibration`, `learning-<number>-<stage>`, ..."""
+        return {chart.name: chart.svg for charts in self.charts.values() for chart in charts}
+
+
+def verdict(facts: ReportFacts) -> str:
+    """Return one sentence: how P@1 compares with the champion's, and whether the model was promoted."""
+    decision = "promoted" if facts.promoted else f"not promoted: {clean(facts.reason) or 'no reason given'}"
+    decision += f"; {clean(facts.note)}" if facts.note else ""
+    if facts.reigns:
+        return "it is the champion already"
+    if facts.champion is None:
+        return "first model: now champion" if facts.promoted else f"first model; {decision}"
+    champion = "champion " + version_name(facts.champion["version"])
+    if "P/1" not in facts.champion["gains"]:
+        return f"{champion} has no P@1 to compare with; {decision}" if facts.promoted else decision
+    return f"{signed(facts.champion['gains']['P/1'])} P@1 over {champion}; {decision}"
+
+
+def intervals(found: Found) -> dict[str, tuple[float, float]]:
+    """Return the 95% intervals, in percent, of what the ten best predictions decide, around `found.measured`.
+
+    P and nDCG are means over queries: the normal interval. PSP is a ratio of means, sum g / sum b (gain over best
+    attainable gain of a query): the delta method, with the standard error of the mean of (g - PSP b) / mean(b).
+    """
+    judged, discount = found.judged, 1 / np.log2(np.arange(2, 7))
+    ideal = np.cumsum(discount)[np.minimum(judged.positives, 5) - 1]
+    hits = judged.hits[:, :5]
+    spread = {"P/1": hits[:, 0], "P/5": hits.mean(1), "nDCG/5": hits @ discount / ideal}
+    truth = found.inverse[judged.truth_labels]
+    order = np.lexsort((-truth, judged.truth_rows))
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(judged.positives) - judged.positives, judged.positives)
+    for k in (1, 5):
+        gain = np.where(hits[:, :k], found.inverse[judged.labels[:, :k]], 0).sum(1)
+        best = np.bincount(judged.truth_rows[rank < k], truth[order][rank < k], len(judged.rows))
+        spread[f"PSP/{k}"] = (gain - gain.sum() / best.sum() * best) / best.mean()
+    half = {name: 100 * Z * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 100.0
+            for name, values in spread.items()}
+    out = {name: (max(0.0, found.measured[name] - h), min(100.0, found.measured[name] + h)) for name, h in half.items()}
+    if "P/1/low" in found.measured:
+        out["P/1"] = found.measured["P/1/low"], found.measured["P/1/high"]
+    return {name: (float(low), float(high)) for name, (low, high) in out.items()}
+
+
+def _charts(corpus: Corpus, found: Found, facts: ReportFacts) -> dict[str, list[Chart]]:
+    """Draw what there is data for, by section."""
+    top, before = found.judged.labels[:, 0] >= 0, (facts.champion or {}).get("deciles", ())
+    drawn: dict[str, list[Chart | None]] = {
+        "quality": [draw_deciles(found.deciles, len(found.inverse), before),
+                    draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])],
+        "learning": [draw_learning(number, clean(stage, 40), points)
+                     for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)]
+                    + [draw_hardness(number, clean(stage, 40), points)
+                       for number, (stage, points) in enumerate(list(facts.mined.items())[:CHARTS], 1)],
+        "profile": [draw_frequencies(corpus.frequencies()),
+                    draw_lengths(corpus.sides["train"].ragged.lengths[:corpus.n_queries])]}
+    return {section: [chart for chart in charts if chart is not None] for section, charts in drawn.items()}
+
+
+def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
+    """Return the six numbers with their intervals and the champion's."""
+    bounds = intervals(found)
+    gains = facts.champion["gains"] if facts.champion else {}
+    out = []
+    for name in NUMBERS:
+        value = found.measured[name]
+        low, high = bounds.get(name, (value, value))
+        note = f"{signed(gains[name])} over the champion" if name in gains else ""
+        if note and low < value - gains[name] < high:
+            note += ", within the interval"
+        out.append({"name": name.replace("/", "@"), "value": f"{value:.1f}", "champion": note,
+                    "interval": f"{low:.1f} to {high:.1f}" if name in bounds else "no interval: 10 predictions kept"})
+    return out
+
+
+def _labels(corpus: Corpus, found: Found) -> dict[str, list[dict[str, Any]]]:
+    """Return the labels that are among the five best more often than they are true, and less often."""
+    best, L = found.judged.labels[:, :5], corpus.n_labels
+    predicted, true, right = (np.bincount(of, minlength=L) for of in (
+        best[best >= 0], found.judged.truth_labels, best[found.judged.hits[:, :5]]))
+    surplus, frequencies = predicted - true, corpus.frequencies()
+    texts, out = _label_texts(corpus), dict[str, list[dict[str, Any]]]()
+    for name, sign in (("over", 1), ("under", -1)):
+        worst = np.argsort(-sign * surplus, kind="stable")[:LABELS]
+        out[name] = [{"text": texts(label), "predicted": predicted[label], "true": true[label], "right": right[label],
+                      "train": frequencies[label]} for label in worst if sign * surplus[label] > 0]
+    return out
+
+
+def _extremes(corpus: Corpus, found: Found) -> list[dict[str, Any]]:
+    """Return the test queries whose first prediction is the surest, as many right as wrong ones if possible."""
+    judged = found.judged
+    surest = np.argsort(-found.scores[:, 0], kind="stable")
+    right, wrong = (surest[judged.hits[surest, 0] == hit] for hit in (True, False))
+    n = min(len(right), max(EXAMPLES // 2, EXAMPLES - len(wrong)))
+    titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
+    texts, starts, out = _label_texts(corpus), np.cumsum(judged.positives) - judged.positives, []
+    for i in (*right[:n], *wrong[:EXAMPLES - n]):
+        true = judged.truth_labels[starts[i]:starts[i] + judged.positives[i]]
+        best = zip(judged.labels[i, :5], found.scores[i, :5], judged.hits[i, :5], strict=True)
+        row = int(judged.rows[i])
+        out.append({"title": titles[row], "content": contents[row], "line": row + 1, "right": bool(judged.hits[i, 0]),
+                    "true": [texts(label) for label in true[:6]], "more": max(len(true) - 6, 0),
+                    "predicted": [{"text": texts(label), "score": f"{score:.3f}", "hit": bool(hit)}
+                                  for label, score, hit in best if label >= 0]})
+    return out
+
+
+def _copies(corpus: Corpus) -> dict[str, Any]:
+    """Count the test texts that occur more than once, and those that do with different labels.
+
+    Texts are compared by 64-bit digests: a million different ones collide with a chance of 3e-8.
+    """
+    titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
+    parts = [Ragged(np.asarray(texts.bytes.offsets), np.asarray(texts.bytes.values)) for texts in (titles, contents)]
+    filled = np.flatnonzero(parts[0].lengths + parts[1].lengths)
+    digests = np.array([_digest(*(part[row] for part in parts)) for row in filled.tolist()], dtype=np.uint64)
+    _, group, sizes = np.unique(digests, return_inverse=True, return_counts=True)
+    order = np.argsort(group, kind="stable")
+    groups = [part for part in np.split(filled[order], np.cumsum(sizes)[:-1]) if len(part) > 1]
+    positives = corpus.positives["test"]
+    conflicting = [rows for rows in groups if len({positives[row].tobytes() for row in rows}) > 1]
+    worst = sorted(conflicting, key=lambda rows: (-len(rows), rows[0]))[:5]
+    return {"texts": len(titles), "empty": len(titles) - len(filled), "repeated": sum(map(len, groups)),
+            "groups": len(groups), "conflicting": len(conflicting), "conflicting_texts": sum(map(len, conflicting)),
+            "worst": [{"text": titles[rows[0]] or contents[rows[0]], "times": len(rows),
+                       "lines": [int(row) + 1 for row in rows[:4]],
+                       "sets": len({positives[row].tobytes() for row in rows})} for rows in worst]}
+
+
+def _digest(*parts: np.ndarray) -> int:
+    return int.from_bytes(blake2b(b"\xff".join(part.tobytes() for part in parts), digest_size=8).digest(), "little")
+
+
+def _settings(facts: ReportFacts) -> list[tuple[str, Any, bool]]:
+    """Return (name, value, differs from the preset), those that differ first."""
+    rows = [(name, value, name in facts.changed) for name, value in {**facts.settings, **facts.changed}.items()]
+    return sorted(rows, key=lambda row: (not row[2], row[0]))
+
+
+def _label_texts(corpus: Corpus) -> Callable[[int], str]:
+    """Return what gives a label's text, or its uid where the text is empty."""
+    uids, titles = corpus.label_texts()
+    return lambda label: titles[label] or uids[label]

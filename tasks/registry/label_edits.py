@@ -1,0 +1,201 @@
+"""Labels added and removed while a model serves: kept in a journal, and made part of whichever version is the champion.
+
+A trained version is never changed. Its labels are edited into a version of their own, always from the trained one and
+all of the journal, so that a retraining loses no edit and the same edits of the same version are one and the same.
+"""
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import ContractError, UsageError
+from tasks.core.code_digest import code_digests
+from tasks.core.step import plain
+from tasks.core.store import Artifact, Store, digest_of
+from tasks.core.wording import many
+from tasks.registry.journal import Entry, Journal
+from tasks.registry.label_files import Row
+from tasks.registry.promotion import move, score_of
+from tasks.registry.register import register
+from tasks.registry.resolve import Resolved, resolve
+from tasks.registry.tags import BASE, CHALLENGER, COMMIT, CONTRACTS, DATA, EDITS, EXAMPLES, TEST, Version, champion_of
+from tasks.tracking.mlflow_client import Client
+from tasks.tracking.tracker import Tracker
+from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, Labels, edit_retriever
+from xcmodels.retrieval.retriever import Retriever
+
+COUNTS, COUNTED = "edited.json", "xc.labels"    # how many labels were added and removed: in an artifact, on a version
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """The champion with the journal's edits in it: made from version `base`, moved to now or there already."""
+
+    name: str
+    version: str
+    base: str
+    added: int
+    removed: int
+    moved: bool
+
+
+def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequence[Row], *,
+                dry_run: bool = False) -> int:
+    """Enter the rows of a file in the journal, to be added or removed at the next refresh; -> how many.
+
+    Raises ContractError at the first row that cannot be meant: then none is entered.
+    """
+    base = _base(tracker, name)
+    labels = Labels(Retriever.load(base.folder))
+    journal = Journal(store.home, name)
+    with journal.alone():
+        for edit in journal.edits():
+            labels.apply(edit)
+        for row in rows:
+            _check(labels, op, row)
+        if not dry_run:
+            journal.append([Edit(op, row.uid, row.text, row.content) for row in rows])
+    return len(rows)
+
+
+def _check(labels: Labels, op: str, row: Row) -> None:
+    there = row.uid in labels
+    if op == ADD and there:
+        raise ContractError(f"label {row.uid!r} is there already", where=row.where,
+                            hint="leave the row out; or remove the label first, and add it with its new text")
+    if op == REMOVE and not there:
+        gone = row.uid in labels.ids
+        near = [] if gone else difflib.get_close_matches(
+            row.uid, [uid for uid in labels.ids if uid in labels], n=1, cutoff=0.75)
+        hint = f"did you mean {near[0]!r}?" if near else "leave the row out"
+        raise ContractError(f"label {row.uid!r} {'was removed already' if gone else 'is not there'}", where=row.where,
+                            hint=hint)
+
+
+def refresh(store: Store, tracker: Tracker, name: str) -> Refreshed | None:
+    """Give the champion the edits of the journal; -> None where there is none to give.
+
+    Nothing is done where it has them. Raises ServerError where MLflow fails; the journal waits.
+    """
+    journal = Journal(store.home, name)
+    if not journal.path.exists():
+        return None
+    with journal.alone(), store.kept():
+        edits = journal.edits()
+        if not edits:
+            return None
+        while True:
+            with tracker.required() as client:
+                before = _champion(client, name)
+                made = _made(store, tracker, client, before, edits)
+                if made.version == str(before.version):
+                    return made
+                now = champion_of(client, name)
+                if now is None or now.version != before.version:
+                    continue    # a training has made another one the champion meanwhile
+                move(client, name, made.version, f"labels: +{made.added} -{made.removed} on v{made.base}", how="labels")
+                return Refreshed(**{**vars(made), "moved": True})
+
+
+def with_edits(store: Store, tracker: Tracker, name: str, version: str) -> str:
+    """Return the version that is `version` with the edits of the journal, made if it has to be."""
+    if not (edits := Journal(store.home, name).edits()):
+        return version
+    with tracker.required() as client:
+        return _made(store, tracker, client, client.get_model_version(name, version), edits).version
+
+
+def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[Entry], bool]:
+    """Return the journal's entries, and whether the champion has all that they ask for."""
+    entries = Journal(store.home, name).entries()
+    edits = [entry.edit for entry in entries]
+    with tracker.required() as client:
+        champion = champion_of(client, name)
+        if champion is None or not entries:
+            return entries, not entries
+        if BASE in champion.tags:
+            return entries, champion.tags.get(EDITS) == _digest(edits)
+        return entries, Labels(Retriever.load(_base_of(tracker, champion).folder), edits).counts() == (0, 0)
+
+
+def _made(store: Store, tracker: Tracker, client: Client, version: Version, edits: Sequence[Edit]) -> Refreshed:
+    """Return the version that is this one's trained version with the edits."""
+    base = _base_of(tracker, version)
+    digest = _digest(edits)
+    if version.tags.get(EDITS) == digest and version.tags.get(BASE) == base.version:
+        added, removed = json.loads(version.tags[COUNTED])
+        return Refreshed(base.name, str(version.version), base.version, added, removed, moved=False)
+    edited = _edited(store, base, digest, edits)
+    nothing = not edited.added and not edited.removed
+    made = base.version if nothing else _registered(store, tracker, client, base, edited)
+    return Refreshed(base.name, made, base.version, edited.added, edited.removed, moved=False)
+
+
+@dataclass(frozen=True)
+class _Edited:
+    """A retriever with edited labels; digest: of the edits."""
+
+    artifact: Artifact
+    digest: str
+    added: int
+    removed: int
+
+
+def _edited(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) -> _Edited:
+    """Return the trained retriever with the edits."""
+    code = code_digests("xcmodels.retrieval.label_editing")
+    about = {"step": "edit labels", "settings": {"edits": digest}, "code": code}
+    inputs = {"retriever": base.digest}
+    key = digest_of({**about, "inputs": inputs})
+
+    def write(out: Path) -> None:
+        counts = edit_retriever(base.folder, edits, out)
+        (out / COUNTS).write_text(json.dumps(counts) + "\n")
+
+    artifact = store.find(key) or store.publish(key, "retriever", inputs, write, about)
+    return _Edited(artifact, digest, *json.loads((store.open(artifact) / COUNTS).read_text()))
+
+
+def _registered(store: Store, tracker: Tracker, client: Client, base: Resolved, edited: _Edited) -> str:
+    """Register an edited retriever with what was measured of the trained one; -> its version."""
+    trained = client.get_model_version(base.name, base.version)
+    said = f"\n\n## Labels\n\nVersion {base.version} with {many(edited.added, 'label')} added and " \
+           f"{edited.removed:,} removed; the metrics are those of version {base.version}.\n"
+    facts = {key: trained.tags[key] for key in (DATA, COMMIT, CONTRACTS, EXAMPLES) if key in trained.tags}
+    challenger = client.get_registered_model(base.name).aliases.get(CHALLENGER)
+    made = register(
+        tracker, trained.run_id, base.name, retriever_dir=store.open(edited.artifact),
+        retriever_digest=edited.artifact.digest,
+        score=score_of(trained), test_digest=trained.tags.get(TEST, ""), card=(trained.description or "") + said,
+        facts=facts | {BASE: base.version, EDITS: edited.digest, COUNTED: json.dumps([edited.added, edited.removed])})
+    if challenger is not None:    # it is no challenger: it goes where its trained version is
+        client.set_registered_model_alias(base.name, CHALLENGER, challenger)
+    return made.version
+
+
+def _digest(edits: Sequence[Edit]) -> str:
+    return digest_of(plain(edits))
+
+
+def _champion(client: Client, name: str) -> Any:
+    champion = champion_of(client, name)
+    if champion is None:
+        raise UsageError(f"{name} has no champion, so there are no labels to edit",
+                         hint=f"xc promote {name}/VERSION --reason '...'")
+    return champion
+
+
+def _base(tracker: Tracker, name: str) -> Resolved:
+    with tracker.required() as client:
+        return _base_of(tracker, _champion(client, name))
+
+
+def _base_of(tracker: Tracker, version: Version) -> Resolved:
+    """Return the trained version that a version was edited from; itself where that was deleted, or it is one."""
+    base = version.tags.get(BASE)
+    with tracker.required() as client:
+        there = {str(each.version) for each in client.search_model_versions(f"name = '{version.name}'")}
+    return resolve(tracker, f"{version.name}/{base if base in there else version.version}")

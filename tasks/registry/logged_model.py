@@ -1,0 +1,99 @@
+"""The model in MLflow that holds a retriever: a pyfunc model that loads wherever its requirements are installed.
+
+Its folder ends with a manifest of every file, code too, whose digest is kept with the model (`tasks.registry.fetch`).
+"""
+
+import hashlib
+import os
+import shutil
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from tasks.core.code_digest import modules
+from tasks.core.files import write_file
+from tasks.core.manifest import MANIFEST, VERSION, canonical, sealed
+from tasks.registry.tags import DIGEST, FILES, INSIDE, local_folder
+from tasks.tracking.mlflow_client import Client
+
+PACKAGES = ("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "faiss-cpu", "scipy", "transformers")
+
+
+def logged_model(home: Path, client: Client, run_id: str, retriever: Path, digest: str, *, anew: bool = False) -> Any:
+    """Return the model of the run that holds the retriever; one that a kill left half written is written again.
+
+    Its tag FILES is the digest of its manifest. anew: write its files again whatever there is.
+    """
+    experiment = client.get_run(run_id).info.experiment_id
+    found = client.search_logged_models([experiment], filter_string=f"tags.`{DIGEST}` = '{digest}'")
+    model = found[0] if found else client.create_logged_model(
+        experiment, "retriever", run_id, tags={DIGEST: digest}, model_type="retriever")
+    if str(model.status) == "READY" and not anew:
+        return model
+    if (place := local_folder(model.artifact_location)) is not None:
+        files = _write_model(place, model, retriever, digest)
+    else:
+        staging = home / "scratch" / f"register-{digest}"
+        files = _write_model(staging, model, retriever, digest)
+        client.log_model_artifacts(model.model_id, str(staging))
+        shutil.rmtree(staging)
+    client.set_logged_model_tags(model.model_id, {FILES: files})
+    return client.finalize_logged_model(model.model_id, "READY")
+
+
+def _write_model(out: Path, model: Any, retriever: Path, digest: str) -> str:
+    """Write a pyfunc model, and a manifest of its files last; -> the digest of that.
+
+    The retriever is linked, not copied: MLflow's own way copies its 300 MB twice.
+    """
+    import mlflow
+    import pandas as pd
+    from mlflow.models.model import Model
+
+    shutil.rmtree(out, ignore_errors=True)
+    about = Model(artifact_path=model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id,
+                  model_id=model.model_id)
+    packages = sorted({each.partition(".")[0] for each in modules("xcmodels.retrieval.retriever")})
+    mlflow.pyfunc.save_model(
+        str(out), python_model=str(Path(__file__).with_name("pyfunc_model.py")), mlflow_model=about,
+        code_paths=[str(Path(__file__).parents[2] / each) for each in packages],
+        signature=_signature(), input_example=(pd.DataFrame({"text": ["a member of the genus Canis"]}), {"k": 5}),
+        pip_requirements=_requirements(), model_config={"retriever": digest})
+    shutil.copytree(retriever, out / INSIDE, copy_function=_link)
+    about.flavors["python_function"]["artifacts"] = {"retriever": {"path": INSIDE, "uri": f"objects/{digest}"}}
+    about.model_size_bytes = sum(each.stat().st_size for each in out.rglob("*") if each.is_file())
+    about.save(str(out / "MLmodel"))
+    manifest = canonical({"version": VERSION, "kind": "model", "files": sealed(out)[0]})
+    write_file(out / MANIFEST, manifest)
+    return hashlib.sha256(manifest).hexdigest()
+
+
+def _signature() -> Any:
+    """Return the types of params and outputs; with columns for the input, MLflow would refuse a list of texts."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+    from mlflow.types.schema import Array
+
+    text, number, whole = DataType.string, DataType.double, DataType.long
+    outputs: list[Any] = [ColSpec(Array(kind), name) for name, kind in
+                          (("labels", text), ("scores", number), ("ids", whole), ("uids", text))]
+    return ModelSignature(outputs=Schema(outputs), params=ParamSchema([ParamSpec("k", whole, 10)]))
+
+
+def _requirements() -> list[str]:
+    """Return what is installed of the packages that a retriever needs, pinned, without a local part like +cpu."""
+    out = []
+    for each in PACKAGES:
+        with suppress(PackageNotFoundError):
+            out.append(f"{each}=={installed(each).partition('+')[0]}")
+    return out
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file a second name: objects never change, so it is as good as a copy; on another disk, copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,67 @@
+"""The retriever as an MLflow model: texts in; label texts, scores, ids and uids out.
+
+MLflow keeps a copy of this file beside the model and runs it wherever the model is loaded, so it may import nothing but
+what goes with it: `xcmodels` and the packages in the model's requirements.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from mlflow.models import set_model
+from mlflow.pyfunc import PythonModel
+
+
+class RetrieverModel(PythonModel):
+    """Tags texts with the best labels of the retriever in the model's folder."""
+
+    def load_context(self, context: Any) -> None:
+        """Open the retriever once its files are known to be those that were registered; they are mapped into memory.
+
+        Raises ValueError where they are not.
+        """
+        from xcmodels.retrieval.retriever import Retriever
+
+        verify(Path(context.artifacts["retriever"]), context.model_config["retriever"])
+        self.retriever = Retriever.load(context.artifacts["retriever"])
+
+    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
+        """Return a row a text, its lists best first: labels, scores, ids and uids.
+
+        model_input: a data frame with a column "text" and maybe "content", or a list of texts. params: {"k": 10}.
+        """
+        texts, contents = columns(model_input)
+        found = self.retriever.predict(texts, int((params or {}).get("k", 10)), contents)
+        return pd.DataFrame({
+            "labels": [[label.text for label in row] for row in found],
+            "scores": [[label.score for label in row] for row in found],
+            "ids": [[label.id for label in row] for row in found],
+            "uids": [[label.uid for label in row] for row in found]})
+
+
+def verify(folder: Path, digest: str) -> None:
+    """Raise ValueError unless a folder's manifest has this sha256, and each file the one that is listed there."""
+    manifest = (folder / "MANIFEST.json").read_bytes()
+    if hashlib.sha256(manifest).hexdigest() != digest:
+        raise ValueError(f"{folder} is not the retriever {digest[:12]}: MANIFEST.json is another one")
+    for file in json.loads(manifest)["files"]:
+        with open(folder / file["path"], "rb") as content:
+            if hashlib.file_digest(content, "sha256").hexdigest() != file["sha256"]:
+                raise ValueError(f"{folder / file['path']} is not as it was registered")
+
+
+def columns(model_input: Any) -> tuple[list[str], list[str]]:
+    """Return texts and contents; a missing content is empty. Raises ValueError without texts."""
+    if not isinstance(model_input, pd.DataFrame):
+        texts = [model_input] if isinstance(model_input, str) else [str(each) for each in model_input]
+        return texts, [""] * len(texts)
+    if "text" not in model_input.columns:
+        raise ValueError(f'need a column "text", got {", ".join(map(str, model_input.columns))}')
+    texts = model_input["text"].tolist()
+    contents = model_input["content"].tolist() if "content" in model_input.columns else [""] * len(texts)
+    return texts, [each if isinstance(each, str) else "" for each in contents]
+
+
+set_model(RetrieverModel())

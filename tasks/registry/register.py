@@ -1,0 +1,108 @@
+"""A retriever becomes a version in the model registry: made once, and what is measured of it is renewed."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_contracts.errors import DamagedArtifact, ServerError, UsageError
+from tasks.core.files import file_digest
+from tasks.core.store import MANIFEST
+from tasks.evaluation.gates import Score
+from tasks.registry.logged_model import logged_model
+from tasks.registry.resolve import model_folder, verified
+from tasks.registry.tags import CHALLENGER, DECILES, DIGEST, FILES, METRICS, OWNER, TEST, Version, champion_of
+from tasks.tracking.identity import identity
+from tasks.tracking.mlflow_client import Client
+from tasks.tracking.tracker import Tracker
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The version that holds a retriever, and whether it was one already."""
+
+    version: str
+    reused: bool
+
+
+def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, retriever_digest: str, score: Score,
+             test_digest: str, card: str, facts: Mapping[str, str] | None = None) -> Registered:
+    """Make the retriever a version of `name`, the challenger unless it is the champion.
+
+    A retriever that is a version already stays that version, with its measurement renewed. run_id: "" means the
+    tracker's run, also where MLflow had not answered yet. test_digest: of what the score was measured on. facts:
+    further tags, which say how the version came about. Raises ServerError where MLflow fails.
+    """
+    if set("/:@'\"") & set(name) or not name.strip():
+        raise UsageError(f"{name!r} cannot be the name of a model", hint="leave out / : @ and quotes")
+    if file_digest(retriever_dir / MANIFEST) != retriever_digest:
+        raise DamagedArtifact(f"{retriever_dir} is not the retriever {retriever_digest[:12]}",
+                              hint="give the folder of an artifact, HOME/objects/<digest>")
+    measured = {TEST: test_digest, METRICS: json.dumps(dict(score.metrics), sort_keys=True),
+                DECILES: json.dumps([dict(row) for row in score.deciles], sort_keys=True)}
+    with tracker.required() as client:
+        run_id = run_id or _run_of(tracker)
+        version = _version_of(client, name, retriever_digest)
+        reused = version is not None
+        if version is None:
+            model = logged_model(tracker.home, client, run_id, retriever_dir, retriever_digest)
+            # a database resolves models:/ addresses by MLflow's global state, which may be another database
+            source = model.artifact_location if tracker.embedded else model.model_uri
+            version = client.create_model_version(
+                name, source, run_id, description=card, model_id=model.model_id, tags={
+                    **(facts or {}), DIGEST: retriever_digest, FILES: model.tags.get(FILES, ""),
+                    OWNER: identity(tracker.home).id, **measured})
+        else:
+            _mend(tracker, client, version, retriever_dir)
+            _renew(client, version, measured, card)
+        champion = champion_of(client, name)
+        if champion is None or champion.version != version.version:
+            client.set_registered_model_alias(name, CHALLENGER, version.version)
+    return Registered(str(version.version), reused)
+
+
+def _renew(client: Client, version: Version, measured: Mapping[str, str], card: str) -> None:
+    """Have a version tell what is measured of it now."""
+    if any(version.tags.get(key) != value for key, value in measured.items()) or version.description != card:
+        for key, value in measured.items():
+            client.set_model_version_tag(version.name, version.version, key, value)
+        client.update_model_version(version.name, version.version, card)
+
+
+def _mend(tracker: Tracker, client: Client, version: Version, retriever: Path) -> None:
+    """Write the model of a version again where its files are not as they were registered, or no list says how."""
+    if files := version.tags.get(FILES):
+        place = model_folder(client, version)
+        if place is None or not (tracker.embedded or place.is_dir()):
+            return    # a server has them: whoever fetches them verifies them
+        try:
+            verified(place, files)
+            return
+        except DamagedArtifact as error:
+            _log.warning("%s; it is written anew", error.what)
+    model = logged_model(tracker.home, client, version.run_id, retriever, version.tags[DIGEST], anew=True)
+    client.set_model_version_tag(version.name, version.version, FILES, model.tags[FILES])
+
+
+def _run_of(tracker: Tracker) -> str:
+    missing = tracker.close()
+    if tracker.run_id is None:
+        raise ServerError(f"MLflow at {tracker.address} has no run to register with, {', '.join(missing)} is missing",
+                          hint="run the same command again")
+    return tracker.run_id
+
+
+def _version_of(client: Client, name: str, digest: str) -> Version | None:
+    """Return the version that holds this retriever, None where there is none; the model is made if it has to be."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    return next((each for each in client.search_model_versions(f"name = '{name}'")
+                 if each.tags.get(DIGEST) == digest and each.status == "READY"), None)

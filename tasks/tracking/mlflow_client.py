@@ -1,0 +1,90 @@
+"""How MLflow is reached: a database that is made whole, a server that answers, and nothing said on the way."""
+
+import logging
+import os
+import re
+import urllib.error
+import urllib.request
+import uuid
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import ProjectError, ServerError
+from tasks.core.files import secret
+
+PROBE_SECONDS = 3.0
+_ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+                "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+                "MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+                "MLFLOW_UV_AUTO_DETECT": "false"}    # else a uv.lock in the current folder goes into each model
+Client = Any            # mlflow.MlflowClient; importing it takes seconds, so only those who track do
+
+
+def quiet_mlflow() -> None:
+    """Have MLflow say nothing, report nothing and wait for seconds, not minutes; what a user has set stays."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    for name in ("alembic", "mlflow", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def make_database(home: Path) -> None:
+    """Make HOME/mlflow.db whole or not at all; MLflow itself leaves half a schema behind when it is killed."""
+    quiet_mlflow()
+    from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
+    from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as Registry
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore as Tracking
+    from sqlalchemy import event
+
+    new, final = home / "tmp" / uuid.uuid4().hex, home / "mlflow.db"
+    new.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_sqlalchemy_engine(f"sqlite:///{new}")
+    # 50 migrations sync the disk after each statement; one sync at the end is enough, since nobody knows the file yet
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+    try:
+        _initialize_tables(engine)
+        engine.dispose()
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(new, final)
+    finally:
+        new.unlink(missing_ok=True)
+    for store in (Tracking, Registry):    # a database deleted under this process is still open in their pools
+        if (pool := store._engine_map.get(f"sqlite:///{final}")) is not None:
+            pool.dispose()
+
+
+def password(home: Path) -> str:
+    """Return "user:password" of the home's MLflow server; it is made at the first call, for this user's eyes."""
+    return secret(home.absolute() / "mlflow" / "password")
+
+
+def signed_in(home: Path) -> dict[str, str]:
+    """Return the environment in which MLflow's clients send the password of the home's server."""
+    user, _, word = password(home).partition(":")
+    return {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": word}
+
+
+def probe(address: str) -> None:
+    """Raise ServerError unless something at the address answers within seconds; MLflow's own waits add up."""
+    try:
+        urllib.request.urlopen(f"{address}/health", timeout=PROBE_SECONDS).close()
+    except urllib.error.HTTPError:
+        pass    # it answers; whether it lets us in, the next request shows
+    except (OSError, HTTPException, ValueError) as error:
+        raise ServerError(f"no MLflow server answers at {address}: {first_line(error)}",
+                          hint="start it, or give no address to use a database in HOME") from error
+
+
+def without_passwords(text: str) -> str:
+    """Return a text whose addresses have no user and password in them any more."""
+    return re.sub(r"://[^/\s]*@", "://", text)
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, on one line."""
+    text = error.what if isinstance(error, ProjectError) else str(error)
+    return (text.strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,0 +1,76 @@
+"""A training step by several processes of this machine, started by `torchrun`: one a GPU, or as many as are asked for.
+
+Each is `tasks.training.worker`, and trains the same round (`xcmodels.nn.distributed`). The first one speaks for all: a
+line of JSON a step of training on its stdout, which the run reads. The run asks them to stop by a file.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from data_contracts import errors
+from data_contracts.errors import ProjectError
+from tasks.training.recipe import Recipe
+
+ROOT = Path(__file__).parents[2]
+SPEC, STOP, FAILED, LOG = "spread.json", "spread.stop", "spread.failed", "spread.log"
+
+
+def spread(recipe: Recipe, name: str, job: Any) -> None:
+    """Have the job's processes train the round of a name, and pass on what they report.
+
+    Raises what the first process raised, and ProjectError with the end of their log where one was killed.
+    """
+    scratch, processes = job.scratch, job.workers.processes
+    for left in (STOP, FAILED):
+        (scratch / left).unlink(missing_ok=True)
+    (scratch / SPEC).write_text(json.dumps({
+        "recipe": asdict(recipe), "round": name, "out": str(job.out), "home": str(job.home),
+        "inputs": {role: str(path) for role, path in job.inputs.items()},
+        "parent": os.getpid(), "born": psutil.Process().create_time()}))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
+               "--module", "tasks.training.worker", str(scratch / SPEC)]
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with job.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}) as run:
+        assert run.stdout is not None
+        try:
+            for line in run.stdout:
+                _pass_on(line, job.say, report)
+                if stop():
+                    (scratch / STOP).touch()
+        except BaseException:
+            (scratch / STOP).touch()
+            run.terminate()
+            raise
+    if (scratch / FAILED).exists():
+        failed = json.loads((scratch / FAILED).read_text())
+        raise getattr(errors, failed["kind"])(failed["what"], where=failed["where"], hint=failed["hint"])
+    if run.returncode:
+        said = (scratch / LOG).read_text(errors="replace").splitlines()
+        killed = next((line.strip() for line in said if "exitcode" in line), "no reason was given")
+        raise ProjectError(f"one of {processes} training processes ended: {killed}; {scratch / LOG}",
+                           hint="the same command resumes")
+
+
+def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None]) -> None:
+    """Tell the run what the first process reported."""
+    from xcmodels.training.loop import Progress
+
+    try:
+        told = json.loads(line)
+    except json.JSONDecodeError:    # a library that prints
+        return
+    if "say" in told:
+        say(told["say"])
+    elif "progress" in told:
+        report(Progress(**told["progress"]))

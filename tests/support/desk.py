@@ -1,0 +1,137 @@
+"""A reader's folder: a `.venv` with `xc` in it, ports of its own, and a shell in which commands are typed."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from flows.services.stack import Stack
+from tests.conftest import ROOT
+from tests.support import tiny
+from tests.support.documented import Command
+from tests.support.stacks import Home, answers, free_ports, until
+from tests.support.whole_runs import settings
+
+SECONDS = 900.0    # for one command, on a machine that does other things too
+FEWER = {"m1.epochs": "4", "m1.refresh_from": "2", "m1.refresh_every": "2", "m2.epochs": "2"}
+STAY = {"xc serve": r"serving .* on http://", "dask scheduler": r"Scheduler at: ", "dask worker": r"Registered to: "}
+# Data and settings are the pages'; how long is trained, and on which port is served, is not.
+XC = """#!/bin/bash
+case "$1" in
+  run | prepare | deploy)
+    set -- "${{@/#cpu-quick/cpu-learned}}"
+    [[ " $* " == *" --preset "* ]] || quick=(--preset cpu-learned)
+    quick+=(--workers 1 {settings}) ;;
+  serve) quick=(--port "$SERVE_PORT") ;;
+esac
+exec {python} -m flows.cli "$@" "${{quick[@]}}"
+"""
+
+
+class Desk:
+    """The folder, its home `.xc`, and what was started in it."""
+
+    def __init__(self, folder: Path, prefect: str) -> None:
+        """prefect: API of a server for runs while the home has none of its own, which takes each of them 10 s."""
+        self.folder, self.home, self.prefect = folder, folder / ".xc", prefect
+        self.staying: dict[str, subprocess.Popen[bytes]] = {}
+        self.serve_port, self.dask_port = free_ports(2)
+        _environment(folder)
+        self.environment = Home(self.home).environment | {
+            "VIRTUAL_ENV": str(folder / ".venv"), "PATH": f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}",
+            "SERVE_PORT": str(self.serve_port), "CURL_HOME": str(folder)}
+        del self.environment["XC_HOME"], self.environment["PYTHONPATH"]    # the folder's own is meant, and its packages
+        (folder / ".curlrc").write_text(f'resolve = "labels.example.org:{self.serve_port}:127.0.0.1"\n')
+
+    def new_home(self) -> None:
+        """Begin with an empty home, whose MLflow database needs not be made."""
+        shutil.rmtree(self.home, ignore_errors=True)
+        tiny.fresh_store(self.home)
+
+    def type(self, command: Command) -> tuple[int, str, str]:
+        """Run a command; -> exit code, stdout, stderr. One that stays is left running once it says that it is there."""
+        text = self._here(command.text)
+        for program, there in STAY.items():
+            if text.startswith(program):
+                return self._stay(program, text, there)
+        if text.startswith("curl"):
+            port = re.search(r":(\d{4,5})/", text)
+            assert port is not None, text
+            until(lambda: answers(f"http://127.0.0.1:{port[1]}/readyz") == 200)
+        environment = self.environment
+        if not text.startswith("xc up") and Stack(self.home).running("prefect") is None:
+            environment = {**environment, "PREFECT_API_URL": self.prefect}
+        with subprocess.Popen(["bash", "-o", "pipefail", "-c", text], cwd=self.folder, env=environment, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+            try:
+                out, said = process.communicate(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)    # what it started, too
+                raise
+        return process.returncode, out, said
+
+    def check(self, words: list[str]) -> None:
+        """Run a program of the folder, which must end well."""
+        done = subprocess.run([self.folder / ".venv" / "bin" / words[0], *words[1:]], cwd=self.folder, text=True,
+                              env=self.environment, capture_output=True, timeout=SECONDS)
+        assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+
+    def clear(self) -> None:
+        """End what stays, as Ctrl-C or a shutdown would: all of it ends as it should."""
+        for program in list(self.staying)[::-1]:
+            self._end(program)
+
+    def _here(self, text: str) -> str:
+        """Return a command with this machine's addresses and folders in place of the page's."""
+        app = self.serve_port if "xc serve" in self.staying else self.environment["XC_PORT"]
+        for shown, meant in (("127.0.0.1:8000", f"127.0.0.1:{app}"), ("example.org:8000", f"example.org:{app}"),
+                             ("--host 10.0.0.1", f"--host 127.0.0.1 --no-dashboard --port {self.dask_port}"),
+                             ("--nworkers 4", "--nworkers 1 --no-dashboard"),
+                             ("10.0.0.1:8786", f"127.0.0.1:{self.dask_port}"), ("/shared/", f"{self.folder}/shared/")):
+            text = text.replace(shown, meant)
+        return text
+
+    def _stay(self, program: str, text: str, there: str) -> tuple[int, str, str]:
+        if program in self.staying:
+            self._end(program)
+        log = self.folder / f"{program.replace(' ', '-')}.log"
+        elsewhere = self.folder / "elsewhere"    # a worker has been started anywhere
+        elsewhere.mkdir(exist_ok=True)
+        with log.open("wb") as said:
+            process = subprocess.Popen(["bash", "-c", f"exec {text}"], stdout=said, stderr=said, start_new_session=True,
+                                       cwd=elsewhere if program == "dask worker" else self.folder, env=self.environment)
+        self.staying[program] = process
+        deadline = time.monotonic() + SECONDS
+        while not re.search(there, log.read_text()) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return process.poll() or 0, "", log.read_text()
+
+    def _end(self, program: str) -> None:
+        process = self.staying.pop(program)
+        process.terminate()
+        try:
+            assert process.wait(60) in (0, -signal.SIGTERM), f"{program} ended with {process.returncode}"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _environment(folder: Path) -> None:
+    """Make the folder's `.venv`, as `make` would have: the packages of this environment, and this very code."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
+    (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
+    (site / "xcflow.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    bin_ = folder / ".venv" / "bin"
+    for name, text in (("xc", XC.format(settings=" ".join(settings(**FEWER)), python=bin_ / "python")),
+                       ("dask", f'#!/bin/bash\nexec {bin_ / "python"} -m dask "$@"\n')):
+        (bin_ / name).write_text(text)
+        (bin_ / name).chmod(0o755)
+    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / ".venv" / ".ready").touch()

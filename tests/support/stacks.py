@@ -1,0 +1,103 @@
+"""A home whose services have ports of their own, and `xc` in it as a user calls it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+from flows.services.catalogue import password
+from flows.services.stack import Stack
+from tests.conftest import ROOT
+
+
+class Home:
+    """A home, and what is up in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.stack = home, Stack(home)
+        names = ("PREFECT_", "XC_", "MLFLOW_TRACKING")
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith(names)} | {
+            "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XC_HOME": str(home),
+            "PREFECT_WORKER_QUERY_SECONDS": "2", "PREFECT_DEPLOYMENT_CONCURRENCY_SLOT_WAIT_SECONDS": "3",
+            **{name: str(port) for name, port in zip(("XC_PREFECT_PORT", "XC_MLFLOW_PORT", "XC_PORT"), free_ports(3),
+                                                     strict=True)}}
+
+    def xc(self, *words: str, **environment: str) -> tuple[int, str, str]:
+        """Run `xc`; -> exit code, stdout, stderr."""
+        done = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, timeout=240,
+                              env={**self.environment, **environment})
+        return done.returncode, done.stdout, done.stderr
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        """Return what `xc status` lists, by name."""
+        return {row["name"]: row for row in json.loads(self.xc("status", "--json")[1])}
+
+    @contextmanager
+    def prefect(self) -> Iterator[SyncPrefectClient]:
+        """A client of the home's Prefect server."""
+        record = self.stack.running("prefect")
+        assert record is not None
+        reached = {PREFECT_API_URL: f"{record.address}/api", PREFECT_API_AUTH_STRING: password(self.home)}
+        with temporary_settings(reached), get_client(sync_client=True) as client:
+            yield client
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports on which nobody listens."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def until(found: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """Return what `found` returns once it is something."""
+    deadline = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.5)
+    return value
+
+
+def left_over(home: Path) -> list[str]:
+    """Return the commands of processes that still work for a home."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and str(home) in " ".join([*process.cmdline(), *process.environ().values()]):
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
+def up(folder: Path) -> Iterator[Home]:
+    """Yield a home that is up; nothing of it is left at the end."""
+    made = Home(folder / "home")
+    try:
+        code, out, said = made.xc("up")
+        assert code == 0 and not out, said
+        assert all(each in said for each in ("Prefect", "MLflow", "worker cpu", "app", "xc deploy --data DIR"))
+        yield made
+    finally:
+        made.xc("down")
+    assert not left_over(made.home)
+
+
+def answers(address: str) -> int:
+    """Return the status with which something answers."""
+    try:
+        return int(urllib.request.urlopen(address, timeout=5).status)
+    except urllib.error.HTTPError as error:
+        return error.code

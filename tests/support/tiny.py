@@ -1,0 +1,180 @@
+"""A retriever of fifty labels that takes no time to build, and an MLflow database to register it in."""
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from tokenizers.models import WordPiece
+
+from tasks.core.store import Artifact, Store, digest_of
+from tasks.evaluation.gates import Score
+from tasks.registry.promotion import contest
+from tasks.registry.register import register
+from tasks.tracking.tracker import Tracker
+from xcmodels.data.corpus import Ragged, Side, Texts
+from xcmodels.data.tokens import Tokenizer, learn_backend
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoders import LABEL, build_encoder
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.boosted_trees import RegressionTrees
+from xcmodels.retrieval.fusion import TreeFusion
+from xcmodels.retrieval.retriever import save_retriever
+
+KINDS = ("wolf", "fox", "dog", "cat", "seal", "oak", "elm", "fern", "moss", "pike")
+PLACES = ("river", "mountain", "desert", "forest", "sea")
+LABELS = [f"{place} {kind}" for place in PLACES for kind in KINDS]
+TEXTS = [f"{label} {LABELS[n]}" for place, label in enumerate(LABELS) for n in range(place % len(KINDS))]
+QUERIES = ["a wolf that lives in the mountains", "an oak of the forest", "the sea seal", "日本語 and ünïcode", ""]
+
+
+def tiny_retriever(folder: Path, seed: int = 0) -> Path:
+    """Write a retriever to `folder` / retriever and return it; the same seed gives the same bytes."""
+    corpus: Any = SimpleNamespace(folder=folder / "corpus", name="tiny", n_labels=len(LABELS), n_queries=len(TEXTS))
+    corpus.folder.mkdir(parents=True)
+    backend = learn_backend(LABELS + QUERIES, 200)
+    backend.model = WordPiece(_vocabulary(), unk_token="[UNK]")    # what is learned differs from process to process
+    tokenizer = Tokenizer(backend, max_title=16, max_content=16)
+    tokenizer.save(corpus.folder / "tokenizer")
+    Texts.save(corpus.folder, "label.uid", [f"tiny:{i}" for i in range(len(LABELS))])
+    Texts.save(corpus.folder, "label.title", LABELS)
+    _training_texts(corpus, tokenizer)
+    config = EncoderConfig(source="random", dim=16)
+    encoder = build_encoder(config, np.ones(2 * tokenizer.size, np.float32), seed).eval()
+    vectors = encoder(tokenizer(LABELS, [""] * len(LABELS)), LABEL).detach().numpy()
+    index = ann.build(vectors.copy(), "exact")
+    trees = RegressionTrees(np.zeros((1, 1), np.int64), np.full((1, 1), np.inf, np.float32),
+                            np.zeros((1, 2), np.float32))
+    frequencies = corpus.frequencies().astype(np.float32)
+    fusion = TreeFusion(trees, vectors, index.vectors, frequencies, centroids=vectors[:0])
+    (folder / "retriever").mkdir()
+    save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, indexes={"classifier": index},
+                   shortlist=20, scores=fusion)
+    return folder / "retriever"
+
+
+def _training_texts(corpus: Any, tokenizer: Tokenizer) -> None:
+    """Let the labels have training texts: the first of a place none, the second one, the last nine."""
+    tokens = tokenizer(TEXTS, [""] * len(TEXTS))
+    corpus.sides = {"train": Side(Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)),
+                                  tokens.titles.numpy().astype(np.int32))}
+    corpus.positives = {"train": Ragged(np.arange(len(TEXTS) + 1), np.array(
+        [label for label in range(len(LABELS)) for _ in range(label % len(KINDS))], np.int32))}
+    corpus.frequencies = lambda: np.arange(len(LABELS)) % len(KINDS)
+    Texts.save(corpus.folder, "train.text", TEXTS)
+
+
+def _vocabulary() -> dict[str, int]:
+    """Return whole words of the labels and single characters, in a fixed order; a word begins with the mark ▁."""
+    words = {f"▁{word}" for label in LABELS for word in label.split()}
+    letters = {mark + letter for text in LABELS + QUERIES
+               for letter in text.lower() if letter.strip() for mark in ("▁", "##")}
+    return {token: place for place, token in enumerate(["[PAD]", "[UNK]", *sorted(words | letters)])}
+
+
+@cache
+def _template() -> Path:
+    """Return an empty MLflow database, made once a session: its migrations take seconds."""
+    from tasks.tracking.mlflow_client import make_database
+
+    folder = Path(tempfile.mkdtemp(prefix="xc-mlflow-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    make_database(folder)
+    return folder / "mlflow.db"
+
+
+def fresh_store(home: Path) -> Store:
+    """Return a new store whose HOME has an empty MLflow database."""
+    store = Store(home)
+    shutil.copy(_template(), home / "mlflow.db")
+    return store
+
+
+def publish(store: Store, seed: int = 0) -> Artifact:
+    """Publish a tiny retriever; another seed is another retriever."""
+    def write(out: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(tiny_retriever(Path(folder), seed), out, dirs_exist_ok=True)
+
+    return store.publish(digest_of(["tiny", seed]), "retriever", {}, write)
+
+
+class World:
+    """A store with an MLflow database, a run in it, and a short way to register tiny retrievers."""
+
+    def __init__(self, home, uri=None):
+        self.store, self.tracker = fresh_store(home), Tracker(home, uri)
+        self.run = self.tracker.start("k1", experiment="xc", name="tiny", params={}, config_yaml="", data={}, tags={})
+
+    def publish(self, seed=0):
+        return publish(self.store, seed)
+
+    def register(self, seed, p1=60.0, test="test 1", name="xc", psp5=50.0, **more):
+        artifact = self.publish(seed)
+        return register(self.tracker, self.run or "", name, retriever_dir=self.store.open(artifact),
+                        retriever_digest=artifact.digest, score=Score({"P/1": p1, "PSP/5": psp5}), test_digest=test,
+                        card=f"# card of {seed}", **more)
+
+    def enter(self, seed, p1=60.0, **more):
+        """Register, and let the version pass the gates."""
+        ground = more.pop("ground", None)
+        return contest(self.tracker, "xc", self.register(seed, p1, **more).version, ground)
+
+    def versions(self, name="xc"):
+        with self.tracker.required() as client:
+            return sorted(client.search_model_versions(f"name = '{name}'"), key=lambda each: int(each.version))
+
+    def aliases(self):
+        with self.tracker.required() as client:
+            return {alias: str(version) for alias, version in client.get_registered_model("xc").aliases.items()}
+
+
+@contextmanager
+def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run an MLflow server with its database in `home`; yield its address and process, a group of its own."""
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "mlflow.db").exists():
+        shutil.copy(_template(), home / "mlflow.db")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = port or free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{home}/mlflow.db",
+               "--artifacts-destination", str(home / "artifacts"), "--port", str(port), "--workers", "1"]
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=home)
+    try:
+        for _ in range(600):
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}", server
+    finally:
+        for number in (signal.SIGCONT, signal.SIGTERM):
+            with suppress(ProcessLookupError):    # a test may have killed it
+                os.killpg(server.pid, number)
+        server.wait(30)
+
+
+@contextmanager
+def global_uri(uri: str) -> Iterator[None]:
+    """Point MLflow's functions at a server or database, as its own users do, and back."""
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)    # sets an environment variable too
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(None)  # type: ignore[arg-type]

@@ -1,0 +1,223 @@
+"""A planted corpus that trains in seconds: each label has words of its own, queries mention words of their labels."""
+
+import atexit
+import json
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers
+
+from xcmodels import metrics
+from xcmodels.data.corpus import Corpus, Ragged, Texts
+from xcmodels.data.tokens import Tokenizer
+from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.local_run import Trial, predict, run_round, train_all
+from xcmodels.training.loop import Interrupted, Progress, Watch
+from xcmodels.training.validation import P1
+
+WORDS = 5        # of a label; its title shows the first two, so the others must be learned
+FILLERS = 12     # words that say nothing
+MOST = 3         # labels of a query
+
+
+def backend(labels: int) -> Backend:
+    """Whole words, numbered by hand."""
+    words = ["[PAD]", "[UNK]", *(f"filler{i}" for i in range(FILLERS)),
+             *(word(label, i) for label in range(labels) for i in range(WORDS))]
+    made = Backend(models.WordLevel({text: i for i, text in enumerate(words)}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    return made
+
+
+def word(label: int, i: int) -> str:
+    return f"l{label}w{i}"
+
+
+def toy_corpus(folder: Path, *, queries: int = 600, labels: int = 60, tests: int = 150, seed: int = 0,
+               validation: int = 60, augment: bool = False) -> Corpus:
+    """Write the corpus in the layout of `xcmodels.data.corpus` and open it; the same arguments give the same files.
+
+    A filter pair of a training query is a label whose words the query mentions though it is none of its positives;
+    a filter pair of a test query is one of its positives.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    Tokenizer(backend(labels), max_title=12, max_content=12).save(folder / "tokenizer")
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    counts = {"train": queries, "test": tests, "label": labels}
+    texts = {"label": ([f"{word(i, 0)} {word(i, 1)}" for i in range(labels)],
+                       [f"filler{i % FILLERS} {word(i, 0)}" for i in range(labels)])}
+    for split in ("train", "test"):
+        positives, filters, texts[split] = _queries(rng, counts[split], labels, split)
+        if split == "train" and augment:
+            positives += [[label] for label in range(labels)]
+            texts[split] = tuple(mine + labels_ for mine, labels_ in zip(texts[split], texts["label"], strict=True))
+        _ragged(positives).save(folder, f"positives.{split}")
+        _ragged(filters).save(folder, f"filters.{split}")
+    for side, (titles, contents) in texts.items():
+        tokens = tokenizer(titles, contents)
+        Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)).save(folder, f"{side}.tokens")
+        np.save(folder / f"{side}.titles.npy", tokens.titles.numpy().astype(np.int32))
+        Texts.save(folder, f"{side}.title", list(titles))
+        Texts.save(folder, f"{side}.content", list(contents))
+        Texts.save(folder, f"{side}.uid", [f"{side}:{i}" for i in range(len(titles))])
+    Texts.save(folder, "train.text", list(texts["train"][0])[:queries])
+    _write_graph(folder, tokenizer, labels, rng)
+    np.save(folder / "idf.npy", _idf(tokenizer, [texts["train"], texts["label"]]))
+    np.save(folder / "validation.npy", np.sort(rng.permutation(queries)[:validation]))
+    facts = counts | {"name": "toy", "augmented": labels if augment else 0, "vocabulary": tokenizer.size,
+                      "anchors": ["group"], "propensity": [0.55, 1.5]}
+    (folder / "corpus.json").write_text(json.dumps(facts))
+    return Corpus(folder)
+
+
+GROUP = 3        # labels that share an anchor
+
+
+def _write_graph(folder: Path, tokenizer: Tokenizer, labels: int, rng: np.random.Generator) -> None:
+    """An anchor for each group of labels, whose text is of words that the labels' own do not show, and noisy edges."""
+    groups = -(-labels // GROUP)
+    texts = [" ".join(word(label, 2) for label in range(group * GROUP, min(labels, (group + 1) * GROUP)))
+             for group in range(groups)]
+    tokens = tokenizer(texts, [""] * groups)
+    Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)).save(folder, "anchors.group.tokens")
+    np.save(folder / "anchors.group.titles.npy", tokens.titles.numpy().astype(np.int32))
+    truth = Ragged.load(folder, "positives.train")
+    for side, rows in (("train", [truth[row] for row in range(len(truth))]), ("label", np.arange(labels)[:, None])):
+        edges = [{*(row // GROUP).tolist(), *rng.choice(groups, int(rng.random() < 0.3)).tolist()} for row in rows]
+        _ragged([sorted(row) for row in edges]).save(folder, f"walks.group.{side}")
+
+
+def _queries(rng: np.random.Generator, n: int, labels: int, split: str):
+    """Positives, filters, and (titles, contents) of n queries; frequent labels are drawn more often."""
+    share = 1 / np.arange(1, labels + 1) ** 0.3
+    positives, filters, titles, contents = [], [], [], []
+    for _ in range(n):
+        drawn = rng.choice(labels, rng.integers(1, MOST + 1), replace=False, p=share / share.sum()).tolist()
+        title = [word(label, i) for label in drawn for i in rng.permutation(WORDS)[:3]]
+        content = [word(drawn[0], int(rng.integers(WORDS))), f"filler{rng.integers(FILLERS)}"]
+        filtered = []
+        if rng.random() < 0.2:
+            if split == "train":
+                filtered = [int(rng.choice(np.setdiff1d(np.arange(labels), drawn)))]
+                content += [word(filtered[0], i) for i in range(WORDS)]
+            elif len(drawn) > 1:
+                filtered = drawn[:1]
+        title.append(f"filler{rng.integers(FILLERS)}")
+        positives.append(sorted(drawn))
+        filters.append(filtered)
+        titles.append(" ".join(title))
+        contents.append(" ".join(content))
+    return positives, filters, (titles, contents)
+
+
+def _ragged(rows: list[list[int]]) -> Ragged:
+    return Ragged(np.cumsum([0] + [len(row) for row in rows]), np.array([x for row in rows for x in row], np.int32))
+
+
+def _idf(tokenizer: Tokenizer, sides: list) -> np.ndarray:
+    """log((n + 1) / (df + 1)) of each token in titles, then of each token in contents."""
+    df, n = np.zeros((2, tokenizer.size)), 0
+    for titles, contents in sides:
+        n += len(titles)
+        for field, part in enumerate(tokenizer.fields(titles, contents)):
+            for ids in part:
+                for token in set(ids):
+                    df[field, token] += 1
+    return np.log((n + 1) / (df + 1)).astype(np.float32).ravel()
+
+
+def toy_config(**overrides: Any) -> NgameConfig:
+    """Settings that learn the planted corpus in a few seconds."""
+    m1 = ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, refresh_from=4, refresh_every=4,
+                      double_every=4, cluster_size=4, cluster_max=8)
+    m2 = ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, refresh_from=0, refresh_every=6,
+                      double_every=6, cluster_size=4, cluster_max=8, positives=3, dropout=0.3)
+    return NgameConfig(**{"m1": m1, "m2": m2, "fusion": FusionConfig(shortlist=20, min_leaf=20),
+                          "encoder": EncoderConfig(source="random", dim=32, token_dropout=0.1, idf_power=1.0,
+                                                   batch=256)} | overrides)
+
+
+@cache
+def trained() -> Trial:
+    """Train on the toy corpus, once a session, with one thread."""
+    folder = Path(tempfile.mkdtemp(prefix="xc-toy-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    torch.set_num_threads(1)
+    return train_all(toy_corpus(folder / "corpus"), Ngame(toy_config()), folder)
+
+
+def precision(made: Trial) -> float:
+    """P@1 of what was trained on the test split, in percent; its last epoch must have said about as much of validation.
+
+    Every stage tells it of every epoch, and ends no worse than it began.
+    """
+    told = {stage.name: [epoch[P1] for name, round_ in made.rounds.items() if round_.stage == stage.name
+                         for epoch in made.metrics[name]] for stage in made.method.stages()}
+    assert all(curve[-1] >= curve[0] - 5 for curve in told.values()), told
+    assert list(told.values())[-1][-1] > 75, told
+    ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
+    truth, filters = made.corpus.positives["test"], made.corpus.filters["test"]
+    return 100 * metrics.judge(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
+
+
+def explains_its_answers(made: Trial, parts: set[str]) -> None:
+    """Parts must sum to the scores, and training texts be those of a label nearest to the text, one by one."""
+    retriever, corpus = Retriever.load(made.retriever), made.corpus
+    titles, contents = ([Texts.load(corpus.folder, f"{side}.{part}") for side in ("train", "test")]
+                        for part in ("title", "content"))
+    positives, names = corpus.positives["train"], list(Texts.load(corpus.folder, "label.title"))
+    texts = list(titles[0])[:corpus.n_queries]
+
+    def embedded(side: int, row: int) -> np.ndarray:
+        vector = retriever.embed(retriever.tokenizer([titles[side][row]], [contents[side][row]]))[0]
+        return vector / np.linalg.norm(vector)
+
+    for row in range(5):
+        (found,) = retriever.predict([titles[1][row]], 6, [contents[1][row]])
+        for label, why in zip(found, retriever.explain(titles[1][row], found, 2, contents[1][row]), strict=True):
+            assert set(why.parts) == parts
+            assert sum(why.parts.values()) == pytest.approx(label.score, abs=1e-5)
+            of = {at for at in range(corpus.n_queries) if label.id in positives[at]}
+            assert why.frequency == len(of)
+            saved, tokens = retriever.examples.kept[label.id], retriever.examples.side.ragged
+            kept = {tuple(tokens[number]) for number in saved}
+            assert len(saved) == min(len(of), 16)
+            cosines = {at: float(embedded(0, at) @ embedded(1, row)) for at in of
+                       if tuple(corpus.sides["train"].ragged[at]) in kept}
+            assert len(cosines) == len(saved)
+            best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:2]
+            assert [near.similarity for near in why.nearest] == pytest.approx([cosines[at] for at in best], abs=1e-5)
+            assert [(near.text, near.labels) for near in why.nearest] == [
+                (texts[at], [names[other] for other in positives[at]]) for at in best]
+
+
+def ends_the_same_when_stopped(made: Trial, folder: Path, every: int) -> None:
+    """Train every round again, stopped after each `every` steps and resumed; all bits must be those of `made`."""
+    for name, round_ in made.rounds.items():
+        while True:
+            done: list[Progress] = []
+            watch = Watch(report=done.append, stop=lambda done=done: len(done) >= every)
+            try:
+                out, measured = run_round(made.corpus, made.method, round_, made.mined[name], folder / name,
+                                          start=made.starts[name], before=made.befores[name], watch=watch)
+                break
+            except Interrupted:
+                continue
+        assert measured == made.metrics[name]
+        for file in ("model.safetensors", "optimiser.safetensors"):
+            mine, wanted = load_file(out / file), load_file(made.outs[name] / file)
+            assert mine.keys() == wanted.keys()
+            assert all(torch.equal(mine[key], wanted[key]) for key in wanted)

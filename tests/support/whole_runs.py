@@ -1,0 +1,34 @@
+"""The whole job on the planted data set: its command line, and what it left."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from tasks.core.store import Store
+from tests.support.planted import QUICK
+
+
+def settings(**more: str) -> list[str]:
+    """Return the words of every setting under which the job takes seconds."""
+    return [word for key, value in {**QUICK, **more}.items() for word in ("--set", f"{key}={value}")]
+
+
+def command(planted: Path, home: Path, **more: str) -> list[str]:
+    """Return the words after `xc` of a whole run."""
+    return ["run", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--json", *settings(**more)]
+
+
+def copied(home: Path, to: Path) -> Path:
+    """Copy a home to `to`, and return that; what is never rewritten in place is linked."""
+    def copy(source: str, target: str) -> None:
+        (shutil.copy if source.endswith(".db") else os.link)(source, target)
+
+    shutil.copytree(home, to, copy_function=copy)
+    return to
+
+
+def objects(home: Path) -> dict[str, str]:
+    """Return the digest of each step's result, by the step's name."""
+    return {manifest["about"]["step"]: json.loads((home / "refs" / "steps" / key).read_text())["digest"]
+            for key, manifest in Store(home).steps()}

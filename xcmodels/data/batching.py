@@ -1,0 +1,269 @@
+"""From rows of a corpus to batches: in which order rows come, and what a batch holds.
+
+A `Block` is one relation between two sides of a batch. Everything about which pair counts as what (positives,
+filter pairs, duplicates, padding) is decided here, once; losses only read it.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.data.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Entries:
+    """One side of a batch: the ids of its rows, with their tokens or their fixed vectors.
+
+    ids (n,) int64; tokens of n texts or None; vectors (n, d) float32 or None.
+    """
+
+    ids: torch.Tensor
+    tokens: Tokens | None = None
+    vectors: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> "Entries":
+        """Return the same side on `device`."""
+        return Entries(self.ids.to(device), None if self.tokens is None else self.tokens.to(device),
+                       None if self.vectors is None else self.vectors.to(device))
+
+
+@dataclass(frozen=True)
+class Block:
+    """One relation between two sides of a batch.
+
+    rows and cols name sides. positives (R, C) bool comes from the full label matrix, so that no true pair is
+    ever taken for a negative. weights (R, C) float or bool, or None for all ones; 0 = the pair is no term of the loss.
+    columns: None = the columns are a pool shared by all rows; (R, C) int64 = each row's own candidates. pulled (R, P)
+    int64: the columns of a row's positives that count, -1 = none, where they were chosen one by one.
+    """
+
+    rows: str
+    cols: str
+    positives: torch.Tensor
+    weights: torch.Tensor | None = None
+    columns: torch.Tensor | None = None
+    pulled: torch.Tensor | None = None
+
+    @property
+    def pushed(self) -> torch.Tensor:
+        """Which pairs are negatives that count, (R, C) bool."""
+        return ~self.positives & counting(self.positives, self.weights)
+
+    def to(self, device: torch.device) -> "Block":
+        """Return the same block on `device`."""
+        move = {name: value.to(device) for name in ("positives", "weights", "columns", "pulled")
+                if (value := getattr(self, name)) is not None}
+        return replace(self, **move)
+
+
+def counting(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Return which pairs are terms of a loss, (R, C) bool."""
+    if weights is None:
+        return torch.ones_like(positives)
+    return weights if weights.dtype == torch.bool else weights > 0    # torch compares flags as integers, in 6 ms
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sides of a batch by name, and its blocks by the name of the loss term each one feeds."""
+
+    sides: dict[str, Entries]
+    blocks: dict[str, Block]
+
+    def to(self, device: torch.device) -> "Batch":
+        """Return the same batch on `device`."""
+        return Batch({name: side.to(device) for name, side in self.sides.items()},
+                     {name: block.to(device) for name, block in self.blocks.items()})
+
+
+def clustered_order(rows: np.ndarray, clusters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return `rows` with the members of a cluster side by side and the clusters shuffled (NGAME, Algorithm 1).
+
+    clusters (len(rows),) int: the cluster of each row. Slicing the result into batches of S takes about
+    S / C random clusters a batch.
+    """
+    rank = rng.permutation(int(clusters.max(initial=-1)) + 1)
+    return rows[np.lexsort((rng.random(len(rows)), rank[clusters]))]
+
+
+def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+    """Return `rows` shuffled: one by one, or by clusters where there are any."""
+    return rng.permutation(rows) if clusters is None else clustered_order(rows, clusters, rng)
+
+
+def sample_positive(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return one positive label of each row (n,), uniformly drawn; every row must have one."""
+    lengths = positives.offsets[rows + 1] - positives.offsets[rows]
+    return positives.values[positives.offsets[rows] + (rng.random(len(rows)) * lengths).astype(np.int64)]
+
+
+def sample_pair(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return two positives of each row (n,), drawn without replacement; of a row that has one, that one twice."""
+    lengths = positives.offsets[rows + 1] - positives.offsets[rows]
+    first = (rng.random(len(rows)) * lengths).astype(np.int64)
+    step = 1 + (rng.random(len(rows)) * (lengths - 1)).astype(np.int64)    # to another one, around the row's end
+    second = np.where(lengths > 1, (first + step) % np.maximum(lengths, 1), first)
+    drawn = [positives.values[positives.offsets[rows] + place].astype(np.int64) for place in (first, second)]
+    return drawn[0], drawn[1]
+
+
+def sample_kept(edges: Ragged, kept: np.ndarray | None, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return one value of each row (n,), uniformly among those that `kept` marks (None = all); -1 where none is.
+
+    kept: a flag a value of `edges`.
+    """
+    values, lengths = edges.take(rows)
+    row = np.repeat(np.arange(len(rows)), lengths)
+    there = np.arange(len(values)) if kept is None else np.flatnonzero(Ragged(edges.offsets, kept).take(rows)[0])
+    there = there[rng.permutation(len(there))]
+    drawn = np.full(len(rows), -1, dtype=np.int64)
+    drawn[row[there]] = values[there]
+    return drawn
+
+
+def sample_some(positives: Ragged, rows: np.ndarray, most: int,
+                rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return up to `most` labels of each row, drawn without replacement, end to end, and how many each row has.
+
+    UniDEC, section 3.1: beta; ASTRA: k_p.
+    """
+    values, lengths = positives.take(rows)
+    row = np.repeat(np.arange(len(rows)), lengths)
+    order = np.lexsort((rng.random(len(values)), row))
+    rank = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return values[order[rank < most]], np.minimum(lengths, most)
+
+
+def sample_columns(matrix: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return up to `count` entries of each row, drawn without replacement, end to end; -1 is no entry."""
+    keys = np.where(matrix >= 0, rng.random(matrix.shape), np.inf)
+    drawn = np.take_along_axis(matrix, np.argsort(keys, axis=1)[:, :count], axis=1)
+    return drawn[drawn >= 0]
+
+
+def membership(ragged: Ragged, rows: np.ndarray, pool: np.ndarray) -> np.ndarray:
+    """Return (R, C) bool: whether label pool[c] stands in row rows[r]; `pool` sorted and unique."""
+    found = np.zeros((len(rows), len(pool)), dtype=bool)
+    found[_places(*_pairs(ragged, rows), pool)] = True
+    return found
+
+
+def _pairs(ragged: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels of `rows`, each with the place of its row among them."""
+    values, lengths = ragged.take(rows)
+    return np.repeat(np.arange(len(rows)), lengths), values
+
+
+def _places(rows: np.ndarray, labels: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row and the column of every pair whose label is in the pool."""
+    if not len(pool):
+        return rows[:0], rows[:0]
+    place = np.minimum(np.searchsorted(pool, labels), len(pool) - 1)
+    hit = pool[place] == labels
+    return rows[hit], place[hit]
+
+
+def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.ndarray | None = None) -> Block:
+    """Return the block of training queries `rows` against the label `pool` (sorted, unique).
+
+    chosen (R, P) label ids, -1 = none: the positives that count in the loss, by default all that the pool holds. A
+    row's other positives in the pool, and its filter pairs, get weight 0: they are neither pulled nor pushed.
+    """
+    positives = membership(corpus.positives["train"], rows, pool)
+    if chosen is None:
+        weights = np.ones(positives.shape, dtype=bool)
+        weights[_filters(corpus, rows, pool)] = False
+        return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
+    return _chosen_block(("queries", "labels"), positives, pool, chosen, _filters(corpus, rows, pool))
+
+
+def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
+    """Return the block of `labels` (B,) against one training query drawn for each, `queries` (B,) (SiameseXML, I).
+
+    A label's own query is its one positive that counts; other queries that have it, or a filter pair with it, are
+    neither pulled nor pushed. Either may come up twice.
+    """
+    pool, place = np.unique(labels, return_inverse=True)
+    positives = membership(corpus.positives["train"], queries, pool)
+    weights = ~positives
+    weights[_filters(corpus, queries, pool)] = False
+    positives, weights = positives.T[place], weights.T[place]
+    np.fill_diagonal(weights, True)
+    return Block("labels", "queries", torch.from_numpy(positives), torch.from_numpy(weights))
+
+
+def anchor_block(sides: tuple[str, str], edges: Ragged, rows: np.ndarray, pool: np.ndarray,
+                 chosen: np.ndarray) -> Block:
+    """Return the block of the nodes `rows` of one side against the anchor `pool` (sorted, unique).
+
+    sides: the names of nodes and anchors in the batch; chosen (R,) the anchor that each node is pulled to, -1 = none.
+    Its other anchors, those of pruned edges too, are neither pulled nor pushed.
+    """
+    return _chosen_block(sides, membership(edges, rows, pool), pool, chosen[:, None])
+
+
+def _chosen_block(sides: tuple[str, str], positives: np.ndarray, pool: np.ndarray, chosen: np.ndarray,
+                  spared: tuple[np.ndarray, np.ndarray] | None = None) -> Block:
+    """Return the block where the chosen positives (R, P) count, and what is none; but none of the `spared` pairs."""
+    place = np.where(chosen >= 0, np.searchsorted(pool, chosen), -1)
+    weights, (row, slot) = ~positives, np.nonzero(place >= 0)
+    weights[row, place[row, slot]] = True
+    if spared is not None:
+        weights[spared] = False
+        place[~np.take_along_axis(weights, place, axis=1)] = -1
+    return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights), pulled=torch.from_numpy(place))
+
+
+def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.ndarray, weight: float) -> Block:
+    """Return the block of training queries `rows` against labels drawn for all of them alike, negatives alone.
+
+    pool: labels drawn uniformly from all, sorted and unique; mined (R, H) label ids, -1 = none, that another block
+    holds. A pair weighs `weight`, or 0 where the label is a positive, a filter pair or mined for the row (ASTRA, eq.
+    2).
+    """
+    weights = np.full((len(rows), len(pool)), weight, dtype=np.float32)
+    row, slot = np.nonzero(mined >= 0)
+    # Few pairs are spared: they are set one by one, and no matrix but the one of weights is made.
+    weights[_places(*_pairs(corpus.positives["train"], rows), pool)] = 0.0
+    weights[_places(row, mined[row, slot], pool)] = 0.0
+    weights[_filters(corpus, rows, pool)] = 0.0
+    # Not torch.zeros: a torch of more than one thread would start more of them for the thread that makes batches, and
+    # until they sleep they take a quarter of the step that is computed meanwhile.
+    positives = np.zeros(weights.shape, dtype=bool)
+    return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
+
+
+def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:
+    """Return the block of training queries `rows` against labels of their own: some positives and what was mined.
+
+    most: positives of a row; of a row that has more as many are drawn, and each weighs positives / most, so that
+    their sum has the mean of all. mined (R, H) label ids that are neither positives nor filter pairs, -1 = none.
+    """
+    values, lengths = sample_some(corpus.pulled, rows, most, rng)
+    drawn = padded(values, lengths)
+    share = corpus.pulled.subset(rows).lengths / np.maximum(lengths, 1)
+    columns = np.concatenate([drawn, mined], axis=1)
+    weights = (columns >= 0).astype(np.float32)
+    weights[:, :drawn.shape[1]] *= share[:, None]
+    positives = np.zeros(columns.shape, dtype=bool)
+    positives[:, :drawn.shape[1]] = drawn >= 0
+    return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights),
+                 torch.from_numpy(np.maximum(columns, 0).astype(np.int64)))
+
+
+def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return (n, longest) of rows of these lengths that stand end to end in `values`, padded with -1."""
+    out = np.full((len(lengths), int(lengths.max(initial=0))), -1, dtype=np.int64)
+    out[np.arange(out.shape[1]) < lengths[:, None]] = values
+    return out
+
+
+def _filters(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row and the column of every filter pair."""
+    # Label texts added as queries come after the queries that filters speak of.
+    known = np.flatnonzero(rows < len(corpus.filters["train"]))
+    row, labels = _pairs(corpus.filters["train"], rows[known])
+    return _places(known[row], labels, pool)

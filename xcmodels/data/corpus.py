@@ -1,0 +1,253 @@
+"""A prepared data set as memory-mapped arrays: tokens, positives, filters, texts.
+
+One folder. Per side (`train`, `test`, `label`): `<side>.tokens.{offsets,values}.npy`, `<side>.titles.npy`,
+texts (`label.uid`, `label.title`, the same and `test.content` of test queries, and `train.text`, what a person is
+shown of a training query). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted.
+`idf.npy`, `validation.npy`, `tokenizer/`, and `corpus.json` with the counts.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike
+
+from xcmodels import checks
+from xcmodels.data.sorted_ids import among
+from xcmodels.data.tokens import MINILM, Tokenizer, Tokens
+
+BITS = 31              # of a value in the key of a (row, value) pair, row << BITS | value
+_TOGETHER = 1 << 14    # texts written at once
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """How raw texts become a corpus."""
+
+    tokenizer: str = MINILM       # minilm | learned | a folder | a hub id
+    vocabulary: int = 32_000      # tokens to learn, where tokenizer = learned
+    max_title: int = 32           # tokens of a title that are kept
+    max_content: int = 64         # tokens of a content that are kept
+    augment: bool = False         # add each label's text as a training query of that label, flagged
+    validation: float = 0.05      # share of the training queries held out to fit the fusion and to tune on
+    validation_max: int = 10_000  # queries held out so, at most
+    walks: bool = True            # walk the anchor graphs, where the data set has any
+    leak_share: float = 0.01      # share of test queries whose text may stand in train too
+    drift_fail: float = 0.25      # stability index of label frequencies, against the last run, that stops a run
+
+    def __post_init__(self) -> None:
+        checks.at_least(self, 1, "vocabulary", "max_title")
+        checks.at_least(self, 0, "max_content", "validation_max", "drift_fail")
+        checks.share(self, "leak_share")
+        checks.share(self, "validation", whole=False)
+
+
+def mapped(path: Path) -> np.ndarray:
+    """Map an array, not to be written to; a plain one, since each row taken from a memmap costs microseconds."""
+    return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """n rows of different lengths: row i is `values[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: np.ndarray
+    values: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.values[self.offsets[row]:self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(n,) int64."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of `rows` (m,) end to end, and the rows' lengths (m,)."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        before = np.cumsum(lengths) - lengths
+        place = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+        return self.values[place], lengths
+
+    def subset(self, rows: np.ndarray) -> "Ragged":
+        """Return these rows alone, in memory."""
+        values, lengths = self.take(rows)
+        return Ragged(np.concatenate([[0], np.cumsum(lengths)]), values)
+
+    def less(self, values: np.ndarray) -> "Ragged":
+        """Return the rows without these values, in memory."""
+        kept = ~among(self.values, np.sort(values))
+        before = np.concatenate([[0], np.cumsum(kept)])
+        return Ragged(before[self.offsets], self.values[kept])
+
+    def keys(self, width: int, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return row * width + value of every pair, int64; `rows` (n,) number the rows, by default 0 to n - 1."""
+        rows = np.arange(len(self)) if rows is None else rows
+        return np.repeat(rows, self.lengths) * width + self.values
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write `<name>.offsets.npy` and `<name>.values.npy`."""
+        np.save(folder / f"{name}.offsets.npy", np.asarray(self.offsets, dtype=np.int64))
+        np.save(folder / f"{name}.values.npy", self.values)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> "Ragged":
+        """Map what `save` wrote into memory."""
+        return cls(*(mapped(folder / f"{name}.{part}.npy") for part in ("offsets", "values")))
+
+    @classmethod
+    def of_pairs(cls, rows: np.ndarray, values: np.ndarray, n: int) -> "Ragged":
+        """Group (row, value) pairs of numbers from 0 to 2^31 by row, values sorted within a row."""
+        keys = rows.astype(np.int64)
+        keys <<= BITS
+        keys |= values
+        return cls.of_keys(keys, n, values.dtype)
+
+    @classmethod
+    def of_keys(cls, keys: np.ndarray, n: int, kind: DTypeLike = np.int64) -> "Ragged":
+        """Group pairs by row, given as row << BITS | value, (m,) int64; values are of the `kind` asked for.
+
+        There may be tens of millions: they are sorted where they lie, and what is left of them are the values.
+        """
+        keys.sort()
+        offsets = np.searchsorted(keys, np.arange(n + 1) << BITS)
+        keys &= (1 << BITS) - 1
+        return cls(offsets, keys.astype(kind, copy=False))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """n strings kept as UTF-8 bytes on disk, of which some are read at a time."""
+
+    bytes: Ragged
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+    def __getitem__(self, row: int) -> str:
+        return self.bytes[row].tobytes().decode()
+
+    def take(self, rows: np.ndarray) -> list[str]:
+        """Return the strings of `rows` (m,), in a fraction of the time that one by one takes."""
+        values, lengths = self.bytes.take(rows)
+        whole, ends = values.tobytes(), np.cumsum(lengths).tolist()
+        return [whole[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
+
+    @staticmethod
+    def save(folder: Path, name: str, texts: Iterable[str]) -> None:
+        """Write the strings under `name`, of which some are held at a time: the files that `Ragged.save` writes."""
+        texts, lengths = iter(texts), [np.zeros(1, dtype=np.int64)]
+        with (folder / f"{name}.values.npy").open("wb") as file:
+            about = {"descr": "|u1", "fortran_order": False, "shape": (0,)}
+            np.lib.format.write_array_header_1_0(file, about)
+            while part := [text.encode() for text in islice(texts, _TOGETHER)]:
+                lengths.append(np.fromiter(map(len, part), np.int64, len(part)))
+                file.write(b"".join(part))
+            offsets = np.concatenate(lengths).cumsum()
+            file.seek(0)    # numpy leaves room in the header for a shape of any length
+            np.lib.format.write_array_header_1_0(file, {**about, "shape": (int(offsets[-1]),)})
+        np.save(folder / f"{name}.offsets.npy", offsets)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> "Texts":
+        """Map what `save` wrote into memory."""
+        return cls(Ragged.load(folder, name))
+
+
+@dataclass(frozen=True)
+class Side:
+    """The texts of one side: training queries, test queries or labels."""
+
+    ragged: Ragged
+    titles: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.titles)
+
+    def tokens(self, rows: np.ndarray) -> Tokens:
+        """Return the tokens of `rows` (n,)."""
+        values, lengths = self.ragged.take(rows)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return Tokens(torch.from_numpy(values.astype(np.int64)), torch.from_numpy(offsets),
+                      torch.from_numpy(self.titles[rows].astype(np.int64)))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A metadata graph as walks left it: the anchors' texts, and the anchors of each node of either side."""
+
+    anchors: Side
+    edges: Mapping[str, Ragged]     # of training queries ("train") and of labels ("label")
+
+
+class Corpus:
+    """A prepared data set, opened from its folder; nothing is read until it is used."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts = json.loads((folder / "corpus.json").read_text())
+        self.sides = {name: Side(Ragged.load(folder, f"{name}.tokens"),
+                                 mapped(folder / f"{name}.titles.npy"))
+                      for name in ("train", "test", "label")}
+        self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
+        self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
+        self.graphs = {name: Graph(Side(Ragged.load(folder, f"anchors.{name}.tokens"),
+                                        mapped(folder / f"anchors.{name}.titles.npy")),
+                                   {side: Ragged.load(folder, f"walks.{name}.{side}") for side in ("train", "label")})
+                       for name in self.facts["anchors"]}
+        self.idf = mapped(folder / "idf.npy")
+        self.validation = np.load(folder / "validation.npy")
+
+    @property
+    def n_labels(self) -> int:
+        """L, the number of labels of the label file."""
+        return len(self.sides["label"])
+
+    @property
+    def n_queries(self) -> int:
+        """N, the number of training queries; label texts added as queries come after them."""
+        return int(self.facts["train"])
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        return str(self.facts["name"])
+
+    @cached_property
+    def pulled(self) -> Ragged:
+        """The positives of the training side that training pulls a row to: all but its filter pairs."""
+        positives, filters = self.positives["train"], self.filters["train"].keys(self.n_labels)
+        if not len(filters):
+            return positives
+        kept = ~among(positives.keys(self.n_labels), np.sort(filters))
+        return Ragged(np.concatenate([[0], np.cumsum(kept)])[positives.offsets], positives.values[kept])
+
+    def training_rows(self) -> np.ndarray:
+        """Return the rows to train on: those with a positive to be pulled to, less the validation split."""
+        rows = np.flatnonzero(self.pulled.lengths > 0)
+        return np.setdiff1d(rows, self.validation, assume_unique=True)
+
+    def frequencies(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """Return (L,) int64: how many training queries, or `rows` of them, have each label.
+
+        Label texts added as queries are not counted.
+        """
+        rows = np.arange(self.n_queries) if rows is None else rows[rows < self.n_queries]
+        return np.bincount(self.positives["train"].take(rows)[0], minlength=self.n_labels)
+
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer that the corpus was prepared with."""
+        return Tokenizer.load(self.folder / "tokenizer")
+
+    def label_texts(self) -> tuple[Texts, Texts]:
+        """Return the labels' uids and titles."""
+        return Texts.load(self.folder, "label.uid"), Texts.load(self.folder, "label.title")

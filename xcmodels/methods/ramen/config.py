@@ -1,0 +1,46 @@
+"""RAMEN's settings."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from xcmodels import checks
+
+SIDES = {"queries": "train", "labels": "label"}     # of a batch -> of a graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphConfig:
+    """How graphs act on the base."""
+
+    sides: str = "both"          # both | queries | labels | none: whose edges pull
+    strength: float = 0.1        # lambda of every graph and side, or where a bandit begins
+    adapt: bool = False          # the strengths are arms of a bandit that learns them
+    rate: float = 0.01           # learning rate of the bandit
+    prune: bool = True           # edges of cosine 0 or less are dropped at every refresh
+    augment: bool = False        # labels that share an anchor with a query become its positives (AugGT)
+    most: int = 10               # labels that augment adds to a query, at most
+    margin: float = 0.3          # by which an edge is to score above an anchor of the batch (triplet loss)
+    negatives: int = 10          # hardest anchors of the batch that a node is pushed from
+
+    def __post_init__(self) -> None:
+        checks.one_of(self, sides=("both", "queries", "labels", "none"))
+        checks.at_least(self, 0, "strength", "rate", "margin")
+        checks.at_least(self, 1, "negatives", "most")
+
+    @property
+    def pulled(self) -> list[str]:
+        """The sides of a batch that graphs pull."""
+        return list(SIDES) if self.sides == "both" else [side for side in SIDES if side == self.sides]
+
+
+@dataclass(frozen=True)
+class RamenConfig:
+    """The configuration of the base, and the graphs' settings."""
+
+    base: Any
+    graph: GraphConfig = field(default_factory=GraphConfig)
+    seed: int = 0                # every random draw is keyed by it, the base's as well
+
+    def __post_init__(self) -> None:
+        if self.base.seed:
+            raise ValueError(f"seed is the one of both; base.seed must be 0, got {self.base.seed}")

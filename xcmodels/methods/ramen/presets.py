@@ -1,0 +1,49 @@
+"""Presets of RAMEN: each of a base's, with graphs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from xcmodels.methods.ngame.config import NgameConfig
+from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.presets import NGAME
+from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
+from xcmodels.methods.ramen.method import Base, Ramen
+from xcmodels.methods.settings import MethodEntry, Preset, Settings
+from xcmodels.methods.unidec.method import Unidec
+from xcmodels.methods.unidec.presets import ANCE, UNIDEC
+
+
+def _over(name: str, base: Preset, graph: GraphConfig) -> Preset:
+    def settings() -> Settings:
+        made = base.settings()
+        return replace(made, method=RamenConfig(made.method, graph))
+
+    return Preset(f"metadata graphs over {name}: {base.about}", settings)
+
+
+def _cpus(name: str, presets: dict[str, Preset]) -> dict[str, Preset]:
+    return {preset: _over(name, presets[preset], GraphConfig()) for preset in ("cpu", "cpu-learned", "minilm")}
+
+
+def _paper() -> Settings:
+    """Table 10's row: batches of 1,024, 300 epochs at 2e-4 over NGAME, M2 with 2 positives and 12 negatives."""
+    made = NGAME["lf-amazontitles-131k"].settings()
+    base = made.method
+    assert isinstance(base, NgameConfig)
+    base = replace(base, m1=replace(base.m1, batch_size=1024, lr=2e-4), m2=replace(base.m2, positives=2, negatives=12))
+    return replace(made, method=RamenConfig(base, GraphConfig(adapt=True)))
+
+
+RAMEN = {**_cpus("NGAME", NGAME), "lf-wikiseealsotitles-320k": Preset(
+    "Table 10's row, over NGAME with strengths that adapt: msmarco-distilbert from the hub; GPUs", _paper)}
+RAMEN_ANCE = _cpus("ANCE", ANCE)
+RAMEN_UNIDEC = _cpus("UniDEC", UNIDEC)
+
+
+def _over_base(base: Callable[[Any], Base]) -> Callable[[RamenConfig], Ramen]:
+    return lambda config: Ramen(config, base(replace(config.base, seed=config.seed)))
+
+
+METHODS = {"ramen": MethodEntry(_over_base(Ngame), RAMEN), "ramen-ance": MethodEntry(_over_base(Unidec), RAMEN_ANCE),
+           "ramen-unidec": MethodEntry(_over_base(Unidec), RAMEN_UNIDEC)}

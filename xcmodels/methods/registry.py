@@ -1,0 +1,15 @@
+"""The methods by name: what each folder beside this file says of its own in `METHODS` of its presets.py.
+
+A configuration makes a method: METHODS["ngame"].make(config).
+"""
+
+import pkgutil
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+from xcmodels.methods.settings import MethodEntry
+
+METHODS: Mapping[str, MethodEntry] = {
+    name: entry for folder in pkgutil.iter_modules([str(Path(__file__).parent)]) if folder.ispkg
+    for name, entry in import_module(f"xcmodels.methods.{folder.name}.presets").METHODS.items()}

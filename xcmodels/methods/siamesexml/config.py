@@ -1,0 +1,58 @@
+"""SiameseXML's settings."""
+
+from dataclasses import dataclass, field
+
+from xcmodels import checks
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.retrieval import ann
+
+
+@dataclass(frozen=True, kw_only=True)
+class LikelihoodConfig:
+    """A module's rates and its likelihood p(+1, v) = c exp(d (v - 1)) of a pair of cosine v (equation 5)."""
+
+    epochs: int                # passes over the labels (I), over the queries (IV)
+    batch_size: int            # labels (I) or queries (IV) of a batch, at most
+    lr: float                  # learning rate of dense parameters
+    table_lr: float            # of token embeddings (I), of classifiers (IV)
+    warmup: int                # steps over which the learning rates rise from 0
+    c: float                   # of p(+1, v): the likelihood that a pair of cosine 1 is relevant
+    d: float                   # of p(+1, v): how fast it falls with the cosine
+    negatives: int             # kappa: hardest of a label in its batch (I), of a query for each of its positives (IV)
+    least_steps: int = 0       # of an epoch: of fewer labels (I) or texts (IV), one is several passes over them
+
+    def __post_init__(self) -> None:
+        checks.at_least(self, 1, "epochs", "batch_size", "d", "negatives")
+        checks.at_least(self, 0, "lr", "table_lr", "warmup", "least_steps")
+        if not 0 < self.c < 1:
+            raise ValueError(f"c must be above 0 and below 1, got {self.c}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiamesexmlConfig:
+    """Everything that decides a model, beside the corpus (section 4)."""
+
+    siamese: LikelihoodConfig
+    extreme: LikelihoodConfig
+    power: float = 0.45          # of a label's frequency in its chance to be drawn
+    centroid: float = 0.3        # 1 - beta: share of the loss on label centroids
+    scored_centroid: float = 1.0    # share of a label's centroid in its score, beside its text's embedding
+    correlation: bool = True     # label embeddings are smoothed over labels that share queries
+    shortlist: int = 500         # labels of a query from the three indexes together, to mine and to predict
+    mined: int = 50              # the best of them, of which batches take the hardest
+    positives: int = 20          # of a query in a batch of module IV
+    partitions: int = 1          # of labels, each with a residual layer of its own
+    joint: bool = False          # SiameseXML++: module IV trains the encoder's trunk, too
+    token_lr: float = 0.0        # of token embeddings in module IV (++)
+    dropout: float = 0.5         # after the residual layers of module IV
+    head: str = "residual"       # residual | gelu (the paper's) | unit: of the intermediate embedding
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    index: str = "auto"          # auto | exact | quantised | hnsw
+    seed: int = 0                # every random draw is keyed by it
+
+    def __post_init__(self) -> None:
+        checks.one_of(self, index=ann.CHOICES, head=("residual", "gelu", "unit"))
+        checks.at_least(self, 1, "shortlist", "mined", "positives", "partitions")
+        checks.at_least(self, 0, "power", "token_lr")
+        checks.share(self, "centroid", "scored_centroid")
+        checks.share(self, "dropout", whole=False)

@@ -1,0 +1,65 @@
+"""The settings of UniDEC and of the methods that are settings of its parts."""
+
+from dataclasses import dataclass, field
+
+from xcmodels import checks
+from xcmodels.mining import schedule
+from xcmodels.nn import losses
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.fusion_config import FusionConfig
+
+LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnidecConfig(schedule.ClusterSchedule):
+    """Everything that decides a model, beside the corpus; the defaults are UniDEC's (section 4, Algorithm 1)."""
+
+    batch_size: int              # rows of a batch, at most; fewer where there are few texts
+    lr: float                    # learning rate of dense parameters
+    token_lr: float              # of token embeddings (bag)
+    label_lr: float              # learning rate of classifiers
+    warmup: int                  # steps over which the learning rates rise from 0
+    decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
+    refresh_every: int = 5       # tau: epochs between two refreshes
+    positives: int = 3           # beta: positives of a query that enter the pool
+    negatives: int = 6           # eta: mined negatives of a query that enter the pool, of eta * tau mined; 0 = none
+    every_label: bool = False    # every label is in every pool (DEXML)
+    loss: str = "decoupled"      # decoupled | supcon
+    temperature: float = 0.05    # tau of the softmax
+    balance: float = 0.5         # lambda: share of the dual encoder's loss; 1 = no classifier (DEPSL)
+    symmetric: float = 0.5       # share of the label-to-query loss in either (1 - lambda_D, 1 - lambda_C)
+    bce: float = 0.0             # weight of the auxiliary binary cross-entropy of the classifier
+    head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder
+    dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the trunk
+    dropout: float = 0.1         # on the projections, in training
+    serve: str = "both"          # both | encoder | classifier: whose scores rank the labels
+    unit: bool = True            # classifiers are served at unit length (section 3.4), or at the length they learned
+    fused: bool = False          # where both are served: NGAME's tree fuses them; it knows how frequent a label is
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    index: str = "auto"          # auto | exact | quantised | hnsw
+    seed: int = 0                # every random draw is keyed by it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least(self, 1, "batch_size", "refresh_from", "positives")
+        checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "negatives", "bce", "dim")
+        checks.share(self, "balance", "symmetric")
+        checks.share(self, "dropout", whole=False)
+        checks.one_of(self, decay=("linear", "cosine"), loss=tuple(LOSSES), head=("residual", "tanh", "unit"),
+                      serve=("both", "encoder", "classifier"), index=ann.CHOICES)
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if self.dim and self.head != "tanh":
+            raise ValueError(f"dim must be 0 unless head is tanh, got {self.dim}: no other head projects")
+        trained = {0.0: "classifier", 1.0: "encoder"}.get(self.balance, self.serve)
+        if self.serve != trained:
+            raise ValueError(f"serve must be {trained} where balance is {self.balance:g}, got {self.serve!r}: "
+                             "nothing else is trained")
+
+    @property
+    def classifies(self) -> bool:
+        """Whether there is a classifier."""
+        return self.balance < 1

@@ -1,0 +1,72 @@
+"""Presets of UniDEC, of DEPSL, and of the dual encoders that are settings of its parts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from xcmodels.data.corpus import PrepareConfig
+from xcmodels.data.tokens import MINILM
+from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
+from xcmodels.methods.unidec.config import UnidecConfig
+from xcmodels.methods.unidec.method import Unidec
+from xcmodels.nn.backbones import EncoderConfig
+
+HUB = "distilbert/distilbert-base-uncased"
+
+
+def _cpu(**changed: object) -> Settings:
+    config = UnidecConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=2e-3, label_lr=2e-3, warmup=50, refresh_from=3,
+                          refresh_every=3, least_steps=LEAST_STEPS, double_every=3, cluster_size=8,
+                          cluster_max=32, negatives=6, decay="linear", unit=False, fusion=BOOSTED)
+    return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
+
+
+def _paper(source: str, batch: int, epochs: int, **changed: object) -> Settings:
+    """The settings of section 4, the same for every data set but the batch (Table 2).
+
+    The paper leaves the number of epochs open, and how long a cluster is.
+    """
+    config = UnidecConfig(epochs=epochs, batch_size=batch, lr=1e-4, token_lr=0.0, label_lr=1e-3, warmup=1000,
+                          refresh_from=5, double_every=25, cluster_size=8,
+                          cluster_max=64, head="tanh", dim=384, bce=0.1,
+                          encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=256))
+    return Settings(PrepareConfig(tokenizer=source), replace(config, **changed))  # type: ignore[arg-type]
+
+
+_DEPSL: dict[str, object] = {"balance": 1.0, "serve": "encoder"}
+_DPR: dict[str, object] = {**_DEPSL, "positives": 1, "symmetric": 0.0, "cluster_size": 0, "negatives": 0}
+_DPR_CLUSTERED: dict[str, object] = {**_DPR, "cluster_size": 8, "refresh_every": 10_000}
+_ANCE: dict[str, object] = {**_DPR, "negatives": 6}
+_DEXML: dict[str, object] = {**_DPR, "every_label": True}
+
+
+def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object] | None = None, /,
+             **changed: object) -> dict[str, Preset]:
+    served = changed | {"fused": False}
+    cpu = changed | dict(small or {})
+    return {
+        "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**cpu)),
+        "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
+                              lambda: learned(_cpu(**cpu))),
+        "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
+                         lambda: _paper(MINILM, 576, 60, **({"bce": 0.0} | changed))),
+        **{name: Preset(f"{about}; Table 2's batch for {name}, DistilBERT from the hub, a GPU",
+                        partial(_paper, HUB, batch, 100, **served)) for name, batch in batches.items()},
+    }
+
+
+# Queries of a batch, Table 2. The baselines have none of their own there and take UniDEC's first.
+_ROWS = {"lf-amazon-131k": 576, "lf-wikiseealso-320k": 677, "lf-amazontitles-1.3m": 1098}
+_FIRST = {"lf-amazon-131k": 576}
+UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS,
+                  {"loss": "supcon"}, fused=True)
+DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200}, **_DEPSL)
+DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
+# Not TAS (Hofstaetter et al., 2021): that clusters by a baseline's embeddings before training, a batch a cluster.
+DPR_CLUSTERED = _presets("DPR whose batches are clustered once, after its first epochs", _FIRST, **_DPR_CLUSTERED)
+ANCE = _presets("DPR with hard negatives mined over label embeddings (ANCE)", _FIRST, **_ANCE)
+DEXML = _presets("decoupled softmax over every label (DEXML)",
+                 {"lf-wikipedia-500k": 2048, "lf-amazontitles-1.3m": 8192}, **_DEXML)
+
+METHODS = {name: MethodEntry(partial(Unidec, name=name), presets) for name, presets in {
+    "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "dpr-clustered": DPR_CLUSTERED, "ance": ANCE, "dexml": DEXML}.items()}

@@ -1,0 +1,68 @@
+"""What a refresh mines from vectors, for whichever method asks, and when: clusters of queries, hard negative labels."""
+
+
+import numpy as np
+
+from xcmodels.data import seeds
+from xcmodels.data.corpus import Corpus
+from xcmodels.data.sorted_ids import among
+from xcmodels.method import Mined, Round, Vectors
+from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.retrieval import ann
+
+CHUNK = 8192    # queries searched at once
+ASKED = 256     # queries on which an index is compared with exact search
+
+
+def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: str = "auto") -> Mined:
+    """Return the clusters and the hard negatives that `round_` asks for.
+
+    vectors: "queries", of every row of the training side, and "labels". Clusters are balanced (NGAME, Algorithm 1);
+    negatives are the labels of highest inner product that are neither positives nor filter pairs of the query
+    (UniDEC, section 3.2; ANCE), best first.
+    """
+    rows, queries = corpus.training_rows(), vectors["queries"]()
+    clusters, negatives, measured = None, None, dict[str, float]()
+    if round_.cluster_size:
+        clusters = balanced_kmeans(queries[rows], round_.cluster_size, seed=seeds.key_of(seed, round_.name))
+    if round_.negatives:
+        labels = ann.build(vectors["labels"](), index)
+        negatives = hard_negatives(labels, queries, corpus, rows, round_.negatives)
+        drawn = rows[seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:ASKED]]
+        measured["recall"] = 100.0 if labels.kind == "exact" else 100 * ann.recall(
+            labels.search(queries[drawn], round_.negatives)[1], labels.vectors, queries[drawn], round_.negatives)
+    return Mined(clusters, negatives, measured=measured)
+
+
+def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: np.ndarray, k: int) -> np.ndarray:
+    """Return (N, k) int32: the k nearest labels that each of `rows` may be pushed from, -1 padded; -1 for other rows.
+
+    queries (N, d) are the vectors of the training side. Rows are gathered as they are searched: a copy of them all
+    would be as large as what there is.
+    """
+    out = np.full((len(queries), k), -1, dtype=np.int32)
+    for start in range(0, len(rows), CHUNK):
+        part = rows[start:start + CHUNK]
+        spared = spared_pairs(corpus, part)
+        deepest = k + int(np.bincount(spared // corpus.n_labels).max(initial=0))
+        ids = index.search(queries[part], deepest)[1]
+        allowed = may_be_pushed(ids, spared, corpus.n_labels)
+        place = np.cumsum(allowed, axis=1) - 1
+        row, slot = np.nonzero(allowed & (place < k))
+        out[part[row], place[row, slot]] = ids[row, slot]
+    return out
+
+
+def spared_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+    """Return i * L + label for every positive and filter pair of rows[i]."""
+    # Label texts added as queries come after the queries that filters speak of.
+    known = np.flatnonzero(rows < len(corpus.filters["train"]))
+    return np.concatenate([corpus.positives["train"].subset(rows).keys(corpus.n_labels),
+                           corpus.filters["train"].subset(rows[known]).keys(corpus.n_labels, known)])
+
+
+def may_be_pushed(ids: np.ndarray, spared: np.ndarray, n_labels: int) -> np.ndarray:
+    """Return which of the label ids (n, k), -1 = none, are a label and no pair of `spared_pairs`."""
+    return (ids >= 0) & ~among(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(spared))
+
+

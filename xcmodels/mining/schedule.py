@@ -1,0 +1,69 @@
+"""How long a stage is, when it is refreshed, and how large the clusters of queries are."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from xcmodels import checks
+from xcmodels.method import Round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How long a stage is, and when it is refreshed."""
+
+    epochs: int           # of the stage, each one pass over the texts, or several by least_steps
+    refresh_from: int     # tau_s: epochs before it draw random batches: easy negatives first
+    refresh_every: int    # tau, tau_r: epochs between two refreshes
+    least_steps: int = 0  # of an epoch: of fewer texts, one is several passes over them
+
+    def __post_init__(self) -> None:
+        checks.at_least(self, 1, "epochs", "refresh_every")
+        checks.at_least(self, 0, "refresh_from", "least_steps")
+
+    def cluster_size_at(self, epoch: int) -> int:
+        """Return the size of the clusters that a refresh at `epoch` makes; 0 = none."""
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSchedule(Schedule):
+    """A schedule that clusters queries, too, and doubles the size C of their clusters."""
+
+    double_every: int     # epochs after which C doubles, at the next refresh
+    cluster_size: int     # C at the first refresh; 0 = no clusters
+    cluster_max: int      # where C stops doubling
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least(self, 1, "double_every")
+        checks.at_least(self, 0, "cluster_size", "cluster_max")
+
+    def cluster_size_at(self, epoch: int) -> int:
+        """Return C of a refresh at `epoch`."""
+        # The power is cut as well: 2**1000 is no size.
+        doubled = min((epoch - self.refresh_from) // self.double_every, 32)
+        return min(self.cluster_size * 2**doubled, self.cluster_max)
+
+
+def rounds(stage: str, schedule: Schedule, negatives: int = 0, ahead: int = 0) -> list[Round]:
+    """Return the rounds of a stage: random epochs first, then a round for every refresh.
+
+    negatives: hard negatives to mine for each query at every refresh.
+    ahead: epochs before a refresh at whose end the model is taken that it mines with, so that mining can go on while
+    training does (ASTRA, section 3.2: 2). A round ends there too.
+    """
+    first = min(schedule.refresh_from, schedule.epochs)
+    if not schedule.cluster_size_at(first) and not negatives:
+        return [Round(stage, 0, 0, schedule.epochs)]
+    refreshes = range(first, schedule.epochs, schedule.refresh_every)
+    taken = [max(epoch - ahead, min(epoch, 1)) for epoch in refreshes]
+    edges = sorted({0, *refreshes, *taken, schedule.epochs})
+    out: list[Round] = []
+    for start, end in pairwise(edges):
+        if start < first:
+            out.append(Round(stage, len(out), start, end))
+            continue
+        place = (start - first) // schedule.refresh_every
+        source = edges.index(taken[place]) - 1
+        out.append(Round(stage, len(out), start, end, schedule.cluster_size_at(refreshes[place]), negatives, source))
+    return out

@@ -1,0 +1,281 @@
+"""Trunks: texts to a vector each, or to a few, from whose heads the vectors of queries and labels grow."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from torch import nn
+
+from xcmodels import checks
+from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
+from xcmodels.nn import distributed
+from xcmodels.nn.autograd import weighted_sums
+from xcmodels.nn.row_table import Model, RowTable
+
+_EMBEDDINGS = ("word_embeddings.weight", "embed_tokens.weight", "wte.weight")    # as BERT, LLaMA, GPT-2 call them
+QUERY, LABEL = "query", "label"     # the sides of a relation
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Which encoder and what it starts from."""
+
+    kind: str = "bag"           # bag | transformer: a learned vector a token, summed, or a language model
+    source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
+    dim: int = 384              # of a bag started at random; otherwise the source decides
+    tied: bool = False          # both sides share all weights (Siamese to the letter), or token embeddings alone (bag)
+    token_dropout: float = 0.0  # share of a text's tokens left out in training (bag)
+    idf_power: float = 0.0      # a token weighs idf^power, times a learned weight of its place (bag)
+    places: int = 24            # of a field that have a weight of their own, the rest share the last; 0 = none (bag)
+    sums: int = 2               # of a text's tokens, each with weights of places of its own (bag)
+    batch: int = 4096           # texts encoded at once outside training
+
+    def __post_init__(self) -> None:
+        checks.one_of(self, kind=("bag", "transformer"))
+        checks.at_least(self, 1, "dim", "sums", "batch")
+        checks.at_least(self, 0, "idf_power", "places")
+        checks.share(self, "token_dropout", whole=False)
+        if self.kind == "transformer" and self.source == "random":
+            raise ValueError("source must name a folder or a hub id where kind is transformer, got 'random'")
+        if self.kind == "bag" and self.sums > 1 and not self.places:
+            raise ValueError(f"sums must be 1 where places is 0, got {self.sums}: nothing else tells them apart")
+
+
+class Trunk(Model):
+    """Texts to `sums` vectors each, end to end; each `dim` long, `batch` texts at once outside training."""
+
+    dim: int
+    sums = 1
+    batch: int
+
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, sums * dim) vectors of texts on `side`, "query" or "label", of any length."""
+        raise NotImplementedError
+
+    def plain(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
+        """Return what makes the vectors (sums, dim) of one text on `side` by numpy alone; None where nothing does."""
+        return None
+
+    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts, each with its side."""
+        return [self(tokens, side) for tokens, side in texts]
+
+
+class BagOfTokens(Trunk):
+    """Sums of a text's token embeddings, weighted by the place in the field, and by a power of idf where one is asked.
+
+    By default none is: a rare token has learned the least and would weigh the most, and embeddings learn their weight.
+    A token has one embedding in titles and another in contents, equal at the start: which field a word stands
+    in says much about what it says. So does where, and differently for queries and labels: the weights of places are
+    learned for each side, or for both together where the encoder is tied. They begin at 1; those of further sums fall
+    off from the first place, so that a head can tell what stands first in a text from the rest.
+    """
+
+    def __init__(self, embeddings: torch.Tensor, idf: torch.Tensor, config: EncoderConfig) -> None:
+        super().__init__()
+        self.vocabulary, self.dim = embeddings.shape
+        self.table = RowTable(embeddings.repeat(2, 1))
+        self.register_buffer("idf", idf)
+        self.sides = {QUERY: 0, LABEL: 0 if config.tied else 1}
+        self.sums, sides = config.sums, len(set(self.sides.values()))
+        reach = torch.tensor([torch.inf, *(4.0**k for k in range(1, config.sums))])
+        places = torch.exp(-torch.arange(config.places) / reach[:, None])[:, None, None].repeat(1, sides, 2, 1)
+        self.places = nn.Parameter(places) if config.places else None
+        self.dropout, self.batch = config.token_dropout, config.batch
+
+    idf: torch.Tensor
+
+    def tables(self) -> dict[str, RowTable]:
+        """The matrix that is trained by rows."""
+        return {"tokens": self.table}
+
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, sums * dim) weighted sums of token embeddings; a text without a token is the origin."""
+        return self.groups((tokens, side))[0]
+
+    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts, summed in one go so that a shared row is gathered once."""
+        if len(texts) == 1:
+            ((tokens, side),) = texts
+            return [self._sums(tokens, self.sides[side])]
+        whole = join(*(tokens for tokens, _ in texts))
+        sides = torch.tensor([self.sides[side] for _, side in texts], device=whole.ids.device)
+        of_tokens = sides.repeat_interleave(torch.tensor([len(tokens.ids) for tokens, _ in texts], device=sides.device),
+                                            output_size=len(whole.ids))
+        return list(self._sums(whole, of_tokens).split([len(tokens) for tokens, _ in texts]))
+
+    def _sums(self, tokens: Tokens, sides: torch.Tensor | int) -> torch.Tensor:
+        """Return the sums of each text; `sides` of all its tokens, or of each."""
+        titled, place = tokens.fields()
+        ids = tokens.ids + self.vocabulary * (~titled)
+        weights = self.idf[ids]
+        if self.training and self.dropout:
+            weights = weights * (torch.rand_like(weights) >= self.dropout)
+        each = weights[:, None]
+        if self.places is not None:
+            most = self.places.shape[3]
+            at = (2 * sides + (~titled).long()) * most + place.clamp(max=most - 1)
+            # Not self.places[...]: the gradient of an index is summed by racing threads, and no two runs agree.
+            each = each * F.embedding(at, self.places.view(self.sums, -1).T)
+        rows, found = self.table.gather(ids)
+        return weighted_sums(rows, each.T.contiguous(), found, tokens.offsets)
+
+    def plain(self, side: str) -> Callable[[Tokens], np.ndarray]:
+        """Return what makes the sums (sums, dim) of one text's token embeddings, weighted as `forward` weighs them."""
+        table, idf, vocabulary = self.table.weight.numpy(), self.idf.numpy(), self.vocabulary
+        places = None if self.places is None else self.places.detach().numpy()[:, self.sides[side]]
+
+        def sums(tokens: Tokens) -> np.ndarray:
+            ids, titles = tokens.ids.numpy(), int(tokens.titles[0])
+            content = np.arange(len(ids)) >= titles
+            ids = ids + vocabulary * content
+            weights = idf[ids][None]
+            if places is not None:
+                place = np.arange(len(ids)) - titles * content
+                weights = weights * places[:, content.view(np.int8), np.minimum(place, places.shape[2] - 1)]
+            out: np.ndarray = weights @ table[ids]
+            return out
+
+        return sums
+
+
+class Transformer(Trunk):
+    """Any encoder that `transformers` loads: the mean of its last hidden states."""
+
+    def __init__(self, model: nn.Module, special: tuple[int, int], batch: int) -> None:
+        super().__init__()
+        self.model, (self.first, self.last), self.batch = model, special, batch
+        self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+
+    def tables(self) -> dict[str, RowTable]:
+        """A transformer's embeddings are trained densely."""
+        return {}
+
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, dim) vectors, on both sides alike; in training, processes that train together share the texts."""
+        if self.training:
+            return distributed.by_shares(len(tokens), lambda part: self._encoded(tokens.part(part)))
+        return self._encoded(tokens)
+
+    def _encoded(self, tokens: Tokens) -> torch.Tensor:
+        """Return (n, dim) vectors, padded to the longest of these texts and no further."""
+        if len(tokens) == 0:
+            return torch.empty(0, self.dim, device=tokens.offsets.device)
+        lengths = tokens.offsets.diff()
+        width = int(lengths.max()) + 2
+        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
+            raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
+                             "lower prepare.max_title or prepare.max_content")
+        place = torch.arange(width, device=lengths.device).expand(len(tokens), width)
+        ids = torch.full((len(tokens), width), self.last, device=lengths.device)
+        ids[:, 0] = self.first
+        ids[(place > 0) & (place <= lengths[:, None])] = tokens.ids
+        mask = place <= lengths[:, None] + 1
+        bf16 = lengths.device.type == "cuda" and torch.cuda.is_bf16_supported()
+        with torch.autocast(lengths.device.type, torch.bfloat16, enabled=bf16):
+            hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        kept = hidden.float() * mask[:, :, None]
+        return kept.sum(1) / mask.sum(1, keepdim=True)
+
+
+def build_trunk(config: EncoderConfig, idf: np.ndarray) -> Trunk:
+    """Build the trunk that `config` names; `idf` (2 * vocabulary,) weighs title then content tokens.
+
+    Raises ValueError for a source that cannot be opened, or whose vocabulary is not the tokenizer's.
+    """
+    return _BUILDERS[config.kind](config, idf)
+
+
+def save_trunk(trunk: Trunk, folder: Path) -> dict[str, Any]:
+    """Write what `empty_trunk` needs beside the tensors to `folder`, and return what it needs to be told."""
+    if isinstance(trunk, Transformer):
+        trunk.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+        return {"special": [trunk.first, trunk.last]}
+    assert isinstance(trunk, BagOfTokens)
+    return {"vocabulary": trunk.vocabulary, "dim": trunk.dim}
+
+
+def empty_trunk(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -> Trunk:
+    """Make a trunk whose tensors are still to be loaded."""
+    if config.kind == "bag":
+        embeddings, idf = (torch.empty(*shape, device="meta") for shape in (
+            (facts["vocabulary"], facts["dim"]), (2 * facts["vocabulary"],)))
+        return BagOfTokens(embeddings, idf, config)
+    from transformers import AutoConfig, AutoModel
+
+    # Not on the meta device: a transformer's position ids are computed when it is made, not saved.
+    about = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    return Transformer(AutoModel.from_config(about), tuple(facts["special"]), config.batch)
+
+
+def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:
+    vocabulary = len(idf) // 2
+    if config.source == "random":
+        embeddings = torch.randn(vocabulary, config.dim) * config.dim**-0.5
+    else:
+        embeddings = _token_embeddings(config.source)
+        if len(embeddings) != vocabulary:
+            raise ValueError(f"encoder.source {config.source!r} embeds {len(embeddings)} tokens but prepare.tokenizer "
+                             f"has {vocabulary}; use the same for both, or encoder.source=random")
+    return BagOfTokens(embeddings, torch.from_numpy(np.asarray(idf, dtype=np.float32) ** config.idf_power), config)
+
+
+def _token_embeddings(source: str) -> torch.Tensor:
+    """Return the token embeddings of a transformer, centred, of unit mean square norm."""
+    weight = _stored_embeddings(source)
+    if weight is None:
+        weight = _load(source).get_input_embeddings().weight.detach()
+    weight = weight.float()
+    weight = weight - weight.mean(0)
+    return weight / weight.square().sum(1).mean().sqrt()
+
+
+def _stored_embeddings(source: str) -> torch.Tensor | None:
+    """Return the token embeddings of a model's folder out of its file; None where it has no such file, or name.
+
+    `transformers` would find them in any model, after five seconds of imports.
+    """
+    file = (minilm_folder() if source == MINILM else Path(source)) / "model.safetensors"
+    if not file.exists():
+        return None
+    with safe_open(file, "pt") as tensors:
+        named = [name for name in tensors.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118
+        found: torch.Tensor | None = tensors.get_tensor(named[0]) if len(named) == 1 else None
+        return found
+
+
+def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
+    model = _load(config.source)
+    kept = model.config
+    if len(idf) // 2 > kept.vocab_size:
+        raise ValueError(f"encoder.source {config.source!r} embeds {kept.vocab_size} tokens but prepare.tokenizer has "
+                         f"{len(idf) // 2}; use the same for both")
+    return Transformer(model, (_special(kept, ("cls_token_id", "bos_token_id"), 101),
+                               _special(kept, ("sep_token_id", "eos_token_id"), 102)), config.batch)
+
+
+def _special(config: Any, names: tuple[str, ...], default: int) -> int:
+    """Return the first special token id that the model's configuration names, else BERT's."""
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), default)
+
+
+def _load(source: str) -> Any:
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    place = minilm_folder() if source == MINILM else source
+    try:
+        return AutoModel.from_pretrained(str(place), local_files_only=Path(place).exists(), trust_remote_code=False)
+    except (OSError, ValueError) as error:    # the latter of a folder that holds no model
+        raise ValueError(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
+                         f"{str(error).splitlines()[0]}") from error
+
+
+_BUILDERS: dict[str, Callable[[EncoderConfig, np.ndarray], Trunk]] = {
+    "bag": _build_bag, "transformer": _build_transformer}

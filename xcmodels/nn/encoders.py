@@ -1,0 +1,286 @@
+"""Encoders: texts to vectors on the unit sphere, for queries and labels alike.
+
+An encoder is a trunk, which turns a text into a vector or a few, and heads, which turn that into the vectors that a
+method scores with: one shared or one a side (Siamese encoders), or one of the dual encoder and one of the classifier
+(UniDEC).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from xcmodels.data import seeds
+from xcmodels.data.batching import Entries
+from xcmodels.data.centroids import unit
+from xcmodels.data.corpus import Side
+from xcmodels.data.tokens import Tokens
+from xcmodels.nn.autograd import direction, dropout
+from xcmodels.nn.backbones import LABEL, QUERY, EncoderConfig, Trunk, build_trunk, empty_trunk, save_trunk
+from xcmodels.nn.row_table import Model, RowTable
+
+Plain = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """One head of an encoder."""
+
+    kind: str               # unit | gelu | residual | tanh | linear
+    dim: int = 0            # of what it returns; 0 = as the trunk (always so for unit, gelu and residual)
+    dropout: float = 0.0    # on what it returns (tanh, linear), on what it adds (residual)
+    over: str = ""          # the head whose vectors, at unit length, it reads; "" = it reads the trunk's
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The heads of an encoder, and its views: the names of the heads that make up a vector, by what it is of."""
+
+    heads: Mapping[str, HeadConfig]
+    views: Mapping[str, tuple[str, ...]]
+
+
+def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
+    """Return one head for both sides, or one a side; by default a residual layer, beside a transformer none."""
+    head = head or HeadConfig("residual" if config.kind == "bag" else "unit")
+    if config.tied or head.kind in ("unit", "gelu"):    # neither has anything to learn
+        return Layout({QUERY: head}, {QUERY: (QUERY,), LABEL: (QUERY,)})
+    return Layout({QUERY: head, LABEL: head}, {QUERY: (QUERY,), LABEL: (LABEL,)})
+
+
+class Head(nn.Module):
+    """The trunk's vectors of texts (n, sums * d) to a vector each."""
+
+    def plain(self) -> Plain:
+        """Return what `forward` makes of one text's vectors (sums, d), once trained, by numpy alone."""
+        raise NotImplementedError
+
+
+class Unit(Head):
+    """v -> normalise(v)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return direction(vectors[:, :self.dim])
+
+    def plain(self) -> Plain:
+        """Return what takes the first vector's direction."""
+        return lambda vectors: unit(vectors[0])
+
+
+class Gelu(Unit):
+    """v -> normalise(gelu(v)): SiameseXML's intermediate embedding (section 4)."""
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return super().forward(F.gelu(vectors))
+
+    def plain(self) -> Plain:
+        """Return what takes the first vector's direction after gelu."""
+        return lambda vectors: unit(_gelu(vectors[0]))
+
+
+class Residual(Head):
+    """v, v' -> normalise(v + U dropout(gelu(W [v, v'] + b))), the identity on v at the start since U = 0.
+
+    v is the trunk's first vector of a text, v' the others; all at unit length.
+    """
+
+    def __init__(self, dim: int, sums: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout, self.sums = dropout, sums
+        self.inner = nn.Linear(sums * dim, dim)
+        self.outer = nn.Linear(dim, dim, bias=False)
+        nn.init.normal_(self.inner.weight, std=0.1 / sums**0.5)
+        nn.init.zeros_(self.inner.bias)
+        nn.init.zeros_(self.outer.weight)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        each = _each_direction(vectors, self.sums)
+        inner = dropout(F.gelu(self.inner(each)), self.dropout, self.training)
+        return direction(each[:, :self.outer.out_features] + self.outer(inner))
+
+    def plain(self) -> Plain:
+        """Return what computes the same of one text's vectors."""
+        inner, bias, outer = _arrays(self.inner.weight, self.inner.bias, self.outer.weight)
+
+        def vector(vectors: np.ndarray) -> np.ndarray:
+            each = unit(vectors)
+            return unit(each[0] + outer @ _gelu(inner @ each.ravel() + bias))
+
+        return vector
+
+
+class Projection(Head):
+    """v -> dropout(tanh(W v + b)) of v at mean square 1, or dropout(W v + b) of unit v: UniDEC's g1, g2 (section 4.3).
+
+    v is what the trunk says of a text, of several vectors each at unit length. W starts as the identity on the first,
+    or as much of it as there is room for.
+    """
+
+    def __init__(self, dim: int, sums: int, config: HeadConfig) -> None:
+        super().__init__()
+        self.linear, self.tanh, self.sums = nn.Linear(sums * dim, config.dim or dim), config.kind == "tanh", sums
+        self.dropout, self.scale = config.dropout, dim**0.5 if self.tanh else 1.0
+        nn.init.eye_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        out = self.linear(_each_direction(vectors, self.sums) * self.scale)
+        return dropout(torch.tanh(out) if self.tanh else out, self.dropout, self.training)
+
+    def plain(self) -> Plain:
+        """Return what computes the same of one text's vectors."""
+        weight, bias = _arrays(self.linear.weight, self.linear.bias)
+        scale = np.float32(self.scale)
+
+        def vector(vectors: np.ndarray) -> np.ndarray:
+            out = weight @ (unit(vectors) * scale).ravel() + bias
+            return np.tanh(out) if self.tanh else out
+
+        return vector
+
+
+def _gelu(values: np.ndarray) -> np.ndarray:
+    from scipy.special import erf
+
+    out: np.ndarray = values * (np.float32(0.5) * (1 + erf(np.float32(0.5**0.5) * values)))
+    return out
+
+
+def _arrays(*weights: torch.Tensor) -> list[np.ndarray]:
+    return [weight.detach().numpy() for weight in weights]
+
+
+def _each_direction(vectors: torch.Tensor, sums: int) -> torch.Tensor:
+    """Return the `sums` vectors of each row at unit length."""
+    return direction(vectors.unflatten(1, (sums, -1))).flatten(1)
+
+
+class Encoder(Model):
+    """A trunk with heads; a view of a text is the vectors of some heads, each of unit length, end to end."""
+
+    def __init__(self, trunk: Trunk, config: EncoderConfig, layout: Layout) -> None:
+        super().__init__()
+        self.trunk, self.config, self.layout = trunk, config, layout
+        self.heads = nn.ModuleDict({name: _head(trunk, each) for name, each in layout.heads.items()})
+
+    def tables(self) -> dict[str, RowTable]:
+        """The matrices that are trained by rows."""
+        return self.trunk.tables()
+
+    def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
+        """Return (n, width(view)) vectors of texts, as seen in `view`: "query", "label" or another of the layout's.
+
+        A view whose name begins with "label" is of texts on the label side.
+        """
+        return self.view(self.trunk(tokens, LABEL if view.startswith(LABEL) else QUERY), view)
+
+    def plain(self, view: str) -> Callable[[Tokens], np.ndarray] | None:
+        """Return what makes the vector (1, width(view)) of one text by numpy alone; None where the trunk cannot.
+
+        To the last digits but one it is that of `forward` outside training, of the weights as they are now. Of one
+        text, whose sums are over in no time, `forward` is fifty calls into torch, each of which looks at devices,
+        types and gradients first: four times as long.
+        """
+        trunk = self.trunk.plain(LABEL if view.startswith(LABEL) else QUERY)
+        if trunk is None:
+            return None
+        heads = [self._plain(name) for name in self.layout.views[view]]
+
+        def vector(tokens: Tokens) -> np.ndarray:
+            sums = trunk(tokens)
+            return np.concatenate([unit(head(sums)) for head in heads])[None]
+
+        return vector
+
+    def _plain(self, name: str) -> Plain:
+        """Return what makes a head's vector of the trunk's vectors of one text."""
+        head, over = cast(Head, self.heads[name]).plain(), self.layout.heads[name].over
+        if not over:
+            return head
+        below = self._plain(over)
+        return lambda sums: head(unit(below(sums))[None])
+
+    def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
+        """Return the trunk's vectors of each side that has tokens, in one pass; all but `queries` count as labels."""
+        texts = {name: (side.tokens, QUERY if name in queries else LABEL)
+                 for name, side in sides.items() if side.tokens is not None}
+        return dict(zip(texts, self.trunk.groups(*texts.values()), strict=True))
+
+    def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
+        """Return the vectors that a view's heads make of the trunk's."""
+        return torch.cat([self._directions(pooled, name) for name in self.layout.views[view]], dim=1)
+
+    def _directions(self, pooled: torch.Tensor, name: str) -> torch.Tensor:
+        """Return what a head makes of the trunk's vectors, itself or over another head, at unit length."""
+        over = self.layout.heads[name].over
+        return direction(self.heads[name](self._directions(pooled, over) if over else pooled))
+
+    def width(self, view: str) -> int:
+        """Return the length of a vector of `view`."""
+        return sum(self.layout.heads[name].dim or self.trunk.dim for name in self.layout.views[view])
+
+
+def _head(trunk: Trunk, config: HeadConfig) -> Head:
+    sums = 1 if config.over else trunk.sums
+    if config.kind in ("tanh", "linear"):
+        return Projection(trunk.dim, sums, config)
+    if config.kind == "residual":
+        return Residual(trunk.dim, sums, config.dropout)
+    return Gelu(trunk.dim) if config.kind == "gelu" else Unit(trunk.dim)
+
+
+def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:
+    """Build the encoder that `config` names with the heads of `layout`, by default a Siamese encoder's.
+
+    idf (2 * vocabulary,) weighs title then content tokens. Raises ValueError as `build_trunk` does.
+    """
+    seeds.seed_torch(seed, "initial weights")
+    return Encoder(build_trunk(config, idf), config, layout or siamese(config))
+
+
+def save_encoder(encoder: Encoder, folder: Path) -> None:
+    """Write an encoder's tensors and configuration to `folder`."""
+    folder.mkdir(parents=True)
+    facts = {"config": asdict(encoder.config), "layout": asdict(encoder.layout),
+             "trunk": save_trunk(encoder.trunk, folder)}
+    (folder / "encoder.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    # With metadata that says nothing, as a checkpoint has: the bytes are the same, and kept once.
+    save_file({name: value.contiguous() for name, value in encoder.state_dict().items()}, folder / "model.safetensors",
+              metadata={})
+
+
+def load_encoder(folder: Path) -> Encoder:
+    """Read what `save_encoder` wrote, needing nothing but the folder; the tensors are mapped, not copied."""
+    facts = json.loads((folder / "encoder.json").read_text())
+    config, layout = EncoderConfig(**facts["config"]), facts["layout"]
+    heads = {name: HeadConfig(**each) for name, each in layout["heads"].items()}
+    encoder = Encoder(empty_trunk(config, folder, facts["trunk"]), config,
+                      Layout(heads, {view: tuple(names) for view, names in layout["views"].items()}))
+    encoder.load_state_dict(load_file(folder / "model.safetensors"), assign=True)
+    return encoder
+
+
+@torch.no_grad()
+def encode_all(encoder: Encoder, side: Side, view: str, rows: np.ndarray | None = None) -> np.ndarray:
+    """Encode a whole side of a corpus, or `rows` of it, (n, width(view)) float32, `trunk.batch` texts at a time."""
+    encoder.eval()
+    batch = encoder.trunk.batch
+    rows = np.arange(len(side)) if rows is None else rows
+    device = next(chain(encoder.parameters(), encoder.buffers())).device
+    out = np.empty((len(rows), encoder.width(view)), dtype=np.float32)
+    for start in range(0, len(rows), batch):
+        part = rows[start:start + batch]
+        out[start:start + len(part)] = encoder(side.tokens(part).to(device), view).cpu().numpy()
+    return out

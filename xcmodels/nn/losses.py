@@ -1,0 +1,105 @@
+"""Losses over a block of scores: (scores, positives, weights) -> one number.
+
+scores (R, C) float, positives (R, C) bool, weights (R, C) float or bool, or None; an entry of weight 0 is no term of
+the loss, neither as a positive nor as a negative. A symmetric loss is the same function on the transpose.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from xcmodels.data.batching import counting
+from xcmodels.nn.autograd import Products
+
+
+def triplet(scores: Products, pulled: torch.Tensor, pushed: torch.Tensor, *, margin: float, hard_positives: int,
+            hard_negatives: int, temperature: float) -> torch.Tensor:
+    """Mean over rows of the weighted mean of [s_k - s_l + margin]+ over hard pairs (l, k) (NGAME, eq. 1).
+
+    pulled (R, P) int64: the columns of a row's positives, -1 = none; pushed (R, C) bool: its negatives. Of the
+    positives l the `hard_positives` lowest scores count, of the negatives k the `hard_negatives` highest. With
+    `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept, harder ones more (as the
+    authors' release does); with 0 all count alike. Rows with no pair are left out.
+    """
+    if not scores.values.shape[1]:    # a batch whose texts have no anchor in a graph
+        return scores.rows.sum() * 0
+    # Absent entries are set to infinities: to zero them instead would leave them above the true negatives
+    # whenever those score below zero.
+    own = pulled.clamp_min(0)
+    lowest, positive = _hardest(-scores.values.gather(1, own), pulled >= 0, hard_positives)
+    highest, negative = _hardest(scores.values, pushed, hard_negatives)
+    low, high = scores.at(torch.cat([own.gather(1, lowest), highest], 1)).split([lowest.shape[1], highest.shape[1]], 1)
+    ranked = torch.where(negative, high.detach(), -torch.inf)
+    share = F.softmax(ranked / temperature, dim=1) if temperature > 0 else torch.ones_like(high)
+    share = torch.where(negative, share, 0.0)
+    share = share / share.sum(1, keepdim=True).clamp_min(1e-12)
+    hinge = F.relu(high[:, None, :] - low[:, :, None] + margin)
+    hinge = torch.where(positive[:, :, None] & negative[:, None, :], hinge, 0.0)
+    per_row = (hinge * share[:, None, :]).sum((1, 2)) / positive.sum(1).clamp_min(1)
+    rows = positive.any(1) & negative.any(1)
+    return per_row.sum() / rows.sum().clamp_min(1)
+
+
+def _hardest(scores: torch.Tensor, allowed: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where the `count` highest allowed scores of each row are, and which of them exist."""
+    top = torch.where(allowed, scores, -torch.inf).topk(min(count, scores.shape[1]), dim=1)
+    return top.indices, top.values != -torch.inf    # a score that is not a number exists, and shows in the loss
+
+
+def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Mean over rows of -1/|P| sum over p in P of log(e^s_p / (e^s_p + sum over negatives n of e^s_n)).
+
+    A row's other positives are in no denominator, so that positives do not compete (Gupta et al., DEXML; UniDEC,
+    section 4.3, L_DS). scores are already divided by the temperature; rows without a positive are left out.
+    """
+    present = counting(positives, weights)
+    pulled = positives & present
+    against = _logsumexp(scores, ~positives & present)
+    return _mean_of_rows(F.softplus(against - scores), pulled)
+
+
+def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Mean over rows of -1/|P| sum over p in P of log(e^s_p / sum over all l of e^s_l) (UniDEC, section 4.3, L_SC).
+
+    scores are already divided by the temperature; rows without a positive are left out.
+    """
+    present = counting(positives, weights)
+    return _mean_of_rows(_logsumexp(scores, present) - scores, positives & present)
+
+
+def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None, *, c: float, d: float,
+                hard_negatives: torch.Tensor) -> torch.Tensor:
+    """Mean over rows of the sum of -log p over positives and hard negatives (SiameseXML, eq. 5 and 6).
+
+    A pair of cosine s is true with probability c exp(d (s - 1)), 0 < c < 1, so that no pair costs without bound. Of a
+    row's negatives the `hard_negatives` (R,) highest scores count; a positive counts by its weight.
+    """
+    present = counting(positives, weights)
+    pulled, pushed = positives & present, ~positives & present
+    worth = pulled.float() if weights is None else weights * pulled
+    found = (d * (1 - scores) - math.log(c)) * worth
+    deepest = min(int(hard_negatives.max()), scores.shape[1])
+    hardest, at = torch.where(pushed, scores, -torch.inf).topk(deepest, dim=1)
+    kept = pushed.gather(1, at) & (torch.arange(deepest, device=scores.device) < hard_negatives[:, None])
+    missed = -torch.log1p(-c * torch.exp(d * (torch.where(kept, hardest, -1.0) - 1)))
+    return (found.sum(1) + torch.where(kept, missed, 0.0).sum(1)).mean()
+
+
+def weighted_bce(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Mean over rows of the weighted sum over labels of the binary cross-entropy (ASTRA, eq. 1 and 2)."""
+    terms = F.softplus(torch.where(positives, -scores, scores))
+    return (terms if weights is None else terms * weights).sum(1).mean()
+
+
+def _logsumexp(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+    """Return log of the sum of e^s over the allowed entries of each row, (R, 1)."""
+    # The floor is finite: where nothing is allowed, minus infinity would have no gradient but NaN.
+    return torch.where(allowed, scores, torch.finfo(scores.dtype).min / 4).logsumexp(1, keepdim=True)
+
+
+def _mean_of_rows(terms: torch.Tensor, pulled: torch.Tensor) -> torch.Tensor:
+    """Return the mean over rows of the mean of `terms` where `pulled`, over rows that have any."""
+    count = pulled.sum(1)
+    per_row = torch.where(pulled, terms, 0.0).sum(1) / count.clamp_min(1)
+    return per_row.sum() / (count > 0).sum().clamp_min(1)

@@ -1,0 +1,251 @@
+"""Matrices of which a batch touches few rows: token embeddings, label classifiers.
+
+A dense optimiser would read and write the whole matrix at every step. Here a step gathers the rows that
+a batch names into a small leaf, lets autograd fill its gradient, and scatters the updated rows back, so a step
+costs what the batch touches, whatever the size of the vocabulary or of the label set.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from xcmodels.nn import distributed
+from xcmodels.nn.autograd import direction
+
+_BLOCK = 1 << 16    # rows drawn at once
+
+
+class RowTable(nn.Module):
+    """An (n, d) matrix trained by rows: all of it, or the rows from `first` on that this of several processes holds."""
+
+    weight: torch.Tensor
+
+    def __init__(self, weight: torch.Tensor, *, n: int | None = None, first: int = 0) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.n, self.first = len(weight) if n is None else n, first
+        self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.due: Callable[[torch.Tensor], torch.Tensor | None] = lambda ids: None   # factors that rows still wait for
+
+    @classmethod
+    def shared(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
+        """Hold this process's share of n rows; `rows` makes those of a slice."""
+        part = distributed.share(n)
+        return cls(rows(part), n=n, first=part.start)
+
+    @classmethod
+    def zeros(cls, n: int, dim: int) -> "RowTable":
+        """Hold this process's share of n rows of zeros."""
+        return cls.shared(n, lambda part: torch.zeros(part.stop - part.start, dim))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows are held here."""
+        return len(self.weight) == self.n
+
+    def fill(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Set every row that is held here; `rows` makes those of ids (m,)."""
+        self.weight.copy_(torch.from_numpy(rows(np.arange(self.first, self.first + len(self.weight)))))
+
+    def read(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of `ids` (k,), sorted, each there once; processes that share the rows ask for the same."""
+        if self.whole:
+            return self.current(ids)
+        own, place = self._own(ids)
+        rows = self.weight.new_zeros(len(ids), self.weight.shape[1])
+        rows[place] = self.current(own)
+        return distributed.summed(rows)
+
+    def all(self) -> np.ndarray:
+        """Return every row, (n, d), as `read` does."""
+        return self.read(torch.arange(self.n, device=self.weight.device)).cpu().numpy()
+
+    def current(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of `weight` (k,) as they would be if nothing were put off; none is changed."""
+        rows, due = self.weight.index_select(0, ids), self.due(ids)
+        return rows if due is None else rows.mul_(due)
+
+    def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (rows (u, d), place (k,)) with `rows[place]` the rows of `ids` (k,).
+
+        In training mode the rows are leaves whose gradient the table's optimiser will use.
+        """
+        if not (self.training and torch.is_grad_enabled()) and self.whole:
+            return self.weight, ids
+        unique, place = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 alone
+        leaf = self.read(unique)
+        if self.training and torch.is_grad_enabled():
+            self._gathered.append((unique, leaf.requires_grad_()))
+        return leaf, place
+
+    def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, slice]:
+        """Return which rows of `weight` the sorted `ids` name, and which of the ids those are."""
+        ends = torch.tensor([self.first, self.first + len(self.weight)], device=ids.device)
+        start, stop = torch.searchsorted(ids, ends).tolist()
+        return ids[start:stop] - self.first, slice(start, stop)
+
+    def score_pairs(self, queries: torch.Tensor, asked: torch.Tensor, ids: torch.Tensor, *,
+                    unit: bool = False) -> torch.Tensor:
+        """Return the inner products (p,) of queries[asked] with the rows of `ids`, at unit length where `unit`.
+
+        queries (q, d); asked, ids (p,). What a step reads and trains is what is asked for.
+        """
+        rows, place = self.gather(ids)
+        # Not rows[place]: the gradient of an index is summed by racing threads, and no two runs agree.
+        chosen = F.embedding(place, rows)
+        return (F.embedding(asked, queries) * (direction(chosen) if unit else chosen)).sum(1)
+
+    def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return which rows of `weight` were touched (u,), sorted, with their gradients (u, d), and forget them.
+
+        None where nothing was touched.
+        """
+        touched = [(ids, leaf.grad) for ids, leaf in self._gathered if leaf.grad is not None]
+        self._gathered.clear()
+        if not touched:
+            return None
+        ids, gradients = touched[0]
+        if len(touched) > 1:
+            ids, place = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
+            gradients = self.weight.new_zeros(len(ids), self.weight.shape[1])
+            gradients.index_add_(0, place, torch.cat([g for _, g in touched]))
+        if self.whole:    # every process trains it, and none may drift
+            return ids, distributed.averaged(gradients)
+        own, place = self._own(ids)
+        return own, gradients[place]
+
+
+def drawn(n: int, dim: int, part: slice) -> torch.Tensor:
+    """Return the rows `part` of an (n, dim) draw from the normal distribution, the same whichever are asked for."""
+    out = torch.empty(part.stop - part.start, dim)
+    for start in range(0, n, _BLOCK):
+        block = torch.randn(min(_BLOCK, n - start), dim)
+        low, high = max(part.start, start), min(part.stop, start + len(block))
+        if low < high:
+            out[low - part.start:high - part.start] = block[low - start:high - start]
+    return out
+
+
+class RowAdam:
+    """Adam over the rows that a batch touches; a row's moments wait while it is not touched.
+
+    The update is torch's SparseAdam: moments of untouched rows do not decay, the bias correction
+    counts the optimiser's steps.
+    """
+
+    def __init__(self, table: RowTable, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        self.table, self.betas, self.eps, self.steps = table, betas, eps, 0
+        self.mean = torch.zeros_like(table.weight)
+        self.square = torch.zeros_like(table.weight)
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Update the touched rows with learning rate `lr`."""
+        self.steps += 1
+        touched = self.table.take_gradients()
+        if touched is None:
+            return
+        ids, gradients = touched
+        first, second = self.betas
+        mean = self.mean.index_select(0, ids).lerp_(gradients, 1 - first)
+        square = self.square.index_select(0, ids).mul_(second).addcmul_(gradients, gradients, value=1 - second)
+        self.mean.index_copy_(0, ids, mean)
+        self.square.index_copy_(0, ids, square)
+        scale = lr * (1 - second**self.steps) ** 0.5 / (1 - first**self.steps)
+        rows = self.table.weight.index_select(0, ids).addcdiv_(mean, square.sqrt_().add_(self.eps), value=-scale)
+        self.table.weight.index_copy_(0, ids, rows)
+
+    def settle(self) -> None:
+        """Nothing: every row is as its last step left it."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint must hold."""
+        return {"mean": self.mean, "square": self.square, "steps": torch.tensor(self.steps)}
+
+    def restore(self, state: dict[str, torch.Tensor]) -> None:
+        """Take up the state of a checkpoint."""
+        self.mean.copy_(state["mean"])
+        self.square.copy_(state["square"])
+        self.steps = int(state["steps"])
+
+
+class RowSGD:
+    """SGD with momentum and decoupled weight decay over the rows that a batch touches.
+
+    A row's momentum waits while it is not touched, as RowAdam's moments do. Decay does not wait: a step at rate lr
+    takes the share lr * weight_decay of every row, and a row catches up with the steps it missed when it is next
+    read, so that a step costs what the batch touches: w <- w * product over missed t of (1 - lr_t * weight_decay).
+    """
+
+    def __init__(self, table: RowTable, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+        self.table, self.momentum, self.weight_decay = table, momentum, weight_decay
+        self.velocity = torch.zeros_like(table.weight)
+        self.decay = _Decay(table.weight)
+        if weight_decay:
+            table.due = self.decay.missed
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        """Update the touched rows with learning rate `lr`; each of their numbers is read and written once."""
+        touched = self.table.take_gradients()
+        self.decay.left = self.decay.left + math.log1p(-lr * self.weight_decay)
+        if touched is None:
+            return
+        ids, gradients = touched
+        velocity = self.velocity.index_select(0, ids).mul_(self.momentum).add_(gradients)
+        self.velocity.index_copy_(0, ids, velocity)
+        self._write(ids, self.table.current(ids).sub_(velocity, alpha=lr))
+
+    def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Set rows that have no decay to catch up with."""
+        self.table.weight.index_copy_(0, ids, rows)
+        self.decay.settled[ids] = self.decay.left.to(self.decay.settled.device)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring every row up to date, for whoever reads the whole table."""
+        for start in range(0, len(self.velocity), _BLOCK):
+            ids = torch.arange(start, min(start + _BLOCK, len(self.velocity)), device=self.velocity.device)
+            self._write(ids, self.table.current(ids))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint must hold.
+
+        Rows are not settled for it: what a run ends with may not depend on when it was saved.
+        """
+        return {"velocity": self.velocity, "settled": self.decay.settled, "left": self.decay.left}
+
+    def restore(self, state: dict[str, torch.Tensor]) -> None:
+        """Take up the state of a checkpoint."""
+        self.velocity.copy_(state["velocity"])
+        self.decay.settled.copy_(state["settled"])
+        self.decay.left = state["left"].double().cpu()
+
+
+class _Decay:
+    """How much of a weight of 1 decay has left, as logarithms: after all steps, and after those that a row had.
+
+    The table reads it and the optimiser writes it; were it the optimiser itself, each would keep the other alive, and
+    a model of gigabytes with them, until Python looks for such circles.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.left = torch.zeros((), dtype=torch.float64)
+        self.settled = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
+        self.dtype = weight.dtype
+
+    def missed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return what is left of rows after the decay that they missed, (k, 1)."""
+        return (self.left.to(self.settled.device) - self.settled[ids]).exp().to(self.dtype)[:, None]
+
+
+class Model(nn.Module):
+    """A module that also says which of its matrices are trained by rows."""
+
+    def tables(self) -> dict[str, RowTable]:
+        """The matrices trained by rows, by name."""
+        raise NotImplementedError

@@ -1,0 +1,77 @@
+"""SiameseXML's score: classifiers mixed with label embeddings that a share of the label's centroid is added to."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from xcmodels.data.corpus import mapped
+from xcmodels.data.tokens import Tokens
+from xcmodels.retrieval.ann import Index
+from xcmodels.retrieval.inner_products import pair_scores, put
+from xcmodels.retrieval.scorers import CLASSIFIER, ENCODER, SIMILAR, NewLabels, spread
+
+
+@dataclass(frozen=True)
+class CentroidMix:
+    """SiameseXML's score: alpha w^T x + (1 - alpha) (z + share v)^T x (section 4, log-time prediction; share = 1).
+
+    A query vector is its intermediate embedding, then its embedding for each of `partitions` parts of the labels;
+    label l is scored by part l mod partitions.
+    """
+
+    classifiers: np.ndarray    # (L, d), w
+    embeddings: np.ndarray     # (L, d), the embedding of the label's text with its share of the centroid, z + share v
+    centroids: np.ndarray      # (L, d), v
+    partitions: int
+    alpha: float
+    share: float
+    kind = "centroid mix"
+
+    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
+        """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
+        rows, slots = np.nonzero(ids >= 0)
+        labels = ids[rows, slots]
+        seen, of = self._seen(queries, rows, labels)
+        classified, embedded = (pair_scores(seen, each, of, labels) for each in (self.classifiers, self.embeddings))
+        return spread(ids.shape, rows, slots, self.alpha * classified + (1 - self.alpha) * embedded)
+
+    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+              labels: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the shares of w, of z and of v."""
+        seen, of = self._seen(queries, rows, labels)
+        classified, embedded, similar = (pair_scores(seen, each, of, labels)
+                                         for each in (self.classifiers, self.embeddings, self.centroids))
+        similar *= self.share
+        return {ENCODER: (1 - self.alpha) * (embedded - similar), CLASSIFIER: self.alpha * classified,
+                SIMILAR: (1 - self.alpha) * similar}
+
+    def _seen(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the queries as each part of the labels sees them, and the row of that for each (query row, label)."""
+        seen = queries[:, self.classifiers.shape[1]:].reshape(len(queries) * self.partitions, -1)
+        return seen, rows * self.partitions + labels % self.partitions
+
+    def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[CentroidMix, dict[str, np.ndarray]]":
+        """Give each label its embedding, and its text read as a query for classifier and centroid."""
+        seen, of = self._seen(new.queries, np.arange(len(new.rows)), new.rows)
+        similar = new.queries[:, :self.classifiers.shape[1]]
+        return replace(
+            self, classifiers=put(self.classifiers, new.rows, seen[of]),
+            embeddings=put(self.embeddings, new.rows, new.embeddings + self.share * similar),
+            centroids=put(self.centroids, new.rows, similar)), {"texts": new.embeddings, "centroids": similar}
+
+    def save(self, folder: Path) -> None:
+        """Write both matrices and how they mix; the index of centroids holds them alone."""
+        np.save(folder / "classifiers.npy", self.classifiers)
+        np.save(folder / "embeddings.npy", self.embeddings)
+        (folder / "mix.json").write_text(json.dumps(
+            {"partitions": self.partitions, "alpha": self.alpha, "share": self.share}))
+
+    @classmethod
+    def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "CentroidMix":
+        """Map what `save` wrote."""
+        facts = json.loads((folder / "mix.json").read_text())
+        return cls(mapped(folder / "classifiers.npy"), mapped(folder / "embeddings.npy"),
+                   indexes["centroids"].vectors, **facts)

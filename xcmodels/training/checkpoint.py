@@ -1,0 +1,186 @@
+"""Saving and restoring what a round of training needs to go on: model, optimisers, position.
+
+Every draw is keyed by its purpose (`seeds`), so no generator's state has to be kept. A file is the same whether one
+process wrote it or several that train together, each its rows of the label tables; any number of them reads it.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from xcmodels.nn import distributed
+from xcmodels.nn.row_table import RowTable
+from xcmodels.training.optimisers import Optimisers, Shares
+
+log = logging.getLogger(__name__)
+
+MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+def shares_of(model: nn.Module) -> Shares:
+    """Return which tensors of a model's state are some rows of a larger one."""
+    tables = {f"{name}.weight": each for name, each in model.named_modules() if isinstance(each, RowTable)}
+    return {name: (table.first, table.n) for name, table in tables.items() if not table.whole}
+
+
+def save_model(model: nn.Module, folder: Path) -> None:
+    """Write a model's tensors to `folder`."""
+    write(folder / MODEL, model.state_dict(), shares_of(model))
+
+
+def load_model(model: nn.Module, folder: Path) -> None:
+    """Read a model's tensors from `folder`; every tensor must be there, and no other."""
+    model.load_state_dict(read(folder / MODEL, shares_of(model)))
+
+
+def load_part(module: nn.Module, folder: Path) -> None:
+    """Read a saved model into a module that has all of its tensors and more; what it has more stays as it is."""
+    unknown = module.load_state_dict(load_file(folder / MODEL), strict=False).unexpected_keys
+    if unknown:
+        raise ValueError(f"{folder / MODEL} has tensors that the model has not: {', '.join(unknown)}")
+
+
+def write(path: Path, tensors: Mapping[str, torch.Tensor], shares: Shares,
+          metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file, together with the processes that hold other rows of the tensors in `shares`."""
+    if distributed.count() == 1:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata=dict(metadata or {}))
+        return
+    shapes = {name: [shares[name][1], *value.shape[1:]] if name in shares else list(value.shape)
+              for name, value in tensors.items()}
+    places, end = {}, 0
+    for name, value in tensors.items():
+        places[name] = [end, end := end + math.prod(shapes[name]) * value.element_size()]
+    header = json.dumps({"__metadata__": dict(metadata or {}), **{
+        name: {"dtype": _DTYPES[value.dtype], "shape": shapes[name], "data_offsets": places[name]}
+        for name, value in tensors.items()}}).encode()
+    header += b" " * (-len(header) % 8)
+    begin = 8 + len(header)
+    if distributed.rank() == 0:
+        with path.open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.truncate(begin + end)
+    distributed.wait()
+    with path.open("rb+") as file:
+        for name, value in tensors.items():
+            first = shares[name][0] if name in shares else 0
+            if name in shares or distributed.rank() == 0:
+                file.seek(begin + places[name][0] + first * math.prod(value.shape[1:]) * value.element_size())
+                file.write(value.detach().cpu().contiguous().numpy().data)
+    distributed.wait()
+
+
+def read(path: Path, shares: Shares) -> dict[str, torch.Tensor]:
+    """Read a safetensors file, of the tensors in `shares` the rows that are this process's."""
+    if distributed.count() == 1:
+        return load_file(path)
+    with safe_open(path, "pt") as file:
+        names: list[str] = list(file.keys())
+        return {name: _rows(file, name) if name in shares else file.get_tensor(name) for name in names}
+
+
+def _rows(file: Any, name: str) -> torch.Tensor:
+    """Return this process's share of a tensor's rows."""
+    part = file.get_slice(name)
+    rows: torch.Tensor = part[distributed.share(part.get_shape()[0])]
+    return rows
+
+
+@dataclass
+class Position:
+    """Where training stands: the epoch, the next step in it, and the sums that its metrics will be made of."""
+
+    epoch: int
+    step: int = 0
+    loss: float = 0.0
+    epochs: list[dict[str, float]] | None = None
+
+
+class StepCheckpoints:
+    """The newest state inside a round, in a scratch folder: one file, named by step and sha256.
+
+    A file that is not what its name says is passed over; the round then starts where the one before it ends.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if distributed.rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            for unfinished in folder.glob("part.*"):
+                unfinished.unlink()
+        distributed.wait()
+
+    def save(self, position: Position, model: nn.Module, optimisers: Optimisers) -> None:
+        """Replace the newest checkpoint by this state."""
+        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
+        tensors |= {f"optimiser.{name}": value for name, value in optimisers.state().items()}
+        part = self.folder / f"part.{distributed.first(os.getpid())}"
+        write(part, tensors, _shares(model, optimisers), {"position": json.dumps(asdict(position))})
+        if distributed.rank() == 0:
+            self._name(part, position)
+        distributed.wait()
+
+    def _name(self, part: Path, position: Position) -> None:
+        """Give a checkpoint that is whole its name, and remove the one before it."""
+        with part.open("rb+") as handle:
+            os.fsync(handle.fileno())
+            digest = hashlib.file_digest(handle, "sha256").hexdigest()
+        old = self._files()
+        new = part.rename(self.folder / f"{position.epoch:06d}-{position.step:09d}-{digest}.safetensors")
+        for file in old:
+            if file != new:    # a damaged file passed over bears the name of the sound one that replaces it
+                file.unlink(missing_ok=True)
+
+    def restore(self, model: nn.Module, optimisers: Optimisers) -> Position | None:
+        """Load the newest sound checkpoint into `model` and `optimisers`; None where there is none."""
+        for file in reversed(self._files()):
+            with file.open("rb") as handle:
+                if hashlib.file_digest(handle, "sha256").hexdigest() != file.stem.rpartition("-")[2]:
+                    log.warning("checkpoint %s is damaged and passed over", file)
+                    continue
+            try:
+                return self._load(file, model, optimisers)
+            except (SafetensorError, KeyError, RuntimeError, TypeError, ValueError) as error:
+                log.warning("checkpoint %s does not fit and is passed over: %s", file, error)
+        return None
+
+    def _load(self, file: Path, model: nn.Module, optimisers: Optimisers) -> Position:
+        flat = read(file, _shares(model, optimisers))
+        with safe_open(file, "pt") as handle:
+            position = Position(**json.loads(handle.metadata()["position"]))
+        parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimiser": {}}
+        for name, value in flat.items():
+            kind, _, rest = name.partition(".")
+            parts[kind][rest] = value
+        # Compared before anything is loaded, so that a file that is passed over leaves the model as it was.
+        for kind, held in (("model", model.state_dict()), ("optimiser", optimisers.rows_state())):
+            if wrong := [name for name, value in held.items() if _shape(parts[kind].get(name)) != value.shape]:
+                raise ValueError(f"{kind} tensor {wrong[0]} is missing or of another shape")
+        model.load_state_dict(parts["model"])
+        optimisers.restore(parts["optimiser"])
+        return position
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*-*-*.safetensors"))
+
+
+def _shares(model: nn.Module, optimisers: Optimisers) -> Shares:
+    """Return which tensors of a step checkpoint are some rows of a larger one."""
+    held = {"model": shares_of(model), "optimiser": optimisers.shares()}
+    return {f"{kind}.{name}": share for kind, shares in held.items() for name, share in shares.items()}
+
+
+def _shape(tensor: torch.Tensor | None) -> torch.Size | None:
+    return None if tensor is None else tensor.shape

@@ -1,0 +1,236 @@
+"""The only training loop: one round of one stage, resumable at every step."""
+
+import ctypes
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xcmodels.data import seeds
+from xcmodels.data.batching import Batch
+from xcmodels.data.corpus import Corpus
+from xcmodels.method import Method, Mined, Round, Stage
+from xcmodels.nn import distributed
+from xcmodels.nn.row_table import Model
+from xcmodels.training.checkpoint import OPTIMISER, Position, StepCheckpoints, load_model, read, save_model, write
+from xcmodels.training.optimisers import Optimisers
+from xcmodels.training.validation import P1, judging_rows, precision
+
+
+class Interrupted(Exception):
+    """Training was asked to stop and did, with its state saved."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step done: what a progress line needs."""
+
+    stage: str
+    epoch: int
+    done: int       # steps of the stage that are done
+    steps: int      # steps of the stage
+    loss: float
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How the world looks in on a round, none of which changes its result."""
+
+    report: Callable[[Progress], None] = lambda progress: None
+    stop: Callable[[], bool] = lambda: False
+    save_every: float = 60.0    # seconds between step checkpoints
+
+
+def device() -> torch.device:
+    """Return the accelerator where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Tell glibc to keep large blocks that are freed, up to 2 GB, for the next step's tensors.
+
+    By default they go back to the kernel, and every page of the next step's is faulted in anew: 12% of the CPU time of
+    UniDEC's CPU preset, 10% of ASTRA's. Elsewhere nothing is done.
+    """
+    trim_threshold, mmap_threshold = -1, -3
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(mmap_threshold, 1 << 30)
+        libc.mallopt(trim_threshold, (1 << 31) - 1)
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Have oneDNN make matrix products, not MKL, which leaves out half of what AMD's processors have.
+
+    NGAME's scores took 9 ms, not 13. Single precision still, but where there is hardware that multiplies bf16 or TF32:
+    for training and for what is mined and embedded for it. Last digits differ from MKL's, so each of these steps asks
+    for it by itself, and has the same result whatever its process did before. What is evaluated and served does not.
+    """
+    # A batch's pool has a size of its own: of 1,024 kernels kept for UniDEC's, 270 MB, hardly one was asked for again.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@fast_products()
+def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, mined: Mined, *,
+                start: Path | None, scratch: Path, out: Path, before: Path | None = None,
+                watch: Watch = Watch()) -> list[dict[str, float]]:
+    """Train one round and write its model and optimiser to `out`; return one dict of metrics an epoch.
+
+    start: the folder of the round before it in the same stage, or None; before: that of the last round of the stage
+    before, where there is one; scratch: where step checkpoints live.
+    Raises Interrupted when `watch.stop()` turns true, and FloatingPointError at a loss that is not finite; in both
+    cases the newest step checkpoint stays in `scratch`, and the same call goes on from it.
+    """
+    keep_freed_memory()
+    stage = next(stage for stage in method.stages() if stage.name == round_.stage)
+    model.to(device())
+    optimisers = Optimisers(model, model.tables(), stage)
+    if start is not None:
+        load_model(model, start)
+        optimisers.restore(read(start / OPTIMISER, optimisers.shares()))
+    checkpoints = StepCheckpoints(scratch)
+    position = checkpoints.restore(model, optimisers)
+    if position is None:
+        position = Position(epoch=round_.first)
+        if start is None:
+            method.begin(model, corpus, before)
+    model.train()
+    loop = _Loop(method, model, corpus, stage, round_, mined, optimisers)
+    while position.epoch < round_.last:
+        loop.epoch(position, checkpoints, watch)
+    optimisers.settle()
+    save_model(model, out)
+    write(out / OPTIMISER, optimisers.state(), optimisers.shares())
+    return position.epochs or []
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A step that was taken, its loss still on the device."""
+
+    step: int
+    rows: np.ndarray
+    loss: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Loop:
+    method: Method
+    model: Model
+    corpus: Corpus
+    stage: Stage
+    round_: Round
+    mined: Mined
+    optimisers: Optimisers
+
+    def epoch(self, position: Position, checkpoints: StepCheckpoints, watch: Watch) -> None:
+        """Train from `position` to the end of its epoch, moving `position` along."""
+        orders = self.orders(position.epoch)
+        n, steps = len(orders[0]), self.stage.steps_an_epoch(len(orders[0]))
+        saved, unread = time.monotonic(), deque[_Taken]()
+
+        def read(most: int = 0) -> None:
+            while len(unread) > most:
+                self.read(unread.popleft(), position, steps, watch)
+
+        for rows, batch in self.batches(orders, position.epoch, range(position.step, steps)):
+            done = position.epoch * steps + position.step
+            loss = self.step(rows, batch, position, self.stage.rate(done, n))
+            unread.append(_Taken(position.step, rows, loss))
+            position.step += 1
+            # An accelerator is given its next step before this process waits for the loss of the last.
+            read(0 if device().type == "cpu" else 1)
+            stopping, due = distributed.agreed(device(), watch.stop(), time.monotonic() - saved > watch.save_every)
+            if stopping or due:
+                read()
+                checkpoints.save(position, self.model, self.optimisers)
+                saved = time.monotonic()
+            if stopping:
+                raise Interrupted(f"saved at step {done + 1} of {self.stage.epochs * steps} of {self.stage.name}")
+        read()
+        metrics = {"epoch": float(position.epoch), "loss": position.loss / steps, **self.judge()}
+        position.epochs = [*(position.epochs or []), metrics]
+        position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
+
+    def judge(self) -> dict[str, float]:
+        """Return how good the model is now by validation queries, where that costs little, and go on training."""
+        if not len(rows := judging_rows(self.corpus)):
+            return {}
+        try:
+            return {P1: precision(self.method, self.model.eval(), self.corpus, self.mined, rows)}
+        finally:
+            self.model.train()
+
+    def orders(self, epoch: int) -> list[np.ndarray]:
+        """Return the rows of an epoch in the order of each of its passes, which are numbered through all epochs."""
+        def order(number: int) -> np.ndarray:
+            return self.method.order(self.corpus, self.round_, self.mined, number)
+
+        only = order(epoch)
+        passes = self.stage.passes(len(only))
+        return [only] if passes == 1 else [order(epoch * passes + number) for number in range(passes)]
+
+    def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
+        """Yield the rows and the batch of each step; the next one is made while this one is computed."""
+        n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
+        size, a_pass = self.stage.rows(n), self.stage.steps_a_pass(n)
+
+        def made(step: int) -> tuple[np.ndarray, Batch]:
+            start = step % a_pass * size
+            rows = orders[step // a_pass][start:start + size]
+            rng = seeds.generator(self.method.seed, *self._of(epoch, step))
+            return rows, self.method.batch(self.corpus, self.round_, self.mined, rows, rng)
+
+        with ThreadPoolExecutor(1) as maker:
+            for step in steps:
+                ahead.append(maker.submit(made, step))
+                if len(ahead) > 1:
+                    yield ahead.popleft().result()
+            for last in ahead:
+                yield last.result()
+
+    def _of(self, epoch: int, step: int) -> tuple[str | int, ...]:
+        """Return what the draws of a step are keyed by."""
+        return "batch", self.stage.name, epoch, step
+
+    def step(self, rows: np.ndarray, batch: Batch, position: Position, factor: float) -> torch.Tensor:
+        """Take one optimiser step on the batch of `rows` and return its loss, on the device."""
+        seeds.seed_torch(self.method.seed, *self._of(position.epoch, position.step))
+        terms = self.method.loss(self.model, batch.to(device()), self.stage.name)
+        loss = torch.stack(list(terms.values())).sum()
+        loss.backward()
+        self.optimisers.step(factor)
+        return loss.detach()
+
+    def read(self, taken: _Taken, position: Position, steps: int, watch: Watch) -> None:
+        """Add the loss of one of an epoch's `steps` to the epoch's, and tell of it; refuse one that is not finite.
+
+        Nothing is saved before the last step's loss was read, so that the newest checkpoint is a good one.
+        """
+        value = float(taken.loss)
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"loss is {value} at {self.stage.name} epoch {position.epoch} step {taken.step} "
+                f"(training rows {taken.rows[:5].tolist()}...); lower {self.stage.name}'s learning rate or check the "
+                "batch")
+        position.loss += value
+        if distributed.rank() == 0:
+            done = position.epoch * steps + taken.step + 1
+            watch.report(Progress(self.stage.name, position.epoch, done, self.stage.epochs * steps, value))

@@ -1,0 +1,74 @@
+"""What trains a model: AdamW for dense parameters, an optimiser of its own for each row table."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from xcmodels.method import RowRule, Stage
+from xcmodels.nn import distributed
+from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
+
+# Of a tensor that is some rows of a larger one: the first of them, and how many there are in all.
+Shares = Mapping[str, tuple[int, int]]
+
+
+class Optimisers:
+    """What trains a model: torch's AdamW for dense parameters, for each row table what the stage says."""
+
+    def __init__(self, model: nn.Module, tables: dict[str, RowTable], stage: Stage) -> None:
+        self.stage = stage
+        dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.dense = torch.optim.AdamW(dense, lr=stage.lr, weight_decay=stage.weight_decay) if dense else None
+        self.rows = {name: _by_rows(table, stage.tables[name]) for name, table in tables.items()}
+
+    def step(self, factor: float) -> None:
+        """Take one step with the stage's learning rates times `factor`, and forget the gradients."""
+        if self.dense:
+            for group in self.dense.param_groups:
+                group["lr"] = self.stage.lr * factor
+            distributed.average_gradients(self.dense.param_groups[0]["params"])
+            self.dense.step()
+            self.dense.zero_grad()
+        for name, table in self.rows.items():
+            table.step(self.stage.tables[name].lr * factor)
+
+    def settle(self) -> None:
+        """Bring every row of every table up to date."""
+        for table in self.rows.values():
+            table.settle()
+
+    def shares(self) -> Shares:
+        """Return which tensors of `state` are some rows of a larger one."""
+        return {f"rows.{name}.{key}": (rows.table.first, rows.table.n) for name, rows in self.rows.items()
+                if not rows.table.whole for key, value in rows.state().items() if value.ndim}
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return every moment as one flat dict."""
+        flat = self.rows_state()
+        dense = self.dense.state_dict()["state"] if self.dense else {}
+        return flat | {f"dense.{index}.{key}": value for index, state in dense.items() for key, value in state.items()}
+
+    def rows_state(self) -> dict[str, torch.Tensor]:
+        """Return the moments of the row tables, which are there from the first step on."""
+        return {f"rows.{name}.{key}": value for name, rows in self.rows.items() for key, value in rows.state().items()}
+
+    def restore(self, flat: dict[str, torch.Tensor]) -> None:
+        """Take up the moments that `state` returned."""
+        for name, rows in self.rows.items():
+            rows.restore({key: flat[f"rows.{name}.{key}"] for key in rows.state()})
+        if not self.dense:
+            return
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for key, value in flat.items():
+            kind, _, rest = key.partition(".")
+            if kind == "dense":
+                index, _, field = rest.partition(".")
+                state.setdefault(int(index), {})[field] = value
+        self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
+
+
+def _by_rows(table: RowTable, rule: RowRule) -> RowAdam | RowSGD:
+    if rule.momentum is None:
+        return RowAdam(table)
+    return RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
