@@ -21,7 +21,7 @@ from benchmarks.asked import answer
 from benchmarks.made import WORDNET, made
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import Method, Mined, Round
+from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.training.loop import Interrupted, Progress, Watch, device, fast_products, train_round
@@ -50,36 +50,35 @@ class Clock:
         return np.diff(self.times)[WARM:]
 
 
-def looped(method: Method, corpus: Corpus, round_: Round, folder: Path, steps: int = STEPS) -> np.ndarray:
+def looped(stage: Stage[Any], corpus: Corpus, folder: Path, steps: int = STEPS) -> np.ndarray:
     """Return the seconds of each step of the training loop."""
     clock = Clock(steps)
-    model = method.build(corpus, round_.stage, {})
+    model = stage.build(corpus, {})
     with suppress(Interrupted):
-        train_round(method, model, corpus, round_, Mined(), start=None, scratch=folder / "steps", out=folder,
+        train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=folder / "steps", out=folder,
                     watch=Watch(clock.note, clock.over, save_every=float("inf")))
     return clock.seconds()
 
 
 @fast_products()
-def bare(method: Method, corpus: Corpus, round_: Round) -> np.ndarray:
+def bare(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     """Return the seconds of each step on batches that are made, and on the device, before the clock starts."""
-    stage = next(stage for stage in method.stages() if stage.name == round_.stage)
-    model = method.build(corpus, round_.stage, {}).to(device())
-    optimisers = Optimisers(model, model.tables(), stage)
-    method.begin(model, corpus, None)
+    model = stage.build(corpus, {}).to(device())
+    optimisers = Optimisers(model, model.tables(), stage.plan)
+    stage.begin(model, corpus, None)
     model.train()
-    order = method.order(corpus, round_, Mined(), 0)
-    size = stage.rows(len(order))
+    order = stage.order(corpus, Mined(), 0)
+    size = stage.plan.rows(len(order))
     batches = []
     for step in range(STEPS):
-        rng = seeds.generator(method.seed, "batch", stage.name, 0, step)
+        rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
         rows = order[step * size:(step + 1) * size]
-        batches.append(method.batch(corpus, round_, Mined(), rows, rng).to(device()))
+        batches.append(stage.batch(corpus, stage.rounds[0], Mined(), rows, rng).to(device()))
     clock = Clock(STEPS)
     for step, batch in enumerate(batches):
-        loss = torch.stack(list(method.loss(model, batch, stage.name).values())).sum()
+        loss = torch.stack(list(stage.loss(model, batch).values())).sum()
         loss.backward()
-        optimisers.step(stage.rate(step, len(order)))
+        optimisers.step(stage.plan.rate(step, len(order)))
         clock.note(Progress(stage.name, 0, step, STEPS, float(loss.detach())))
     return clock.seconds()
 
@@ -105,14 +104,14 @@ def main(*asked: Annotated[str, trial]) -> None:
         for name in asked or ASKED:
             called, preset, *given = name.split(".")
             method = METHODS[called].make(_settings(called, preset, *given))
-            round_ = method.rounds()[0]
-            size = method.stages()[0].batch_size
+            stage = method.stages[0]
+            size = stage.plan.batch_size
             took: dict[str, list[np.ndarray]] = {"bare": [], "loop": []}
             for turn in range(TURNS):
                 folder = Path(scratch) / f"{name}-{turn}"
                 folder.mkdir()
-                took["bare"].append(bare(method, corpus, round_))
-                took["loop"].append(looped(method, corpus, round_, folder))
+                took["bare"].append(bare(stage, corpus))
+                took["loop"].append(looped(stage, corpus, folder))
             medians = {of: 1000 * float(np.median(np.concatenate(each))) for of, each in took.items()}
             print(f"{name:<24}{size:>8,}{medians['bare']:>12.1f}{medians['loop']:>12.1f}"
                   f"{medians['bare'] / medians['loop']:>8.2f}", flush=True)

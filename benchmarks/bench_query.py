@@ -44,7 +44,7 @@ def parts(retriever: Retriever, texts: list[str]) -> dict[str, float]:
     with inner_products.alone():
         depth = retriever.facts["shortlist"]
         found, took["shortlist"] = spent(lambda: candidates(retriever.proposers.values(), queries, depth, K))
-        scores, took["combine"] = spent(lambda: retriever.combine(queries, found, tokens))
+        scores, took["score"] = spent(lambda: retriever.scorer(queries, found, tokens))
         _, took["order"] = spent(lambda: best_of(found, scores, K))
     _, took["whole"] = spent(lambda: retriever.predict(texts, K))
     return took

@@ -49,13 +49,13 @@ def spent(action: Callable[[], Any]) -> tuple[Any, float]:
 def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, float]:
     """Return the rates of one method at one width."""
     method = METHODS[name].make(with_width(resolve(name, "cpu", {}).method, width))
-    first, stage = method.rounds()[0], method.stages()[0]
+    stage = method.stages[0]
     size = Size(SHAPE.labels, SHAPE.queries, SHAPE.positives, SHAPE.tokens)
     counted = budget(method, size, {}, stage.name).held(HOST, ROUND)
     # Their mean: an epoch has the slow steps, too.
-    out = {"train": float(looped(method, corpus, first, scratch, STEPS).mean()) / stage.batch_size}
+    out = {"train": float(looped(stage, corpus, scratch, STEPS).mean()) / stage.plan.batch_size}
     out["process"] = most_held() - sum(part.size for part in counted)
-    vectors = method.vectors(method.build(corpus, stage.name, {}).to(device()), corpus)
+    vectors = stage.vectors(stage.build(corpus, {}).to(device()), corpus)
     queries, took = spent(vectors["queries"])
     out["encode"] = took / len(queries)
     _, took = spent(lambda: balanced_kmeans(queries, CLUSTER, seed=0))

@@ -49,18 +49,18 @@ def epoch(name: str, corpus: Corpus, scratch: Path) -> dict[str, float]:
     Of the queries, DRAWN are searched for, and the time for all is in proportion.
     """
     method = METHODS[name].make(with_width(resolve(name, "cpu", {}).method, DIM))
-    first, mining = method.rounds()[0], next(each for each in method.rounds() if each.mines)
+    stage, mining = method.stages[0], next(each for each in method.rounds if each.mines)
     out = scratch / name
     out.mkdir()
     done = list[float]()
-    train_round(method, method.build(corpus, first.stage, {}), corpus, Round(first.stage, 0, 0, 1), Mined(), start=None,
+    train_round(stage, stage.build(corpus, {}), corpus, Round(stage.name, 0, 0, 1), Mined(), start=None,
                 scratch=out / "steps", out=out, watch=Watch(lambda progress: done.append(time.perf_counter())))
     # From the first step to the last: what comes before is once a stage.
     trained, held = (done[-1] - done[0]) * len(done) / max(len(done) - 1, 1), _gb()
-    model = method.build(corpus, first.stage, {})
+    model = stage.build(corpus, {})
     load_model(model, out)
     began = time.perf_counter()
-    vectors = method.vectors(model, corpus)
+    vectors = stage.vectors(model, corpus)
     queries, labels = vectors["queries"](), vectors["labels"]()
     index, rows = ann.build(labels), corpus.training_rows()
     made = time.perf_counter() - began

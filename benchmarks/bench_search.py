@@ -33,7 +33,7 @@ def main(labels: Count = 65_536, queries: Count = 2_048, dim: Count = 384, k: Co
     asked = vectors[rng.integers(labels, size=queries)] + rng.standard_normal((queries, dim), dtype=np.float32)
     print(f"{labels:,} labels, {queries:,} queries, d = {dim}, k = {k}")
     print(f"{'index':<10}{'build s':>8}{'ms, of all':>12}{'ms, alone':>12}{'recall':>9}")
-    for kind in [kind for kind in ann.KINDS if kind != "hnsw" or labels <= ann.MINED]:
+    for kind in [kind for kind in ann.KINDS if kind != "hnsw" or labels <= ann.EXACT_MAX_BATCH]:
         index, built = timed(lambda kind=kind: ann.build(vectors, kind))
         _, searched = timed(lambda index=index: index.search(asked, k))
         _, alone = timed(lambda index=index: [index.search(query[None], k) for query in asked[:SINGLE]])

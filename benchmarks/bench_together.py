@@ -39,8 +39,8 @@ def steps(name: str, scratch: Path) -> None:
     corpus, settings = Corpus(scratch / "corpus"), resolve(name, "cpu", {}).method
     known: Any = settings
     method = METHODS[name].make(replace(known, encoder=replace(known.encoder, source="random", dim=64)))
-    round_ = method.rounds()[0]
-    model = method.build(corpus, round_.stage, {})
+    stage = method.stages[0]
+    model = stage.build(corpus, {})
     losses, times = list[float](), list[float]()
 
     def report(progress: Progress) -> None:
@@ -50,9 +50,9 @@ def steps(name: str, scratch: Path) -> None:
     out = scratch / f"{name}-{distributed.count()}"
     out.mkdir(exist_ok=True)
     with suppress(Interrupted):
-        train_round(method, model, corpus, round_, Mined(), start=None, scratch=out / "steps", out=out,
+        train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=out / "steps", out=out,
                     watch=Watch(report, lambda: len(losses) == STEPS, save_every=float("inf")))
-    rows = Optimisers(model, model.tables(), method.stages()[0]).rows["labels"]
+    rows = Optimisers(model, model.tables(), stage.plan).rows["labels"]
     held = sum(tensor.nbytes for tensor in (rows.table.weight, *rows.state().values()))
     if distributed.rank() == 0:
         found = {"losses": losses, "ms": 1000 * float(np.median(np.diff(times))), "MB": held / 1e6}

@@ -1,4 +1,4 @@
-"""Check a folder of tables: `validate(tables_dir, report_dir=...)` gives a Report and a page beside it.
+"""Check tables: `check(Tables(folder))` gives a Report.
 
 First the footer of every shard (can it be read, has it the schema), then great-expectations' suite on
 every row of every sound shard, then the rules that need a whole table or two.
@@ -12,31 +12,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_contracts.drift import write_frequencies
 from data_contracts.errors import UsageError
-from data_contracts.findings import Finding, Rule, Thresholds, result
-from data_contracts.page import Report, RuleResult, TableSummary, inert, write, write_docs
+from data_contracts.findings import Finding, Rule, result
 from data_contracts.row_rules import Kept, row_results, shard_results
 from data_contracts.suites import quiet_context, references
 from data_contracts.tables import Tables, Unreadable
+from data_contracts.verdict import Report, RuleResult, TableSummary, inert
 from data_contracts.whole_rules import whole_rules
 
-__all__ = ["Report", "RuleResult", "TableSummary", "Thresholds", "validate"]
 
+def check(tables: Tables, *, only: Sequence[str] | None = None, previous: Path | None = None,
+          kept: Kept | None = None) -> Report:
+    """Check every table, or `only` some; a broken rule is no exception.
 
-def validate(tables_dir: Path, *, only: Sequence[str] | None = None, previous: Path | None = None, report_dir: Path,
-             thresholds: Thresholds | None = None, data_docs: bool = False) -> Report:
-    """Check every table under a folder, or `only` some, and write a report; a broken rule is no exception.
-
-    `previous` is an earlier report's folder, or the `frequencies.parquet` in it, to measure drift from.
-    `data_docs` builds great-expectations' own pages too. Raises UsageError for a folder that is not
-    there or a table of no known kind; `Report.raise_for_failure` raises what the data breaks.
+    previous: an earlier report's folder, or the `frequencies.parquet` in it, to measure drift from. kept: takes what
+    great-expectations said, shard by shard. Raises UsageError for a table of no known kind; `Report.raise_for_failure`
+    raises what the data breaks.
     """
-    if not tables_dir.is_dir():
-        raise UsageError(f"there is no folder of tables at {tables_dir}")
-    tables = Tables(tables_dir, thresholds or Thresholds())
     names, rules = _chosen(tables, only)
-    kept: Kept | None = [] if data_docs else None
     with _given_back():
         for table in names:
             found = _guarded_rows(tables, table, names, kept) if tables.exists(table) else []
@@ -45,15 +38,7 @@ def validate(tables_dir: Path, *, only: Sequence[str] | None = None, previous: P
                   for rule in whole_rules(tables, table, previous)]
     order = {name: i for i, name in enumerate(["known_table", "present", "readable", "schema", "not_empty"])}
     rules.sort(key=lambda rule: order.get(rule.rule, len(order)))
-    report = Report(tuple(TableSummary(name, tables.rows(name), tables.count(name)) for name in names), tuple(rules),
-                    report_dir / "index.html")
-    report_dir.mkdir(parents=True, exist_ok=True)
-    if "positives.train" in names:
-        write_frequencies(tables, report_dir)
-    if kept is not None:
-        write_docs(kept, report_dir / "gx")
-    write(report, docs=kept is not None and (report_dir / "gx" / "index.html").exists())
-    return report
+    return Report(tuple(TableSummary(name, tables.rows(name), tables.count(name)) for name in names), tuple(rules))
 
 
 @contextmanager

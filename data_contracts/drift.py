@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_contracts.findings import Finding
-from data_contracts.page import Status
 from data_contracts.tables import Tables, Unreadable
+from data_contracts.verdict import Status
 
 FREQUENCIES = "frequencies.parquet"
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from data_contracts.page import Row, RuleResult, Status
+from data_contracts.verdict import Row, RuleResult, Status
 
 
 @dataclass(frozen=True)

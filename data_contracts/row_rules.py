@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.findings import Finding, result
-from data_contracts.page import RuleResult, inert
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.suites import MEANING, Outcome, outcomes, plain, references, run_suite, suite_for
 from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_text, mend, shown_row
+from data_contracts.verdict import RuleResult, inert
 
 if TYPE_CHECKING:
     from great_expectations import ExpectationSuite

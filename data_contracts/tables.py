@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data_contracts.findings import Thresholds
-from data_contracts.page import Row, Status, inert, where
 from data_contracts.schemas import SCHEMAS, kind_of
+from data_contracts.verdict import Row, Status, inert, where
 
 TEXT = ("title", "content")     # the columns of a text
 _READ_ERRORS = (OSError, pa.ArrowException, EOFError)
@@ -48,8 +48,8 @@ class Unreadable(Exception):
 class Tables:
     """The shards under a folder, read piece by piece; a row is known by its position in its table."""
 
-    def __init__(self, root: Path, limits: Thresholds) -> None:
-        self.root, self.limits = root, limits
+    def __init__(self, root: Path, limits: Thresholds | None = None) -> None:
+        self.root, self.limits = root, limits or Thresholds()
         self.damage: dict[str, dict[str, list[Row]]] = {}  # table -> "readable" or "schema" -> shards
         self._shards: dict[str, list[Shard]] = {}
         self._hashes: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}

@@ -42,8 +42,8 @@ def retry_helps(task: Any, task_run: Any, state: Any) -> bool:
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_delay_seconds=2, retry_condition_fn=retry_helps)
 def step_task(step: Step, done: dict[str, Artifact], store: Store, workers: Workers, terminal: Terminal, *,
-              beside: bool) -> Any:
-    """Return a step's result, made now unless the store holds it; `beside`, by a worker."""
+              by_worker: bool) -> Any:
+    """Return a step's result, made now unless the store holds it; `by_worker`, by a Dask worker."""
     logger, said = get_run_logger(), list[str]()
 
     def say(line: str) -> None:
@@ -51,7 +51,7 @@ def step_task(step: Step, done: dict[str, Artifact], store: Store, workers: Work
         said.append(line)
         terminal.line(f"    {line}")
 
-    result = run_step(step, done, store, workers, Console(say, terminal.training), beside=beside)
+    result = run_step(step, done, store, workers, Console(say, terminal.training), by_worker=by_worker)
     terminal.step(step.name, result.reused, result.seconds)
     if result.reused:
         return Completed(name="Reused", message="nothing it depends on has changed", data=result)
@@ -61,14 +61,14 @@ def step_task(step: Step, done: dict[str, Artifact], store: Store, workers: Work
 class Runner:
     """Runs steps as Prefect tasks, in their order, and keeps what they made.
 
-    beside: a refresh is begun as soon as what it needs is there, by a worker, and training goes on; the round that
+    overlap: a refresh is begun as soon as what it needs is there, by a worker, and training goes on; the round that
     trains on what it mines waits for it. Only a method that mines with an older model gains by that (ASTRA's `ahead`).
     """
 
     def __init__(self, laid_out: Pipeline, store: Store, workers: Workers, terminal: Terminal, total: int, *,
-                 beside: bool = False) -> None:
+                 overlap: bool = False) -> None:
         self.pipeline, self.store, self.workers, self.terminal = laid_out, store, workers, terminal
-        self.beside = beside
+        self.overlap = overlap
         self.done: dict[str, Artifact] = {}
         self.results: dict[str, Done] = {}
         self.after: Callable[[Step, Done], None] = lambda step, result: None
@@ -85,10 +85,10 @@ class Runner:
         begun: dict[str, PrefectFuture[Any]] = {}
         try:
             for at, step in enumerate(steps):
-                for later in steps[at + 1:] if self.beside else ():
-                    if later.beside and later.name not in begun and self.done.keys() >= set(later.needs.values()):
+                for later in steps[at + 1:] if self.overlap else ():
+                    if later.can_overlap and later.name not in begun and self.done.keys() >= set(later.needs.values()):
                         self._make_inputs_again(later)
-                        begun[later.name] = self._task(later).submit(*self._given(later), beside=True)
+                        begun[later.name] = self._task(later).submit(*self._given(later), by_worker=True)
                 self._make_inputs_again(step)
                 self.terminal.begin(step.name)
                 if step.name in begun:
@@ -113,11 +113,11 @@ class Runner:
     def _task(self, step: Step) -> Any:
         """Return the task of a step."""
         return step_task.with_options(name=step.name, task_run_name=f"{self.of} · {step.name}",
-                                      retries=RETRIES if step.beside or step.name in RETRIED else 0)
+                                      retries=RETRIES if step.can_overlap or step.name in RETRIED else 0)
 
     def _made(self, step: Step) -> Done:
         """Run a step now, and wait for it."""
-        result: Done = self._task(step)(*self._given(step), beside=False, return_state=True).result()
+        result: Done = self._task(step)(*self._given(step), by_worker=False, return_state=True).result()
         return result
 
     def _given(self, step: Step) -> tuple[Any, ...]:
@@ -192,8 +192,8 @@ def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
         tag_this_run(laid_out)
         terminal.plan(laid_out, store, UNTIL.index(until))
         steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
-        beside = config.overlap == "always" or (config.overlap == "auto" and gpus() > 0)
-        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), beside=beside)
+        overlap = config.overlap == "always" or (config.overlap == "auto" and gpus() > 0)
+        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), overlap=overlap)
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from xcmodels.resources import (
     budget,
     rates_file,
     read_rates,
-    width_of,
     with_width,
 )
 
@@ -124,7 +123,7 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
     there = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}
     if size.gpus:
         there = {DEVICE: gpu_memory * 1e9, **there}
-    return Sizing(f"{method}, preset {preset}, vectors of {width_of(made)}", size, found, there, rates)
+    return Sizing(f"{method}, preset {preset}, vectors of {made.width}", size, found, there, rates)
 
 
 def _bytes(count: float) -> str:

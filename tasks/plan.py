@@ -14,12 +14,11 @@ from tasks.core.store import digest_of
 from tasks.data import prepare
 from tasks.data.sources import RawDataSet, describe
 from tasks.evaluation.evaluate import evaluate_step
-from tasks.training import rounds
+from tasks.training import steps as training
 from tasks.training.recipe import Recipe
 from xcmodels.data.tokens import LEARNED, MINILM
-from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.presets import Settings, flat, resolve
-from xcmodels.methods.ramen.config import RamenConfig
+from xcmodels.methods.registry import METHODS
 
 # Steps by kind, and the setting by which they may read a folder of the user's, a tokenizer's or a model's.
 _READ_FOLDERS = {"tokens": "prepare.tokenizer", "checkpoint": "encoder.source"}
@@ -77,20 +76,14 @@ def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> t
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
     raw = describe(data)
-    if isinstance(settings.method, RamenConfig) and not (raw.anchors and settings.prepare.walks):
+    made = METHODS[method].make(settings.method)
+    if made.needs_graphs and not (raw.anchors and settings.prepare.walks):
         raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
                          hint="add one (docs/data.md), leave prepare.walks true, or run its base instead")
-    if raw.numbered and _reads_label_texts(settings):
+    if raw.numbered and (settings.prepare.augment or made.needs_label_texts):
         raise UsageError(f"{method} as it is set learns from label texts, and {data} has a number for each label alone",
                          hint="xc run --method astra --preset cpu-numbered, or add a file with their texts")
     return raw, settings
-
-
-def _reads_label_texts(settings: Settings) -> bool:
-    """Return whether anything is learned from the texts of labels."""
-    config = settings.method
-    return (settings.prepare.augment or not isinstance(config, AstraConfig)
-            or config.start == "label" or (config.source == "encoder" and config.mined > 0))
 
 
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
@@ -101,10 +94,10 @@ def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) ->
     raw, settings = settle(data, method, preset, overrides)
     job = job_of(raw.name, method, preset)
     preparation = prepare.steps(raw, settings.prepare, settings.seed)
-    training = rounds.steps(Recipe(method, preset, overrides))
+    trained = training.steps(Recipe(method, preset, overrides))
     return Pipeline(raw, method, preset, settings,
                     [_reading(replace(step, of=raw.name), settings) for step in preparation],
-                    [_reading(replace(step, of=job), settings) for step in training],
+                    [_reading(replace(step, of=job), settings) for step in trained],
                     replace(evaluate_step(settings.seed), of=job))
 
 

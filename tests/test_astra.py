@@ -15,7 +15,8 @@ from xcmodels.data.batching import Batch, Entries, own_block, uniform_block
 from xcmodels.data.corpus import Ragged, Side
 from xcmodels.method import Mined
 from xcmodels.methods.astra.config import AstraConfig
-from xcmodels.methods.astra.method import Astra, OneVsAll, prior_bias
+from xcmodels.methods.astra.method import astra
+from xcmodels.methods.astra.stages import JointStage, OneVsAll, prior_bias
 from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.nn.encoders import QUERY
@@ -37,12 +38,12 @@ RELATIVES = {"astra": {}, "random": {"negatives": "random"}, "hard": {"negatives
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
     torch.set_num_threads(1)
-    return train_all(corpus, Astra(TOY), tmp_path_factory.mktemp("astra"))
+    return train_all(corpus, astra(TOY), tmp_path_factory.mktemp("astra"))
 
 
 def test_how_far_classifiers_went_is_told_by_how_frequent_they_are(corpus, trained):
     model = OneVsAll(TOY, corpus)
-    trained.method.begin(model, corpus, None)
+    trained.method.stages[0].begin(model, corpus, None)
     start, frequencies = model.classifiers().copy(), corpus.frequencies(corpus.training_rows())
     load_model(model, trained.outs[list(trained.outs)[-1]])
     found: dict[str, list[float]] = {}
@@ -55,7 +56,7 @@ def test_how_far_classifiers_went_is_told_by_how_frequent_they_are(corpus, train
 
 @pytest.mark.parametrize("relative", RELATIVES)
 def test_learns_the_planted_labels(corpus, tmp_path, relative):
-    made = train_all(corpus, Astra(replace(TOY, **RELATIVES[relative])), tmp_path)
+    made = train_all(corpus, astra(replace(TOY, **RELATIVES[relative])), tmp_path)
     assert precision(made) > 90
 
 
@@ -65,12 +66,12 @@ def test_learns_without_label_texts(tmp_path):
     nothing = Ragged(np.zeros(corpus.n_labels + 1, np.int64), np.empty(0, np.int32))
     corpus.sides["label"] = Side(nothing, np.zeros(corpus.n_labels, np.int32))
     config = replace(TOY, start="random", label_lr=0.3, epochs=16)
-    assert precision(train_all(corpus, Astra(config), tmp_path)) > 90
+    assert precision(train_all(corpus, astra(config), tmp_path)) > 90
 
 
 def test_learns_with_label_texts_as_points(tmp_path):
     corpus = toy_corpus(tmp_path / "corpus", augment=True)
-    assert precision(train_all(corpus, Astra(TOY), tmp_path)) > 90
+    assert precision(train_all(corpus, astra(TOY), tmp_path)) > 90
 
 
 def all_labels(scores, truth, banned):
@@ -121,7 +122,7 @@ def test_what_a_batch_holds(corpus, trained):
     last = list(trained.rounds.values())[-1]
     mined = trained.mined[last.name]
     rows = corpus.training_rows()[:40]
-    batch = trained.method.batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
+    batch = trained.method.stages[0].batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
     own, uniform, pool = batch.blocks["own"], batch.blocks["pool"], batch.sides["labels"].ids.tolist()
     assert pool == sorted(set(pool)) and len(pool) == 20
     for r, row in enumerate(rows):
@@ -132,20 +133,20 @@ def test_what_a_batch_holds(corpus, trained):
         spared = {*true, *banned, *mined.negatives[row].tolist()}
         assert uniform.weights[r].tolist() == [0.0 if label in spared else 3.0 for label in pool]
         assert not uniform.positives[r].any()
-    biased = Astra(replace(TOY, unbiased=False)).batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
+    biased = JointStage(replace(TOY, unbiased=False)).batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
     assert set(biased.blocks["pool"].weights.unique().tolist()) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("relative", ["astra", "renee"])
 def test_the_loss_is_the_papers(corpus, trained, relative):
-    method = Astra(replace(TOY, **RELATIVES[relative]))
-    model = method.build(corpus, "joint", {}).train()
-    method.begin(model, corpus, None)
+    stage = JointStage(replace(TOY, **RELATIVES[relative]))
+    model = stage.build(corpus, {}).train()
+    stage.begin(model, corpus, None)
     last, rows = list(trained.rounds.values())[-1], corpus.training_rows()[:12]
-    batch = method.batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "loss"))
+    batch = stage.batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "loss"))
     queries = model.encoder.heads[QUERY](model.encoder.trunk(batch.sides["queries"].tokens, QUERY))
     logits = 20 * queries @ model.labels.weight.T + model.bias
-    mine = method.loss(model, batch, "joint")
+    mine = stage.loss(model, batch)
     for name, block in batch.blocks.items():
         columns = batch.sides["labels"].ids.expand(len(rows), -1) if block.columns is None else block.columns
         total = 0.0
@@ -168,10 +169,10 @@ def test_the_first_bias_expects_as_many_labels_as_there_are(spread, weight):
 
 @pytest.mark.parametrize("start", ["label", "random"])
 def test_training_begins_at_the_prior(corpus, start):
-    method = Astra(replace(TOY, start=start))
-    model = method.build(corpus, "joint", {})
-    method.begin(model, corpus, None)
-    batch = method.batch(corpus, method.rounds()[0], Mined(), corpus.training_rows(), seeds.generator(0, "prior"))
+    stage = JointStage(replace(TOY, start=start))
+    model = stage.build(corpus, {})
+    stage.begin(model, corpus, None)
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), corpus.training_rows(), seeds.generator(0, "prior"))
     sides = {**batch.sides, "labels": Entries(torch.arange(corpus.n_labels))}
     logits = model.eval()(Batch(sides, {"pool": batch.blocks["pool"]}))["pool"].detach()
     positives = corpus.positives["train"].subset(corpus.training_rows()).lengths.mean()
@@ -182,7 +183,7 @@ def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(c
     last = list(trained.rounds.values())[-1]
     source = trained.rounds[f"joint round {last.source}"]
     assert (source.last, last.first, last.last) == (5, 6, 8)
-    known = embed(corpus, trained.method, "joint", trained.outs[source.name])
+    known = embed(corpus, trained.method.stages[0], trained.outs[source.name])
     held = load_file(trained.outs[source.name] / "model.safetensors")["labels.weight"].numpy()
     for row in corpus.training_rows()[:50]:
         order = np.argsort(-(held @ known["queries"][row]), kind="stable")
@@ -192,7 +193,7 @@ def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(c
 
 def test_rounds_end_where_vectors_are_taken():
     def shape(**changed):
-        return [(r.first, r.last, r.negatives, r.source) for r in Astra(replace(TOY, **changed)).rounds()]
+        return [(r.first, r.last, r.negatives, r.source) for r in astra(replace(TOY, **changed)).rounds]
 
     assert shape(ahead=0) == [(0, 3, 0, -1), (3, 6, 5, 0), (6, 8, 5, 1)]
     assert shape(ahead=1) == [(0, 2, 0, -1), (2, 3, 0, -1), (3, 5, 5, 0), (5, 6, 5, 0), (6, 8, 5, 2)]
@@ -203,7 +204,7 @@ def test_rounds_end_where_vectors_are_taken():
 def test_counts_of_each_mix():
     def counts(**changed):
         config = replace(TOY, ahead=0, epochs=9, **changed)
-        return [config.counts(round_) for round_ in Astra(config).rounds()]
+        return [config.counts(round_) for round_ in astra(config).rounds]
 
     assert counts() == [(0, 25), (5, 20), (5, 20)]
     assert counts(negatives="hard") == [(0, 25), (25, 0), (25, 0)]

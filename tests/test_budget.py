@@ -43,10 +43,10 @@ def test_models_and_checkpoints_are_as_large_as_told(name, corpus, tmp_path):
     method = method_of(name)
     told = budget(method, Size(corpus.n_labels, 3000), {})
     written = []
-    for stage in method.stages():
+    for stage in method.stages:
         vectors = {side: np.zeros((corpus.n_labels, WIDTH), np.float32) for side in ("labels", "queries")}
-        model = method.build(corpus, stage.name, vectors)
-        optimisers = Optimisers(model, model.tables(), stage)
+        model = stage.build(corpus, vectors)
+        optimisers = Optimisers(model, model.tables(), stage.plan)
         for parameter in model.parameters():
             parameter.grad = parameter.detach() * 0
         optimisers.step(1.0)
@@ -54,8 +54,7 @@ def test_models_and_checkpoints_are_as_large_as_told(name, corpus, tmp_path):
         write(tmp_path / OPTIMISER, optimisers.state(), optimisers.shares())
         gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
         files = sum((tmp_path / file).stat().st_size for file in (MODEL, OPTIMISER))
-        rounds = [each for each in method.rounds() if each.stage == stage.name]
-        written.append((files + gradients, files, len(rounds)))
+        written.append((files + gradients, files, len(stage.rounds)))
         assert shares_of(model) == {}
     in_memory, on_disk, rounds = max(written)
     parts = held(told, HOST, ROUND)

@@ -25,9 +25,10 @@ from xcmodels.data.seen_texts import FILE, digests, trained_on
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.nn.encoders import QUERY, build_encoder, encode_all
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.builder import save_retriever
 from xcmodels.retrieval.label_editing import REMOVE, Edit, edit_retriever
 from xcmodels.retrieval.proposers import Proposer
-from xcmodels.retrieval.retriever import Retriever, save_retriever
+from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.scorers import InnerProduct
 
 
@@ -41,8 +42,8 @@ def retriever(corpus, folder, labels, seed=0) -> Retriever:
     folder.mkdir()
     encoder = build_encoder(EncoderConfig(source="random", dim=16), corpus.idf, seed).eval()
     index = ann.build(encode_all(encoder, corpus.sides["label"], QUERY, np.asarray(labels)), "exact")
-    save_retriever(folder, corpus, method="dpr", encoder=encoder, indexes={"labels": Proposer(index)}, shortlist=0,
-                   scores=InnerProduct(index.vectors))
+    save_retriever(folder, corpus, method="dpr", encoder=encoder, proposers={"labels": Proposer(index)}, shortlist=0,
+                   scorer=InnerProduct(index.vectors))
     for part in ("uid", "title"):
         texts = Texts.load(corpus.folder, f"label.{part}")
         Texts.save(folder, f"label.{part}", [texts[label] for label in labels])

@@ -21,7 +21,7 @@ def test_every_claim_is_there_once_and_its_variants_can_be_built():
     numbers = [each.number for each in (*CLAIMS, *SHOWN)]
     assert sorted(numbers) == list(range(1, 27))
     for claim in CLAIMS:
-        assert all(variant.build(0)[1].rounds() for variant in claim.variants.values())
+        assert all(variant.build(0)[1].rounds for variant in claim.variants.values())
 
 
 def test_no_claim_compares_a_variant_with_itself():
@@ -73,18 +73,18 @@ def test_theorem_1_is_counted_pair_by_pair():
 
 def test_fresh_negatives_are_the_hardest_of_every_label(tmp_path):
     corpus = toy_corpus(tmp_path, queries=40, labels=30, tests=5, validation=4)
-    method = Fresh(resolve("astra", "cpu", {"encoder.source": "random", "encoder.dim": "8", "every_label": "true",
+    stage = Fresh(resolve("astra", "cpu", {"encoder.source": "random", "encoder.dim": "8", "every_label": "true",
                                             "hard": "3", "dropout": "0"}).method)
-    model = method.build(corpus, "joint", {}).eval()
+    model = stage.build(corpus, {}).eval()
     rows = corpus.training_rows()[:12]
-    batch = method.batch(corpus, method.rounds()[0], Mined(), rows, seeds.generator(0, "fresh"))
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "fresh"))
     scores, total = model(batch)["pool"].detach(), 0.0
     for i, row in enumerate(rows):
         own, spared = set(corpus.positives["train"][row].tolist()), set(corpus.filters["train"][row].tolist())
         others = sorted((float(scores[i, j]) for j in range(30) if j not in own | spared), reverse=True)[:3]
         total += sum(float(torch.nn.functional.softplus(-scores[i, j])) for j in own - spared)
         total += sum(float(torch.nn.functional.softplus(torch.tensor(score))) for score in others)
-    assert float(method.loss(model, batch, "joint")["hardest"].detach()) == pytest.approx(total / len(rows), rel=1e-5)
+    assert float(stage.loss(model, batch)["hardest"].detach()) == pytest.approx(total / len(rows), rel=1e-5)
 
 
 def test_a_lab_trains_what_is_missing_and_remembers(tmp_path, capsys):

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_contracts import page
-from data_contracts.check import Thresholds
+from data_contracts import verdict
 from data_contracts.errors import ContractError
+from data_contracts.findings import Thresholds
 from data_contracts.row_rules import row_results
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.suites import references, suite_for
@@ -90,7 +90,7 @@ def test_each_rule_names_its_row(tmp_path, case):
     assert re.fullmatch(place, caught.value.where) and caught.value.exit_code == 3
     text = str(caught.value)
     assert len(text.splitlines()) <= 6 and rule in text and table in text and str(report.page) in text
-    assert rule in report.page.read_text() and page.where(found) in report.page.read_text()
+    assert rule in report.page.read_text() and verdict.where(found) in report.page.read_text()
 
 
 @pytest.mark.parametrize("rule", ["duplicate_text", "conflicting_labels", "queries_without_label", "pair_unique"])

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.check import validate
 from data_contracts.errors import ContractError, UsageError
 from data_contracts.suites import outcomes, suite_for
+from data_contracts.validate import validate
 from tests.support.contracts import check, good, put, read_shard, statuses, write_shard
 
 

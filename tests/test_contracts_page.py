@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from data_contracts import page
+from data_contracts import page, verdict
 from data_contracts.errors import ContractError
 from tests.support.contracts import check, good
 
@@ -39,11 +39,11 @@ def test_report_files_are_the_same_for_the_same_tables(tmp_path):
 
 
 def test_a_page_of_many_long_failures_stays_small(tmp_path):
-    row: page.Row = {name: "<" * 200 for name in ("title", "content", "uid", "file", "same_as")}
-    rules = tuple(page.RuleResult(f"rule{i % 20}", f"table{i // 20}", "fail", "x" * 80, 10, "<" * 300, (row,) * 10)
+    row: verdict.Row = {name: "<" * 200 for name in ("title", "content", "uid", "file", "same_as")}
+    rules = tuple(verdict.RuleResult(f"rule{i % 20}", f"table{i // 20}", "fail", "x" * 80, 10, "<" * 300, (row,) * 10)
                   for i in range(1200))
-    tables = tuple(page.TableSummary(f"table{i}", 1, 1) for i in range(60))
-    report = page.Report(tables, rules, tmp_path / "index.html")
+    tables = tuple(verdict.TableSummary(f"table{i}", 1, 1) for i in range(60))
+    report = verdict.Report(tables, rules, tmp_path / "index.html")
     page.write(report)
     assert report.page.stat().st_size < page.PAGE_LIMIT and "report.json" in report.page.read_text()
 

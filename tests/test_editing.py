@@ -13,23 +13,23 @@ from tests.support.toy import toy_config, word
 from tests.test_astra import TOY as ASTRA
 from tests.test_siamesexml import TOY as SIAMESEXML
 from tests.test_unidec import TOY as UNIDEC
-from xcmodels.methods.astra.method import Astra
-from xcmodels.methods.ngame.method import Ngame
-from xcmodels.methods.siamesexml.method import Siamesexml
-from xcmodels.methods.unidec.method import Unidec
+from xcmodels.methods.astra.method import astra
+from xcmodels.methods.ngame.method import ngame
+from xcmodels.methods.siamesexml.method import siamesexml
+from xcmodels.methods.unidec.method import unidec
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.fusion_config import FusionConfig
 from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, Labels, edit_retriever
 from xcmodels.retrieval.proposers import Proposer
 from xcmodels.retrieval.retriever import Label, Retriever
+from xcmodels.retrieval.serving import FusionConfig
 from xcmodels.training.local_run import train_all
 
 FUSION = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True)
 METHODS = {
-    "tree": Ngame(toy_config(fusion=FUSION)),
-    "tree of halves": Unidec(replace(UNIDEC, fused=True, unit=False, fusion=FUSION)),
-    "classifier": Astra(ASTRA), "encoder": Unidec(replace(UNIDEC, balance=1.0, serve="encoder")),
-    "both": Unidec(UNIDEC), "mix": Siamesexml(replace(SIAMESEXML, partitions=3))}
+    "tree": ngame(toy_config(fusion=FUSION)),
+    "tree of halves": unidec(replace(UNIDEC, serve="fused", unit=False, fusion=FUSION)),
+    "classifier": astra(ASTRA), "encoder": unidec(replace(UNIDEC, balance=1.0, serve="encoder")),
+    "both": unidec(UNIDEC), "mix": siamesexml(replace(SIAMESEXML, partitions=3))}
 TEXTS = ["l3w1 l3w0", "l9w0 l9w1 filler3", "l5w2 l5w3", "l20w1 l20w4 l7w0"]
 
 
@@ -163,9 +163,9 @@ def indexed(folder: Path, out: Path, kind: str) -> Path:
     """The same retriever with another kind of index."""
     out.mkdir()
     edit_retriever(folder, [], out)
-    index = ann.build(np.array(ann.load(folder / "index" / "classifier").vectors), kind)
-    shutil.rmtree(out / "index" / "classifier")
-    Proposer(index).save(out / "index" / "classifier")
+    index = ann.build(np.array(ann.load(folder / "index" / "labels").vectors), kind)
+    shutil.rmtree(out / "index" / "labels")
+    Proposer(index).save(out / "index" / "labels")
     return out
 
 

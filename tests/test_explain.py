@@ -8,13 +8,14 @@ import pytest
 from tests.support import tiny
 from tests.support.toy import explains_its_answers, toy_config, trained
 from xcmodels.data.corpus import Ragged
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval import explain
 from xcmodels.retrieval.centroid_mix import CentroidMix
-from xcmodels.retrieval.explain import Explained, spread
-from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.examples import spread
+from xcmodels.retrieval.explain import Explained
 from xcmodels.retrieval.retriever import Label, Retriever
 from xcmodels.retrieval.scorers import InnerProduct
+from xcmodels.retrieval.serving import FusionConfig
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,8 @@ def small(tmp_path_factory):
 
 @pytest.mark.parametrize("fusion", [{}, {"centroids": True}, {"words": True}, {"centroids": True, "words": True}])
 def test_fused_scores_are_explained(toy, tmp_path, fusion):
-    method = Ngame(toy_config(fusion=FusionConfig(min_leaf=20, shortlist=20, trees=4, rate=0.5, **fusion)))
-    method.retriever({"encoder": toy.outs["encoder round 2"], "classifier": toy.outs["classifier round 0"]},
-                     toy.corpus, toy.vectors, tmp_path)
+    method = ngame(toy_config(fusion=FusionConfig(min_leaf=20, shortlist=20, trees=4, rate=0.5, **fusion)))
+    method.build_retriever(toy.corpus, toy.models, toy.vectors, tmp_path)
     more = {"centroids": "similar texts", "words": "words"}
     explains_its_answers(replace(toy, retriever=tmp_path),
                          {"encoder", "classifier", "trees", *(more[name] for name in fusion)})
@@ -85,7 +85,7 @@ def test_a_label_without_training_texts_has_none_near(small):
 
 
 def test_the_most_frequent_label_keeps_a_few_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr(explain, "KEPT", 4)
+    monkeypatch.setattr("xcmodels.retrieval.examples.KEPT", 4)
     few = Retriever.load(tiny.tiny_retriever(tmp_path))
     (why,) = few.explain("a pike", [Label(9, "", "", 0.0)], nearest=99)
     assert (why.frequency, len(why.nearest)) == (9, 4)

@@ -67,7 +67,7 @@ def test_a_file_that_was_changed_is_refused_before_anything_runs(world, tmp_path
 
 
 def test_a_file_that_is_gone_is_named(world, tmp_path):
-    (world.folder / "code" / "xcmodels" / "text.py").unlink()
+    (world.folder / "code" / "xcmodels" / "data" / "text.py").unlink()
     with pytest.raises(DamagedArtifact, match=r"text\.py is not as it was registered"):
         fetch(world.tracker, None, tmp_path / "model")
 
@@ -94,7 +94,7 @@ def test_the_run_again_writes_anew_what_is_not_as_it_was(world, tmp_path, listed
     assert refused.value.hint.startswith("repeat the run that registered it")
     assert world.register(0).reused
     fetch(world.tracker, "xc/1", tmp_path / "model")
-    own = Path(__file__).parents[1] / "tasks" / "pyfunc_model.py"
+    own = Path(__file__).parents[1] / "tasks" / "registry" / "pyfunc_model.py"
     assert (tmp_path / "model" / "pyfunc_model.py").read_text() == own.read_text()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.presets import PRESETS, flat, nearest, resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.methods.settings_help import explained
@@ -38,7 +38,7 @@ def test_every_setting_can_be_moved_alone(kind):
     keys = {key: value for key, value in flat(resolve("ngame", "cpu", {})).items() if type(value) is kind}
     assert keys
     for key, value in keys.items():
-        another = {"encoder.kind": "transformer", "index": "hnsw"}.get(key, "other")
+        another = {"encoder.kind": "transformer", "index": "hnsw", "serve": "sum"}.get(key, "other")
         moved = {bool: not value, int: 17, float: 0.625, str: another}[kind]
         assert flat(resolve("ngame", "cpu", {key: str(moved)}))[key] == moved
 
@@ -54,7 +54,7 @@ def test_a_misspelt_key_gives_the_nearest(key, meant):
 
 
 def test_what_is_near_nothing_gets_every_group_and_a_method_without_a_preset_a_remedy(monkeypatch):
-    with pytest.raises(ValueError, match="no setting 'zzz'; known: prepare, m1, m2, encoder, fusion, index, seed; see"):
+    with pytest.raises(ValueError, match="'zzz'; known: prepare, serve, fusion, index, m1, m2, encoder, seed; see"):
         resolve("ngame", "cpu", {"zzz": "1"})
     monkeypatch.setitem(PRESETS, "renee", {})
     with pytest.raises(ValueError, match=r"method 'renee' has no preset; add one in its folder's presets\.py"):
@@ -93,14 +93,14 @@ def test_nearest():
 
 @pytest.mark.parametrize("preset", sorted(PRESETS["ngame"]))
 def test_the_rounds_of_a_preset_cover_every_epoch_once(preset):
-    method = Ngame(resolve("ngame", preset, {}).method)
-    for stage in method.stages():
-        rounds = [each for each in method.rounds() if each.stage == stage.name]
-        assert [epoch for each in rounds for epoch in range(each.first, each.last)] == list(range(stage.epochs))
+    method = ngame(resolve("ngame", preset, {}).method)
+    for stage in method.stages:
+        rounds = stage.rounds
+        assert [epoch for each in rounds for epoch in range(each.first, each.last)] == list(range(stage.plan.epochs))
         assert [each.index for each in rounds] == list(range(len(rounds)))
         sizes = [each.cluster_size for each in rounds if each.mines]
         assert sizes == sorted(sizes)
-        assert max(sizes, default=0) <= min(stage.batch_size, 512)
+        assert max(sizes, default=0) <= min(stage.plan.batch_size, 512)
 
 
 def test_ngames_table_9():
@@ -129,7 +129,7 @@ def test_ramens_table_10_and_unidecs_table_2():
                                ("depsl", "lf-amazontitles-1.3m", 2200), ("dexml", "lf-amazontitles-1.3m", 8192)):
         made = resolve(method, row, {}).method
         assert (made.batch_size, made.lr, made.label_lr, made.refresh_every, made.dim) == (batch, 1e-4, 1e-3, 5, 384)
-        assert not made.fused
+        assert made.serve != "fused"
 
 
 def test_presets_name_a_known_method_and_say_what_they_are_for():
@@ -137,7 +137,7 @@ def test_presets_name_a_known_method_and_say_what_they_are_for():
     for method, named in PRESETS.items():
         assert {"cpu", "cpu-learned"} <= set(named)
         assert all(len(each.about) > 20 for each in named.values())
-        assert all(METHODS[method].make(resolve(method, name, {}).method).rounds() for name in named)
+        assert all(METHODS[method].make(resolve(method, name, {}).method).rounds for name in named)
 
 
 @pytest.mark.parametrize("method", sorted(PRESETS))
@@ -160,8 +160,8 @@ def test_a_setting_says_what_it_is_where_it_stands():
 def test_settings_that_depend_on_each_other_come_in_any_order():
     for pairs in ((("balance", "1"), ("serve", "encoder")), (("serve", "encoder"), ("balance", "1"))):
         assert resolve("unidec", "cpu", dict(pairs)).method.serve == "encoder"
-    with pytest.raises(ValueError, match="balance: serve must be encoder where balance is 1"):
-        resolve("unidec", "cpu", {"balance": "1"})
+    with pytest.raises(ValueError, match="balance: serve must be encoder or fused where balance is 1"):
+        resolve("unidec", "lf-amazon-131k", {"balance": "1"})
 
 
 @pytest.mark.parametrize(("key", "value", "said"), [

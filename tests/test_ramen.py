@@ -51,14 +51,14 @@ def test_without_a_side_it_is_its_base(corpus, tmp_path):
 @pytest.mark.parametrize("name", BASES)
 def test_a_batch_none_of_whose_nodes_has_an_anchor_trains_as_its_base(corpus, name):
     """A sparse graph leaves such batches; every edge is pruned here."""
-    method = made(name)
-    round_ = method.rounds()[0]
-    model = method.build(corpus, round_.stage, {}).eval()
+    stage = made(name).stages[0]
+    model = stage.build(corpus, {}).eval()
     none = {f"group.{side}": np.zeros(len(edges.values), bool) for side, edges in corpus.graphs["group"].edges.items()}
-    batch = method.batch(corpus, round_, Mined(kept=none), corpus.training_rows()[:20], seeds.generator(0, "loss"))
+    rows = corpus.training_rows()[:20]
+    batch = stage.batch(corpus, stage.rounds[0], Mined(kept=none), rows, seeds.generator(0, "loss"))
     assert len(batch.sides["anchors.group"].ids) == 0
-    terms, base = (of.loss(model_, batch.to(torch.device("cpu")), round_.stage)
-                   for of, model_ in ((method, model), (method.base, model.base)))
+    terms, base = (of.loss(model_, batch.to(torch.device("cpu")))
+                   for of, model_ in ((stage, model), (stage.base, model.base)))
     total = sum(terms.values())
     torch.testing.assert_close(total, sum(base.values()))
     total.backward()
@@ -81,17 +81,15 @@ def hinge(vectors, others, positives, counts, *, margin, most):
 
 @pytest.mark.parametrize("name", BASES)
 def test_the_regularisers_are_the_papers(corpus, name):
-    method = made(name, strength=0.7, negatives=4)
-    round_ = method.rounds()[0]
-    model = method.build(corpus, round_.stage, {}).eval()
+    stage = made(name, strength=0.7, negatives=4).stages[0]
+    model = stage.build(corpus, {}).eval()
     rows = corpus.training_rows()[:30]
-    batch = method.batch(corpus, round_, Mined(), rows, seeds.generator(0, "loss"))
-    terms = method.loss(model, batch, round_.stage)
-    base = method.base.loss(model.base, batch, round_.stage)
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "loss"))
+    terms, base = stage.loss(model, batch), stage.base.loss(model.base, batch)
     for term, value in base.items():
         torch.testing.assert_close(terms.pop(term), value)
-    encoder = method.base.encoder(model.base)
-    vectors = {"queries": encoder(batch.sides["queries"].tokens, method.base.query_view),
+    encoder = stage.base.encoder(model.base)
+    vectors = {"queries": encoder(batch.sides["queries"].tokens, stage.base.query_view),
                "labels": encoder(batch.sides["labels"].tokens, "label"),
                "anchors.group": encoder(batch.sides["anchors.group"].tokens, "label")}
     assert terms.keys() == {"group.queries", "group.labels"}
@@ -106,9 +104,9 @@ def test_the_regularisers_are_the_papers(corpus, name):
 
 
 def test_edges_that_point_elsewhere_are_pruned_and_pull_no_more(corpus, trained):
-    last = [each for each in trained.rounds.values() if each.mines and each.stage == trained.method.stage][-1]
+    last = [each for each in trained.rounds.values() if each.mines and each.stage == trained.method.stages[0].name][-1]
     source = trained.outs[f"{last.stage} round {last.source}"]
-    known = embed(corpus, trained.method, last.stage, source)
+    known = embed(corpus, trained.method.stages[0], source)
     kept = trained.mined[last.name].kept
     assert kept.keys() == {"group.train", "group.label"}
     for side, vectors in (("train", known["queries"]), ("label", known["labels"])):
@@ -120,7 +118,7 @@ def test_edges_that_point_elsewhere_are_pruned_and_pull_no_more(corpus, trained)
         true = np.array([end in labels[node] // 3 for node, end in zip(nodes, edges.values, strict=True)])
         assert kept[f"group.{side}"][true].mean() > kept[f"group.{side}"][~true].mean(), "noise goes first"
     rows = corpus.training_rows()[:200]
-    batch = trained.method.batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "pruned"))
+    batch = trained.method.stages[0].batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "pruned"))
     block, pool = batch.blocks["group.queries"], batch.sides["anchors.group"].ids.numpy()
     edges, flags = corpus.graphs["group"].edges["train"], kept["group.train"]
     for r, row in enumerate(rows):
@@ -133,9 +131,9 @@ def test_edges_that_point_elsewhere_are_pruned_and_pull_no_more(corpus, trained)
 
 
 def test_labels_that_share_an_anchor_become_positives(corpus):
-    method = made("ramen-ance", augment=True, most=4, sides="none")
+    stage = made("ramen-ance", augment=True, most=4, sides="none").stages[0]
     rows = corpus.training_rows()[:20]
-    batch = method.batch(corpus, method.rounds()[0], Mined(), rows, seeds.generator(0, "augmented"))
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "augmented"))
     pool, more = batch.sides["labels"].ids.tolist(), 0
     for r, row in enumerate(rows):
         true = {*corpus.positives["train"][row].tolist()}
@@ -157,8 +155,8 @@ def test_nothing_of_the_graph_is_left(trained):
 
 
 def test_an_answer_is_explained(trained):
-    served = getattr(trained.method.base.config, "serve", "trees")
-    more = {"trees": {"classifier", "trees"}, "both": {"classifier"}, "encoder": set()}
+    served = trained.method.build_retriever.settings["serve"]
+    more = {"fused": {"classifier", "trees"}, "sum": {"classifier"}, "encoder": set()}
     explains_its_answers(trained, {"encoder", *more[served]})
 
 
@@ -208,7 +206,7 @@ def test_settings_that_cannot_be_meant(changed, said):
 @pytest.mark.parametrize("name", BASES)
 def test_presets_name_the_bases_settings(name):
     for preset in PRESETS[name]:
-        assert METHODS[name].make(resolve(name, preset, {"seed": "3"}).method).base.seed == 3
+        assert METHODS[name].make(resolve(name, preset, {"seed": "3"}).method).stages[0].base.seed == 3
     with pytest.raises(ValueError, match=r"base\.seed must be 0, got 3"):
         resolve(name, "cpu", {"base.seed": "3"})
     assert flat(resolve("ramen", "cpu", {"graph.sides": "labels", "base.m1.epochs": "2"}))["base.m1.epochs"] == 2

@@ -365,7 +365,7 @@ def test_same_inputs_same_bytes(toy, page, tmp_path):
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.fonttype": "path"}):
         assert Report(*toy, facts()).page() == page, "the user's own matplotlib settings do not show"
     (tmp_path / "facts").write_bytes(pickle.dumps((toy[0].folder, toy[1], facts())))
-    code = ("import pickle, sys; from tasks import report; from xcmodels.data.corpus import Corpus;"
+    code = ("import pickle, sys; from tasks.evaluation import report; from xcmodels.data.corpus import Corpus;"
             "folder, evaluation, facts = pickle.load(open(sys.argv[1], 'rb'));"
             "sys.stdout.buffer.write(report.Report(Corpus(folder), evaluation, facts).page().encode())")
     elsewhere = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo"}

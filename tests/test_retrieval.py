@@ -12,14 +12,15 @@ import torch
 
 from tests.support.toy import toy_config, trained
 from xcmodels.data.corpus import Corpus, Texts
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import fit_trees
-from xcmodels.retrieval.fusion import fit_fusion
-from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.folder import FORMAT
+from xcmodels.retrieval.fusion import Term, fit_fusion
 from xcmodels.retrieval.lexical import CorpusWords
-from xcmodels.retrieval.proposers import Proposer, candidates
-from xcmodels.retrieval.retriever import FORMAT, Label, Retriever
+from xcmodels.retrieval.proposers import Proposer, best_of, candidates
+from xcmodels.retrieval.retriever import Label, Retriever
+from xcmodels.retrieval.serving import FusionConfig
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +43,16 @@ def contents(toy):
     return list(Texts.load(toy.corpus.folder, "test.content"))[:40]
 
 
+def twice(vectors):
+    """Return terms of which both are the same vectors."""
+    return {"encoder": Term(vectors), "classifier": Term(vectors)}
+
+
 def with_fusion(toy, out, **settings):
     """The same models behind another fusion; a shortlist that is longer than there are labels holds them all."""
-    method = Ngame(toy_config(fusion=FusionConfig(min_leaf=20, **settings)))
+    method = ngame(toy_config(fusion=FusionConfig(min_leaf=20, **settings)))
     out.mkdir()
-    method.retriever({"encoder": toy.outs["encoder round 2"], "classifier": toy.outs["classifier round 0"]},
-                     toy.corpus, toy.vectors, out)
+    method.build_retriever(toy.corpus, toy.models, toy.vectors, out)
     return Retriever.load(out)
 
 
@@ -57,7 +62,7 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
     retriever = with_fusion(toy, tmp_path / "r", **settings)
     tokens = retriever.tokenizer(titles, contents)
     queries = retriever.embed(tokens)
-    z, w = toy.vectors["labels"], retriever.indexes["classifier"].vectors
+    z, w = toy.vectors["labels"], retriever.indexes["labels"].vectors
     f, mean = toy.corpus.frequencies(), np.zeros((60, 32))
     for row in range(toy.corpus.n_queries):
         mean[toy.corpus.positives["train"][row]] += toy.vectors["queries"][row]
@@ -72,7 +77,7 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
                 of.append(float(mean[label] @ q / max(np.linalg.norm(mean[label]), 1e-9)))
             if "words" in settings:
                 of.append(float(words[label]))
-            leaf = retriever.combine.trees.predict(np.array([[*of, f[label]]], np.float32))[0]
+            leaf = retriever.scorer.trees.predict(np.array([[*of, f[label]]], np.float32))[0]
             fused.append(float(leaf) + sum(of))
         assert sorted(row.tolist()) == list(range(60))
         assert got == pytest.approx([fused[label] for label in row], abs=1e-5)
@@ -84,7 +89,7 @@ def test_only_the_classifiers_shortlist_is_scored(toy, tmp_path, titles):
     tokens = retriever.tokenizer(titles)
     queries = retriever.embed(tokens)
     ids, scores = retriever.search(tokens, 3)
-    best = np.argsort(-(queries @ retriever.indexes["classifier"].vectors.T), axis=1)[:, :5]
+    best = np.argsort(-(queries @ retriever.indexes["labels"].vectors.T), axis=1)[:, :5]
     assert all(set(row) <= set(top) for row, top in zip(ids.tolist(), best.tolist(), strict=True))
     deeper, _ = retriever.search(tokens, 12)
     assert (deeper >= 0).all()
@@ -116,7 +121,7 @@ def test_the_encoder_and_tokenizer_are_those_of_training(toy, retriever):
                         for part in ("title", "content"))
     embedded = retriever.embed(retriever.tokenizer(titles, contents))
     np.testing.assert_allclose(embedded, toy.vectors["queries"][rows], atol=1e-6)
-    assert np.array_equal(retriever.combine.embeddings, toy.vectors["labels"])
+    assert np.array_equal(retriever.scorer.terms["encoder"].matrix, toy.vectors["labels"])
 
 
 def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_them(toy):
@@ -131,10 +136,10 @@ def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_the
     mean /= np.maximum(np.linalg.norm(mean, axis=2, keepdims=True), 1e-9)
     assert (counts[0] < counts[1]).any()
     held, ids = corpus.validation, np.tile(np.arange(60), (len(corpus.validation), 1))
-    fusion, _ = fit_fusion(corpus, queries[held], ids, embeddings=labels, classifiers=labels, trained=lambda: queries,
-                           config=FusionConfig(centroids=True, words=True, min_leaf=20))
+    fusion, _ = fit_fusion(corpus, queries[held], ids, terms=twice(labels), indexed=("classifier",),
+                           embedded=lambda: queries, config=FusionConfig(centroids=True, words=True, min_leaf=20))
     assert np.array_equal(fusion.frequencies, counts[1])
-    assert fusion.centroids == pytest.approx(mean[1], abs=1e-6)
+    assert fusion.terms["similar texts"].matrix == pytest.approx(mean[1], abs=1e-6)
     before, after = (CorpusWords(corpus).labels(held_out) for held_out in (False, True))
     assert np.array_equal(fusion.words.weights, after.weights) and np.array_equal(fusion.words.ids, after.ids)
     assert not np.array_equal(before.ids, after.ids)
@@ -267,24 +272,19 @@ def test_candidates_of_two_indexes_are_a_union():
     assert [sorted(row[row >= 0].tolist()) for row in few] == [[0, 1]] * 6
 
 
-
-
-
 def test_equal_scores_come_by_label_and_padding_last(retriever):
-    fusion = replace(retriever.combine, embeddings=np.zeros((60, 32), np.float32),
-                     classifiers=np.zeros((60, 32), np.float32), frequencies=np.ones(60, np.float32))
+    fusion = replace(retriever.scorer, terms=twice(np.zeros((60, 32), np.float32)),
+                     frequencies=np.ones(60, np.float32))
     ids = np.array([[7, -1, 3, 5, -1, 1]])
     scores = fusion(np.ones((1, 32), np.float32), ids)
     assert np.isneginf(scores[ids < 0]).all()
     assert len(np.unique(scores[ids >= 0])) == 1
-    from xcmodels.retrieval.proposers import best_of
-
     assert best_of(ids, scores, 4)[0].tolist() == [[1, 3, 5, 7]]
 
 
 def test_the_fusion_sees_the_shortlist_less_the_filters(toy):
     """Every pair it is fitted on is of a validation query, in the shortlist, and no filter pair."""
-    index = ann.load(toy.retriever / "index" / "classifier")
+    index = ann.load(toy.retriever / "index" / "labels")
     queries = toy.vectors["queries"][toy.corpus.validation]
     wanted = set()
     for row, query in enumerate(queries):
@@ -301,8 +301,8 @@ def test_the_fusion_is_not_told_of_labels_that_only_validation_queries_have(toy)
     corpus.validation = np.flatnonzero([7 in corpus.positives["train"][row] for row in range(600)])
     ids = np.tile(np.arange(60), (len(corpus.validation), 1))
     queries, labels = np.ones((len(ids), 4), np.float32), np.ones((60, 4), np.float32)
-    fusion, measured = fit_fusion(corpus, queries, ids, embeddings=labels, classifiers=labels, trained=lambda: queries,
-                                  config=FusionConfig())
+    fusion, measured = fit_fusion(corpus, queries, ids, terms=twice(labels), indexed=("classifier",),
+                                  embedded=lambda: queries, config=FusionConfig())
     banned = sum(bool(np.isin(label, corpus.filters["train"][row])) for row in corpus.validation for label in range(60)
                  if label != 7)
     assert measured["pairs"] == 59 * len(ids) - banned

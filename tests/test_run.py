@@ -25,7 +25,7 @@ def test_learns_the_planted_labels(whole):
     assert result["metrics"]["P/1"] > 90
     assert result["version"] == "1" and result["model"] == "planted"
     assert "first model: now champion" in said
-    assert result["metrics"]["index/classifier/recall/100"] > 95
+    assert result["metrics"]["index/labels/recall/100"] > 95
 
 
 def test_second_run_redoes_nothing(whole, planted, xc):

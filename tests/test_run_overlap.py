@@ -80,7 +80,7 @@ def run_steps(home, planted, refresh, round_=train):
     code = ("tasks.core.step",)
     steps = [Step("start", "model", train, code),
              Step("round", "model", round_, code, {"round": 1}, {"start": "start"}),
-             Step("mine", "mined", refresh, code, {}, {"start": "start"}, beside=True),
+             Step("mine", "mined", refresh, code, {}, {"start": "start"}, can_overlap=True),
              Step("next", "model", train, code, {"round": 2}, {"start": "round", "mined": "mine"})]
     store = Store(home)
     from prefect import flow
@@ -92,7 +92,7 @@ def run_steps(home, planted, refresh, round_=train):
     def all_steps():
         laid_out = pipeline(planted, "astra", "cpu-learned", {})
         with Workers(count=1) as workers:
-            Runner(laid_out, store, workers, Terminal(), len(steps), beside=True)(steps)
+            Runner(laid_out, store, workers, Terminal(), len(steps), overlap=True)(steps)
 
     all_steps()
     return (home / "trained").read_text().splitlines()

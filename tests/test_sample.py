@@ -6,7 +6,7 @@ import pytest
 from tests.support.toy import toy_config, toy_corpus
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.subsample import sample
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import train_all
 
@@ -89,5 +89,5 @@ def test_more_labels_than_there_are(whole, tmp_path):
 
 def test_a_method_trains_on_it_and_serves(whole, tmp_path):
     small = sample(Corpus(whole.folder), tmp_path / "s", labels=20)
-    trial = train_all(small, Ngame(toy_config()), tmp_path / "t")
+    trial = train_all(small, ngame(toy_config()), tmp_path / "t")
     assert Retriever.load(trial.retriever).predict([titles(small, "label")[3]], 1)[0][0].id == 3

@@ -64,8 +64,8 @@ def test_a_damaged_version_changes_nothing(world, caplog):
     world.damage(1)
     for _ in range(3):
         follower.step()
-    assert follower.current.version == "1" and "embeddings.npy" in follower.fault
-    told = [record for record in caplog.records if record.name == "serving" and "embeddings" in record.message]
+    assert follower.current.version == "1" and "term.encoder.npy" in follower.fault
+    told = [record for record in caplog.records if record.name == "serving" and "term.encoder" in record.message]
     assert len(told) == 1    # once, not each second
     world.add(seed=2, p1=80.0)
     follower.step()
@@ -176,7 +176,7 @@ def test_a_bad_version_shows_as_degraded_and_is_cured(world):
         world.point(version)
         assert within(10, lambda: server.ask("/readyz").body == b"degraded")
         assert server.ask("/readyz").status == 200 and server.fine()
-        assert "embeddings.npy" in server.ask("/model").json()["fault"]
+        assert "term.encoder.npy" in server.ask("/model").json()["fault"]
         assert b"xc_degraded 1.0" in server.ask("/metrics").body
         world.promote("1")
         assert within(10, lambda: server.ask("/readyz").body == b"ok")

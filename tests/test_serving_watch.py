@@ -37,7 +37,7 @@ def follower(world):
 
 def vectors(world):
     """Return the file of the vectors that scores are made of, to be written to."""
-    path = world.home / "objects" / world.digest() / "embeddings.npy"
+    path = world.home / "objects" / world.digest() / "term.encoder.npy"
     path.chmod(0o600)
     return path
 
@@ -80,9 +80,9 @@ def test_a_file_that_rots_without_a_trace_is_found_where_it_is_looked_for(world)
     path = vectors(world)
     before = path.stat()
     watch = Watch(path.parent)
-    watch._right["embeddings.npy"] = watch._hashed["embeddings.npy"] = before
+    watch._right["term.encoder.npy"] = watch._hashed["term.encoder.npy"] = before
     poison(path)
-    watch._right["embeddings.npy"] = watch._hashed["embeddings.npy"] = path.stat()
+    watch._right["term.encoder.npy"] = watch._hashed["term.encoder.npy"] = path.stat()
     watch.verify()
     assert watch.damage == ""
     watch.verify(every=True)
@@ -112,8 +112,8 @@ def test_a_version_whose_files_change_is_refused_until_they_are_right_again(worl
             ask(follower)
         assert (told.value.status, told.value.code) == (500, "version")
         follower.step()
-        assert "embeddings.npy was changed" in follower.fault
-    assert len([each for each in caplog.records if "embeddings.npy was changed" in each.message]) == 1
+        assert "term.encoder.npy was changed" in follower.fault
+    assert len([each for each in caplog.records if "term.encoder.npy was changed" in each.message]) == 1
     path.write_bytes(right)
     follower.step()
     assert follower.fault == "" and ask(follower) == first
@@ -147,7 +147,7 @@ def test_a_file_written_to_in_the_middle_of_an_answer_spoils_it(world, follower,
 @pytest.mark.parametrize("explain", [False, True])
 def test_a_score_that_is_not_finite_never_leaves(follower, caplog, monkeypatch, number, explain):
     """Where the files are right, the version itself is at fault, and stays so."""
-    combine = follower.current.retriever.combine
+    combine = follower.current.retriever.scorer
     monkeypatch.setattr(type(combine), "__call__", lambda self, queries, found, tokens: np.where(
         found == found.max(), number, 1.0).astype(np.float32))
     service = Service(follower, Measures(frozenset()))
@@ -164,7 +164,7 @@ def test_a_score_that_is_not_finite_never_leaves(follower, caplog, monkeypatch, 
 def test_a_version_whose_scores_are_not_finite_is_not_taken(world, follower, monkeypatch):
     first = follower.current
     world.add(seed=1, p1=70.0)
-    monkeypatch.setattr(type(first.retriever.combine), "__call__", lambda self, queries, found, tokens: np.full(
+    monkeypatch.setattr(type(first.retriever.scorer), "__call__", lambda self, queries, found, tokens: np.full(
         found.shape, np.nan, np.float32))
     follower.step()
     assert follower.current is first and "a score is not finite" in follower.fault
@@ -179,7 +179,7 @@ def test_a_running_server_refuses_changed_files_lives_on_and_answers_again(world
             reply = server.ask("/predict", {"texts": ["a wolf"], "k": 3})
             problem(reply, 500, "version")
             assert b"null" not in reply.body
-            assert within(30, lambda: "embeddings.npy was changed" in server.ask("/model").json()["fault"])
+            assert within(30, lambda: "term.encoder.npy was changed" in server.ask("/model").json()["fault"])
             reply = server.ask("/readyz")
             assert (reply.status, reply.body) == (503, b"degraded")
             assert b"xc_degraded 1.0" in server.ask("/metrics").body

@@ -20,7 +20,9 @@ from xcmodels.data.corpus import Ragged
 from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
-from xcmodels.methods.siamesexml.method import EXTREME, INTERMEDIATE, SIAMESE, Siamesexml
+from xcmodels.methods.siamesexml.method import siamesexml
+from xcmodels.methods.siamesexml.shortlist import smoothed as smoothed_labels
+from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, SIAMESE, SiameseModule
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.nn.losses import bounded_nll
@@ -41,7 +43,11 @@ RELATIVES = {"siamesexml": {}, "partitions": {"partitions": 3, "correlation": Fa
 @pytest.fixture(scope="module", params=RELATIVES)
 def trained(request, corpus, tmp_path_factory):
     torch.set_num_threads(1)
-    return train_all(corpus, Siamesexml(replace(TOY, **RELATIVES[request.param])), tmp_path_factory.mktemp("xml"))
+    return train_all(corpus, siamesexml(replace(TOY, **RELATIVES[request.param])), tmp_path_factory.mktemp("xml"))
+
+
+def config_of(trained) -> SiamesexmlConfig:
+    return trained.method.stage(SIAMESE).config
 
 
 def test_learns_the_planted_labels(trained):
@@ -83,9 +89,8 @@ def test_a_perfect_score_has_a_bounded_loss_and_gradient():
 
 
 def test_labels_are_drawn_by_a_power_of_their_frequency(corpus):
-    method = Siamesexml(replace(TOY, power=0.45))
-    round_ = method.rounds()[0]
-    drawn = np.concatenate([method.order(corpus, round_, Mined(), epoch) for epoch in range(400)])
+    stage = SiameseModule(replace(TOY, power=0.45))
+    drawn = np.concatenate([stage.order(corpus, Mined(), epoch) for epoch in range(400)])
     frequencies = np.zeros(corpus.n_labels)
     for row in corpus.training_rows():
         frequencies[corpus.positives["train"][row]] += 1
@@ -95,10 +100,9 @@ def test_labels_are_drawn_by_a_power_of_their_frequency(corpus):
 
 
 def test_a_batch_of_labels(corpus):
-    method = Siamesexml(TOY)
-    round_ = method.rounds()[0]
+    stage = SiameseModule(TOY)
     labels = np.array([3, 7, 3, 50, 0, 41])
-    batch = method.batch(corpus, round_, Mined(), labels, seeds.generator(0, "labels"))
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), labels, seeds.generator(0, "labels"))
     first, second = batch.sides["queries"].ids.tolist(), batch.sides["seconds"].ids.tolist()
     rows, block, centroid = set(corpus.training_rows().tolist()), batch.blocks["text"], batch.blocks["centroid"]
     for r, label in enumerate(labels):
@@ -125,29 +129,29 @@ def test_two_queries_of_a_label_are_drawn_alike_and_never_the_same():
 
 def test_what_is_indexed_is_what_module_i_trained(corpus, trained):
     """Texts, centroids and training queries of the indexes are module I's embeddings, whose loss is on the cosines."""
-    if trained.method.config.joint:
+    config = config_of(trained)
+    if config.joint:
         pytest.skip("module IV trains the embeddings further, and they are indexed as it leaves them")
-    model, retriever = trained.method.build(corpus, SIAMESE, {}).eval(), Retriever.load(trained.retriever)
+    model, retriever = trained.method.stage(SIAMESE).build(corpus, {}).eval(), Retriever.load(trained.retriever)
     model.load_state_dict(load_file(trained.outs["siamese round 0"] / "model.safetensors"))
     rows = np.flatnonzero(corpus.positives["train"].lengths)
     with torch.no_grad():
         queries = model(corpus.sides["train"].tokens(rows), QUERY).numpy()
         labels = model(corpus.sides["label"].tokens(np.arange(corpus.n_labels)), "label").numpy()
     np.testing.assert_allclose(retriever.indexes["queries"].vectors, queries, atol=1e-5)
-    np.testing.assert_allclose(retriever.indexes["texts"].vectors, trained.method._smoothed(corpus, labels), atol=1e-5)
+    np.testing.assert_allclose(retriever.indexes["texts"].vectors, smoothed_labels(config, corpus, labels), atol=1e-5)
     shown = retriever.embed(corpus.sides["train"].tokens(rows[:50]))
     np.testing.assert_allclose(shown[:, :queries.shape[1]], queries[:50], atol=1e-5)
     centroids = label_centroids(corpus, trained.vectors["queries"], held_out=True)
-    share = trained.method.config.scored_centroid
-    np.testing.assert_allclose(retriever.combine.embeddings, labels + share * centroids, atol=1e-5)
+    share = config.scored_centroid
+    np.testing.assert_allclose(retriever.scorer.embeddings, labels + share * centroids, atol=1e-5)
 
 
 @pytest.mark.parametrize("centroid", [0.3, 0.0])
 def test_module_i_is_equation_6(corpus, centroid):
-    method = Siamesexml(replace(TOY, centroid=centroid))
-    round_ = method.rounds()[0]
-    model = method.build(corpus, SIAMESE, {}).eval()
-    batch = method.batch(corpus, round_, Mined(), np.arange(20), seeds.generator(0, "labels"))
+    stage = SiameseModule(replace(TOY, centroid=centroid))
+    model = stage.build(corpus, {}).eval()
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), np.arange(20), seeds.generator(0, "labels"))
     sides, (block, several) = batch.sides, (batch.blocks[name] for name in ("text", "centroid"))
     one, two = (model(sides[name].tokens, QUERY) for name in ("queries", "seconds"))
     text, how = model(sides["labels"].tokens, "label"), {"c": 0.9, "d": 1.5, "most": [3] * 20}
@@ -155,25 +159,25 @@ def test_module_i_is_equation_6(corpus, centroid):
     if centroid:
         middle = F.normalize(one + two, dim=1)
         wanted["centroid"] = centroid * oracle(middle @ one.T, several.positives, several.weights, **how)
-    mine = method.loss(model, batch, SIAMESE)
+    mine = stage.loss(model, batch)
     assert mine.keys() == wanted.keys()
     for name, value in wanted.items():
         torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_module_iv_scores_by_the_residual_layer_of_a_labels_partition(corpus, trained):
-    method, round_ = trained.method, trained.rounds["extreme round 0"]
-    model = method.build(corpus, EXTREME, {}).eval()
+    stage, round_ = trained.method.stage(EXTREME), trained.rounds["extreme round 0"]
+    model = stage.build(corpus, {}).eval()
     model.load_state_dict(load_file(trained.outs[round_.name] / "model.safetensors"))
     rows = corpus.training_rows()[:12]
-    batch = method.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "extreme"))
+    batch = stage.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "extreme"))
     columns, encoder = batch.blocks["own"].columns, model.encoder
     inner = encoder(corpus.sides["train"].tokens(rows), INTERMEDIATE)
     scores, counts = model(batch, 2)
     block, every = batch.blocks["own"], torch.zeros(columns.shape)
     for r in range(len(rows)):
         for c, label in enumerate(columns[r].tolist()):
-            head = encoder.heads[f"extreme{label % method.config.partitions}"]
+            head = encoder.heads[f"extreme{label % stage.config.partitions}"]
             x = F.normalize(head(inner[r:r + 1]), dim=1)[0].detach()
             w = F.normalize(model.labels.weight[label], dim=0)
             every[r, c] = x @ w
@@ -188,14 +192,14 @@ def test_module_iv_scores_by_the_residual_layer_of_a_labels_partition(corpus, tr
 
 def test_hard_negatives_come_from_the_three_indexes(corpus, trained):
     """By brute force: texts smoothed over correlated labels, centroids, the labels of the nearest training queries."""
-    method, round_ = trained.method, trained.rounds["extreme round 0"]
-    known = embed(corpus, method, SIAMESE, trained.outs["siamese round 0"])
+    round_ = trained.rounds["extreme round 0"]
+    known = embed(corpus, trained.method.stage(SIAMESE), trained.outs["siamese round 0"])
     queries, labels, rows = known["queries"], known["labels"], corpus.training_rows()
     centroids = np.zeros_like(labels)
     for row in rows:
         centroids[corpus.positives["train"][row]] += queries[row]
     centroids /= np.maximum(np.linalg.norm(centroids, axis=1, keepdims=True), 1e-12)
-    smoothed = method._smoothed(corpus, labels)
+    smoothed = smoothed_labels(config_of(trained), corpus, labels)
     assert np.linalg.norm(smoothed, axis=1) == pytest.approx(np.ones(len(smoothed)), abs=1e-5)
     for row in rows[:25]:
         near = rows[np.argsort(-(queries[rows] @ queries[row]), kind="stable")[:4]]
@@ -210,7 +214,7 @@ def test_hard_negatives_come_from_the_three_indexes(corpus, trained):
 
 def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
     retriever = Retriever.load(trained.retriever)
-    mix, d = retriever.combine, retriever.combine.classifiers.shape[1]
+    mix, d = retriever.scorer, retriever.scorer.classifiers.shape[1]
     assert set(retriever.proposers) == {"texts", "centroids", "queries"}
     assert len(retriever.indexes["queries"].vectors) == (corpus.positives["train"].lengths > 0).sum()
     assert mix.alpha == trained.measured["alpha"] and 0 <= mix.alpha <= 1
@@ -220,7 +224,7 @@ def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
     query = retriever.embed(tokens)
     ids, scores = retriever.search(tokens, 5)
     embedded = encode_all(retriever.encoder, corpus.sides["label"], LABEL) + \
-        trained.method.config.scored_centroid * retriever.indexes["centroids"].vectors
+        config_of(trained).scored_centroid * retriever.indexes["centroids"].vectors
     for label, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
         part = label % mix.partitions
         x = query[0, d * (1 + part):d * (2 + part)]
@@ -237,7 +241,7 @@ def test_only_the_joint_method_moves_the_trunk_and_none_the_heads(trained):
     """Were the queries' head to move, label texts, read by a head of their own, would be left behind."""
     before = load_file(trained.outs["siamese round 0"] / "model.safetensors")
     after = load_file(trained.outs["extreme round 0"] / "model.safetensors")
-    assert torch.equal(before["trunk.table.weight"], after["encoder.trunk.table.weight"]) != trained.method.config.joint
+    assert torch.equal(before["trunk.table.weight"], after["encoder.trunk.table.weight"]) != config_of(trained).joint
     for side in ("query", "label"):
         assert torch.equal(before[f"heads.{side}.inner.weight"], after[f"encoder.heads.{side}.inner.weight"])
 

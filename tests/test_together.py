@@ -17,17 +17,17 @@ from safetensors.torch import load_file
 from tests import test_astra, test_siamesexml, test_unidec
 from tests.conftest import ROOT
 from tests.support import toy
-from xcmodels.methods.astra.method import Astra
-from xcmodels.methods.ngame.method import Ngame
-from xcmodels.methods.siamesexml.method import Siamesexml
-from xcmodels.methods.unidec.method import Unidec
+from xcmodels.methods.astra.method import astra
+from xcmodels.methods.ngame.method import ngame
+from xcmodels.methods.siamesexml.method import siamesexml
+from xcmodels.methods.unidec.method import unidec
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.training.local_run import Trial, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-METHODS = {"astra": lambda: Astra(test_astra.TOY), "unidec": lambda: Unidec(test_unidec.TOY),
-           "ngame": lambda: Ngame(toy.toy_config()), "siamesexml": lambda: Siamesexml(test_siamesexml.TOY),
-           "siamesexml++": lambda: Siamesexml(replace(test_siamesexml.TOY, joint=True, token_lr=1e-3))}
+METHODS = {"astra": lambda: astra(test_astra.TOY), "unidec": lambda: unidec(test_unidec.TOY),
+           "ngame": lambda: ngame(toy.toy_config()), "siamesexml": lambda: siamesexml(test_siamesexml.TOY),
+           "siamesexml++": lambda: siamesexml(replace(test_siamesexml.TOY, joint=True, token_lr=1e-3))}
 
 
 def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
@@ -36,16 +36,17 @@ def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str,
     (out / "jobs").write_bytes(pickle.dumps(jobs))
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-         str(ROOT / "tests" / "apart.py"), str(out / "jobs"), str(out)], capture_output=True, text=True, timeout=500,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+         str(ROOT / "tests" / "support" / "apart.py"), str(out / "jobs"), str(out)], capture_output=True, text=True,
+        timeout=500, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     return [json.loads((out / f"{number}.json").read_text()) for number in range(len(jobs))]
 
 
 def job(made: Trial, name: str, **more: Any) -> dict[str, Any]:
     """Return what a round of a trial is made from."""
-    return {"corpus": made.corpus.folder, "method": made.method, "round": made.rounds[name], "mined": made.mined[name],
-            "start": made.starts[name], "before": made.befores[name], **more}
+    round_ = made.rounds[name]
+    return {"corpus": made.corpus.folder, "stage": made.method.stage(round_.stage), "round": round_,
+            "mined": made.mined[name], "start": made.starts[name], "before": made.befores[name], **more}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def bert(tmp_path_factory) -> EncoderConfig:
 def trials(corpus, bert, tmp_path_factory) -> dict[str, Trial]:
     torch.set_num_threads(1)
     made = {name: method() for name, method in METHODS.items()}
-    made["transformer"] = Unidec(replace(test_unidec.TOY, encoder=bert, epochs=5, dropout=0.0))
+    made["transformer"] = unidec(replace(test_unidec.TOY, encoder=bert, epochs=5, dropout=0.0))
     return {name: train_all(corpus, method, tmp_path_factory.mktemp("trial") / "out") for name, method in made.items()}
 
 

@@ -134,17 +134,17 @@ KILLED = """
     sys.path[:0] = [{root!r}, {root!r} + "/tests"]
     from pathlib import Path
     from test_tracking import ABOUT, ENTRIES
-    from tasks import tracking
-    tracker = tracking.Tracker(Path({home!r}))
+    from tasks.tracking import tracker as module
+    tracker = module.Tracker(Path({home!r}))
     run = tracker.start("k1", **ABOUT)
     tracker.sync(ENTRIES[:1])
     if {between}:    # after the metrics, before the tag that remembers them
-        send = tracking.send_batches
+        send = module.send_batches
         def kill(client, run_id, *, metrics=(), params=None, tags=None):
             send(client, run_id, metrics=metrics)
             if tags:
                 os.kill(os.getpid(), signal.SIGKILL)
-        tracking.send_batches = kill
+        module.send_batches = kill
         tracker.sync(ENTRIES)
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from tests.support.toy import toy_config, toy_corpus, trained
 from xcmodels.data.corpus import Texts
 from xcmodels.method import Mined
-from xcmodels.methods.ngame.method import ENCODER, Ngame
+from xcmodels.methods.ngame.method import ngame
+from xcmodels.methods.ngame.stages import ENCODER, EncoderModule
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import UNWATCHED, run_round
@@ -41,8 +42,9 @@ def toy():
     return trained()
 
 
-def again(toy, name, folder, watch=UNWATCHED, method=None):
-    return run_round(toy.corpus, method or toy.method, toy.rounds[name], toy.mined[name], folder,
+def again(toy, name, folder, watch=UNWATCHED, stage=None):
+    round_ = toy.rounds[name]
+    return run_round(toy.corpus, stage or toy.method.stage(round_.stage), round_, toy.mined[name], folder,
                      start=toy.starts[name], watch=watch)
 
 
@@ -52,9 +54,9 @@ def stop_after(steps):
     return Watch(report=done.append, stop=lambda: len(done) >= steps)
 
 
-def interrupted(toy, name, folder, steps, method=None):
+def interrupted(toy, name, folder, steps, stage=None):
     with pytest.raises(Interrupted, match="saved at step"):
-        again(toy, name, folder, stop_after(steps), method)
+        again(toy, name, folder, stop_after(steps), stage)
 
 
 def assert_same(one: Path, other: Path):
@@ -77,7 +79,7 @@ def test_a_round_can_be_repeated(toy, tmp_path):
 
 
 def test_another_seed_is_another_result(toy, tmp_path):
-    out, _ = again(toy, MINED, tmp_path, method=Ngame(toy_config(seed=1)))
+    out, _ = again(toy, MINED, tmp_path, stage=EncoderModule(toy_config(seed=1)))
     a, b = (load_file(folder / "model.safetensors") for folder in (out, toy.outs[MINED]))
     assert not torch.equal(a["trunk.table.weight"], b["trunk.table.weight"])
 
@@ -121,14 +123,14 @@ import numpy as np, torch
 from tests.support.toy import toy_config
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.stages import EncoderModule
 from xcmodels.training import checkpoint
 from xcmodels.training.local_run import run_round
 from xcmodels.training.loop import Watch
 
 corpus, clusters, start, folder, how = sys.argv[1:]
 torch.set_num_threads(1)
-method = Ngame(toy_config())
+stage = EncoderModule(toy_config())
 done, save = [], checkpoint.save_file
 
 def die(*_):
@@ -148,7 +150,7 @@ def half(tensors, path, **rest):
 
 if how == "saving":
     checkpoint.save_file = half
-run_round(Corpus(Path(corpus)), method, method.rounds()[1], Mined(np.load(clusters)), Path(folder), start=Path(start),
+run_round(Corpus(Path(corpus)), stage, stage.rounds[1], Mined(np.load(clusters)), Path(folder), start=Path(start),
           watch=Watch(report=report, save_every=0.0))
 """
 
@@ -231,11 +233,11 @@ def test_a_checkpoint_that_does_not_fit_leaves_no_trace(toy, tmp_path, left_out,
     assert_same(out, toy.outs[MINED])
 
 
-class Poisoned(Ngame):
+class Poisoned(EncoderModule):
     """Its loss is not a number at one step."""
 
-    def loss(self, model, batch, stage):
-        terms = super().loss(model, batch, stage)
+    def loss(self, model, batch):
+        terms = super().loss(model, batch)
         self.rows = batch.sides["queries"].ids
         self.calls = getattr(self, "calls", 0) + 1
         return {name: term * (torch.nan if self.calls == 8 else 1.0) for name, term in terms.items()}
@@ -244,12 +246,12 @@ class Poisoned(Ngame):
 def test_a_loss_that_is_not_a_number_says_where(toy, tmp_path):
     interrupted(toy, MINED, tmp_path, 6)
     kept = checkpoints(tmp_path)
-    method = Poisoned(toy_config())
+    stage = Poisoned(toy_config())
     with pytest.raises(FloatingPointError) as caught:
-        again(toy, MINED, tmp_path, method=method)
+        again(toy, MINED, tmp_path, stage=stage)
     # 6 steps, then 8: step 13 of the stage's epochs of 9, counted from 0 in epochs 4 and 5
     assert "loss is nan at encoder epoch 5 step 4" in str(caught.value)
-    assert str(method.rows[:5].tolist()) in str(caught.value)
+    assert str(stage.rows[:5].tolist()) in str(caught.value)
     assert checkpoints(tmp_path) == kept
     assert not list((tmp_path / "out").iterdir())
     out, _ = again(toy, MINED, tmp_path)
@@ -259,9 +261,9 @@ def test_a_loss_that_is_not_a_number_says_where(toy, tmp_path):
 def test_a_model_that_diverges_is_noticed(toy, tmp_path):
     """Scores that are not numbers must not vanish in the loss's masks."""
     config = toy_config()
-    method = Ngame(replace(config, m1=replace(config.m1, table_lr=1e38)))
+    stage = EncoderModule(replace(config, m1=replace(config.m1, table_lr=1e38)))
     with pytest.raises(FloatingPointError, match="encoder epoch 0 step"):
-        run_round(toy.corpus, method, method.rounds()[0], Mined(), tmp_path)
+        run_round(toy.corpus, stage, stage.rounds[0], Mined(), tmp_path)
 
 
 def test_the_rounds_follow_the_schedule(toy):
@@ -273,10 +275,10 @@ def test_the_rounds_follow_the_schedule(toy):
 
 
 def test_the_learning_rate_rises_and_falls():
-    stage = Ngame(toy_config()).stages()[0]
+    plan = ngame(toy_config()).stages[0].plan
     n = 540
-    assert stage.steps(n) == 12 * 9
-    rates = [stage.rate(step, n) for step in range(stage.steps(n))]
+    assert plan.steps(n) == 12 * 9
+    rates = [plan.rate(step, n) for step in range(plan.steps(n))]
     assert rates[0] == pytest.approx(1 / 5)
     assert max(rates) == rates[4] == pytest.approx(1 - 4 / 108)
     assert rates[-1] == pytest.approx(1 / 108)
@@ -284,35 +286,35 @@ def test_the_learning_rate_rises_and_falls():
 
 
 def test_small_data_makes_small_batches():
-    stage = replace(Ngame(toy_config()).stages()[0], batch_size=1024, epochs=8, warmup=50)
-    assert [stage.rows(n) for n in (1, 400, 2_500, 20_480, 1_000_000)] == [64, 64, 125, 1024, 1024]
-    assert [stage.steps_an_epoch(n) for n in (0, 1, 400, 2_500, 20_480, 1_000_000)] == [1, 1, 7, 20, 20, 977]
-    assert replace(stage, batch_size=16).rows(400) == 16
+    plan = replace(ngame(toy_config()).stages[0].plan, batch_size=1024, epochs=8, warmup=50)
+    assert [plan.rows(n) for n in (1, 400, 2_500, 20_480, 1_000_000)] == [64, 64, 125, 1024, 1024]
+    assert [plan.steps_an_epoch(n) for n in (0, 1, 400, 2_500, 20_480, 1_000_000)] == [1, 1, 7, 20, 20, 977]
+    assert replace(plan, batch_size=16).rows(400) == 16
 
 
 def test_an_epoch_of_few_rows_is_several_passes():
-    stage = replace(Ngame(toy_config()).stages()[0], batch_size=1024, epochs=8, least_steps=80)
-    assert [stage.passes(n) for n in (1, 400, 2_500, 20_480, 40_960, 81_920, 1_000_000)] == [80, 12, 4, 4, 2, 1, 1]
-    assert [stage.steps_an_epoch(n) for n in (400, 20_480, 1_000_000)] == [84, 80, 977]
-    assert stage.steps(400) == 8 * 84
+    plan = replace(ngame(toy_config()).stages[0].plan, batch_size=1024, epochs=8, least_steps=80)
+    assert [plan.passes(n) for n in (1, 400, 2_500, 20_480, 40_960, 81_920, 1_000_000)] == [80, 12, 4, 4, 2, 1, 1]
+    assert [plan.steps_an_epoch(n) for n in (400, 20_480, 1_000_000)] == [84, 80, 977]
+    assert plan.steps(400) == 8 * 84
 
 
 def test_every_pass_of_an_epoch_sees_every_row_once_in_an_order_of_its_own(toy, tmp_path):
     seen = []
 
-    class Noted(Ngame):
+    class Noted(EncoderModule):
         def batch(self, corpus, round_, mined, rows, rng):
             seen.append(rows)
             return super().batch(corpus, round_, mined, rows, rng)
 
     config = toy_config()
     once = replace(config, m1=replace(config.m1, epochs=1, refresh_from=1))
-    thrice = replace(once, m1=replace(once.m1, least_steps=3 * Ngame(once).stages()[0].steps_a_pass(540)))
+    thrice = replace(once, m1=replace(once.m1, least_steps=3 * ngame(once).stages[0].plan.steps_a_pass(540)))
     orders = []
     for number, each in enumerate((once, thrice)):
         seen.clear()
-        method = Noted(each)
-        run_round(toy.corpus, method, method.rounds()[0], Mined(), tmp_path / str(number))
+        stage = Noted(each)
+        run_round(toy.corpus, stage, stage.rounds[0], Mined(), tmp_path / str(number))
         orders.append(np.concatenate(seen))
     rows = toy.corpus.training_rows()
     assert len(orders[0]) == len(rows) and len(orders[1]) == 3 * len(rows)
@@ -322,11 +324,11 @@ def test_every_pass_of_an_epoch_sees_every_row_once_in_an_order_of_its_own(toy, 
 
 
 def test_a_cosine_falls_late_and_ends_at_nothing():
-    stage = replace(Ngame(toy_config()).stages()[0], decay="cosine", warmup=0)
+    plan = replace(ngame(toy_config()).stages[0].plan, decay="cosine", warmup=0)
     n, steps = 540, 12 * 9
     for step in range(steps):
-        assert stage.rate(step, n) == pytest.approx((1 + math.cos(math.pi * step / steps)) / 2)
-    assert stage.rate(steps // 4, n) > 0.85 and stage.rate(3 * steps // 4, n) < 0.15
+        assert plan.rate(step, n) == pytest.approx((1 + math.cos(math.pi * step / steps)) / 2)
+    assert plan.rate(steps // 4, n) > 0.85 and plan.rate(3 * steps // 4, n) < 0.15
 
 
 def test_training_rows_leave_out_validation_and_queries_without_labels(toy, tmp_path):
@@ -364,7 +366,7 @@ def test_it_learns_what_is_planted(toy):
     titles, contents = (list(Texts.load(toy.corpus.folder, f"test.{part}")) for part in ("title", "content"))
     found = Retriever.load(toy.retriever).predict(titles, k=5, contents=contents)
     fused = precision(toy.corpus, lambda row: [label.id for label in found[row]])
-    model = toy.method.build(toy.corpus, ENCODER, {})
+    model = toy.method.stage(ENCODER).build(toy.corpus, {})
     before = encode_all(model, toy.corpus.sides["test"], QUERY) @ encode_all(model, toy.corpus.sides["label"], LABEL).T
     untrained = precision(toy.corpus, lambda row: np.argsort(-before[row])[:5].tolist())
     assert fused > 90
@@ -385,20 +387,20 @@ def test_rounds_of_one_stage_share_their_optimiser(toy):
 
 def test_the_schedule_reaches_both_optimisers(toy):
     """A first step of Adam moves every touched entry by the learning rate, wherever it points."""
-    method = toy.method
-    model = method.build(toy.corpus, ENCODER, {})
+    stage = toy.method.stage(ENCODER)
+    model = stage.build(toy.corpus, {})
     before = {name: value.clone() for name, value in model.state_dict().items()}
     rows = toy.corpus.training_rows()[:64]
-    batch = method.batch(toy.corpus, toy.rounds["encoder round 0"], Mined(), rows, np.random.default_rng(0))
-    optimisers = Optimisers(model.train(), model.tables(), method.stages()[0])
-    method.loss(model, batch, ENCODER)["triplet"].backward()
+    batch = stage.batch(toy.corpus, toy.rounds["encoder round 0"], Mined(), rows, np.random.default_rng(0))
+    optimisers = Optimisers(model.train(), model.tables(), stage.plan)
+    stage.loss(model, batch)["triplet"].backward()
     optimisers.step(0.25)
     moved = {name: float((value - before[name]).abs().max()) for name, value in model.state_dict().items()}
     assert moved["heads.query.outer.weight"] == pytest.approx(0.25 * 2e-3, rel=1e-2)
     assert moved["trunk.table.weight"] == pytest.approx(0.25 * 1e-2, rel=1e-2)
 
 
-class Recording(Ngame):
+class Recording(EncoderModule):
     """Remembers the draws and the rows of every batch."""
 
     def batch(self, corpus, round_, mined, rows, rng):
@@ -408,11 +410,11 @@ class Recording(Ngame):
 
 
 def test_every_batch_has_draws_of_its_own_and_an_epoch_every_row_once(toy, tmp_path):
-    method = Recording(toy_config())
-    again(toy, MINED, tmp_path, method=method)
-    assert len({state for _, state, _ in method.seen}) == 36
-    assert len({draw for _, _, draw in method.seen}) == 36
-    epochs = [[row for rows, _, _ in method.seen[start:start + 9] for row in rows] for start in range(0, 36, 9)]
+    stage = Recording(toy_config())
+    again(toy, MINED, tmp_path, stage=stage)
+    assert len({state for _, state, _ in stage.seen}) == 36
+    assert len({draw for _, _, draw in stage.seen}) == 36
+    epochs = [[row for rows, _, _ in stage.seen[start:start + 9] for row in rows] for start in range(0, 36, 9)]
     assert all(sorted(epoch) == toy.corpus.training_rows().tolist() for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 4
     clusters = dict(zip(toy.corpus.training_rows().tolist(), toy.mined[MINED].clusters.tolist(), strict=True))
@@ -425,7 +427,8 @@ def test_one_positive_is_drawn_in_the_first_module_and_all_count_in_the_second(t
     rows = toy.corpus.training_rows()[:50]
     positives = [set(toy.corpus.positives["train"][row].tolist()) for row in rows]
     for name in (MINED, CLASSIFIERS):
-        batch = toy.method.batch(toy.corpus, toy.rounds[name], toy.mined[name], rows, np.random.default_rng(0))
+        stage = toy.method.stage(toy.rounds[name].stage)
+        batch = stage.batch(toy.corpus, toy.rounds[name], toy.mined[name], rows, np.random.default_rng(0))
         pool, block = batch.sides["labels"].ids.tolist(), batch.blocks["triplet"]
         assert pool == sorted(set(pool))
         for r, true in enumerate(positives):
@@ -437,12 +440,12 @@ def test_one_positive_is_drawn_in_the_first_module_and_all_count_in_the_second(t
 
 def test_the_retriever_holds_the_trained_classifiers(toy):
     trained_weights = load_file(toy.outs[CLASSIFIERS] / "model.safetensors")["table.weight"].numpy()
-    assert np.array_equal(Retriever.load(toy.retriever).indexes["classifier"].vectors, trained_weights)
+    assert np.array_equal(Retriever.load(toy.retriever).indexes["labels"].vectors, trained_weights)
 
 
 @pytest.mark.parametrize(("epochs", "first", "edges"), [(9, 4, [(0, 4), (4, 8), (8, 9)]), (4, 4, [(0, 4)]),
                                                         (3, 4, [(0, 3)]), (5, 0, [(0, 4), (4, 5)])])
 def test_rounds_of_odd_schedules(epochs, first, edges):
     config = toy_config()
-    method = Ngame(replace(config, m2=replace(config.m2, epochs=epochs, refresh_from=first, refresh_every=4)))
-    assert [(r.first, r.last) for r in method.rounds() if r.stage != ENCODER] == edges
+    method = ngame(replace(config, m2=replace(config.m2, epochs=epochs, refresh_from=first, refresh_every=4)))
+    assert [(r.first, r.last) for r in method.rounds if r.stage != ENCODER] == edges

@@ -14,10 +14,11 @@ from xcmodels.data import seeds
 from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.methods.unidec.config import UnidecConfig
-from xcmodels.methods.unidec.method import CLASSIFIER, Unidec
+from xcmodels.methods.unidec.method import unidec
+from xcmodels.methods.unidec.stages import JointStage
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval.fusion_config import FusionConfig
 from xcmodels.retrieval.retriever import Retriever
+from xcmodels.retrieval.serving import CLASSIFIER, FusionConfig
 from xcmodels.training.local_run import train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,7 +28,7 @@ TOY = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-
 RELATIVES = {"unidec": {}, "depsl": {"balance": 1.0, "serve": "encoder"}, "tanh": {"head": "tanh", "dim": 24},
              "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
              "classifier": {"balance": 0.0, "serve": "classifier"},
-             "fused": {"fused": True, "unit": False, "fusion": FusionConfig(shortlist=20, min_leaf=20)}}
+             "fused": {"serve": "fused", "unit": False, "fusion": FusionConfig(shortlist=20, min_leaf=20)}}
 for name in ("dpr", "dpr-clustered", "ance", "dexml"):
     own = resolve(name, "cpu", {}).method
     RELATIVES[name] = {key: getattr(own, key) for key in
@@ -38,12 +39,12 @@ for name in ("dpr", "dpr-clustered", "ance", "dexml"):
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
     torch.set_num_threads(1)
-    return train_all(corpus, Unidec(TOY), tmp_path_factory.mktemp("unidec"))
+    return train_all(corpus, unidec(TOY), tmp_path_factory.mktemp("unidec"))
 
 
 @pytest.mark.parametrize("relative", RELATIVES)
 def test_learns_the_planted_labels(corpus, tmp_path, relative):
-    made = train_all(corpus, Unidec(replace(TOY, **RELATIVES[relative])), tmp_path)
+    made = train_all(corpus, unidec(replace(TOY, **RELATIVES[relative])), tmp_path)
     assert precision(made) > 90
 
 
@@ -51,12 +52,12 @@ def test_learns_the_planted_labels(corpus, tmp_path, relative):
 def test_the_loss_is_the_papers(corpus, trained, relative):
     """L = lambda L_D + (1 - lambda) L_C, each half q2l and half l2q (sections 3.2, 3.3), by loops over pairs."""
     config = replace(TOY, dropout=0.0, **RELATIVES[relative])
-    method = Unidec(config)
-    model = method.build(corpus, "joint", {})
-    method.begin(model, corpus, None)
+    stage = JointStage(config)
+    model = stage.build(corpus, {})
+    stage.begin(model, corpus, None)
     round_ = list(trained.rounds.values())[-1]
     rows = corpus.training_rows()[:24]
-    batch = method.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "loss"))
+    batch = stage.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "loss"))
     pool = batch.sides["labels"].ids
     truth, filtered = (np.array([[int(label) in pairs["train"][row] for label in pool] for row in rows])
                        for pairs in (corpus.positives, corpus.filters))
@@ -80,7 +81,7 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
             terms = [-torch.log(torch.sigmoid(scores[i][j] if truth[i, j] else -scores[i][j]))
                      for i in range(len(rows)) for j in range(len(pool)) if not filtered[i, j]]
             wanted["bce"] = (1 - config.balance) * config.bce * sum(terms) / len(rows)
-    mine = method.loss(model.train(), batch, "joint")
+    mine = stage.loss(model.train(), batch)
     assert mine.keys() == wanted.keys()
     for name, value in wanted.items():
         torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=1e-5)
@@ -90,7 +91,7 @@ def test_a_pool_holds_some_positives_and_some_mined_negatives(corpus, trained):
     rows = corpus.training_rows()[:40]
     last = list(trained.rounds.values())[-1]
     mined = trained.mined[last.name]
-    batch = trained.method.batch(corpus, last, mined, rows, seeds.generator(0, "pool"))
+    batch = trained.method.stages[0].batch(corpus, last, mined, rows, seeds.generator(0, "pool"))
     pool = batch.sides["labels"].ids.tolist()
     most = sum(min(len(corpus.positives["train"][row]), 2) + 3 for row in rows)
     assert pool == sorted(set(pool)) and len(pool) <= most
@@ -107,16 +108,16 @@ def test_a_pool_holds_some_positives_and_some_mined_negatives(corpus, trained):
 
 
 def test_every_label_is_in_every_pool(corpus):
-    method = Unidec(replace(TOY, every_label=True))
-    batch = method.batch(corpus, method.rounds()[0], Mined(), np.array([3, 5]), seeds.generator(0, "all"))
+    stage = JointStage(replace(TOY, every_label=True))
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), np.array([3, 5]), seeds.generator(0, "all"))
     assert batch.sides["labels"].ids.tolist() == list(range(corpus.n_labels))
 
 
 def test_mined_negatives_are_the_nearest_that_are_none_of_the_querys(corpus, trained):
     last = list(trained.rounds.values())[-1]
-    before = trained.method.build(corpus, "joint", {})
+    before = trained.method.stages[0].build(corpus, {})
     before.load_state_dict(load_file(trained.starts[last.name] / "model.safetensors"))
-    known = {side: make() for side, make in trained.method.vectors(before, corpus).items()}
+    known = {side: make() for side, make in trained.method.stages[0].vectors(before, corpus).items()}
     negatives = trained.mined[last.name].negatives
     assert negatives.shape == (600, 6)
     for row in corpus.training_rows()[:50]:
@@ -128,7 +129,7 @@ def test_mined_negatives_are_the_nearest_that_are_none_of_the_querys(corpus, tra
 
 def test_the_rounds_of_the_relatives():
     def shape(**changed):
-        return [(r.first, r.last, r.cluster_size, r.negatives) for r in Unidec(replace(TOY, **changed)).rounds()]
+        return [(r.first, r.last, r.cluster_size, r.negatives) for r in unidec(replace(TOY, **changed)).rounds]
 
     assert shape() == [(0, 4, 0, 0), (4, 6, 4, 6), (6, 8, 8, 6)]
     assert shape(**RELATIVES["dpr"]) == [(0, 8, 0, 0)]
@@ -145,32 +146,33 @@ def test_what_is_served(corpus, trained, tmp_path):
     """Both halves end to end score as the sum of the two cosines; each half alone as one of them."""
     newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
     served = {}
-    for serve in ("both", "encoder", "classifier"):
+    for serve in ("sum", "encoder", "classifier"):
         (tmp_path / serve).mkdir()
-        Unidec(replace(TOY, serve=serve)).retriever(newest, corpus, trained.vectors, tmp_path / serve)
+        unidec(replace(TOY, serve=serve)).build_retriever(corpus, newest, trained.vectors, tmp_path / serve)
         retriever = Retriever.load(tmp_path / serve)
         ids, scores = retriever.search(retriever.tokenizer(["l3w1 l3w0"], ["l3w2"]), corpus.n_labels)
         served[serve] = dict(zip(ids[0].tolist(), scores[0].tolist(), strict=True))
         assert list(served[serve].values()) == sorted(served[serve].values(), reverse=True)
-    for label, score in served["both"].items():
+    for label, score in served["sum"].items():
         assert score == pytest.approx(served["encoder"][label] + served["classifier"][label], abs=1e-5)
-    assert max(served["both"], key=served["both"].__getitem__) == 3
+    assert max(served["sum"], key=served["sum"].__getitem__) == 3
 
 
 def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, tmp_path):
     newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
     config = replace(TOY, **RELATIVES["fused"])
-    measured = Unidec(config).retriever(newest, corpus, {}, tmp_path)
+    measured = unidec(config).build_retriever(corpus, newest, {}, tmp_path)
     assert measured["relevant"] > 0
     retriever = Retriever.load(tmp_path)
     tokens = retriever.tokenizer(["l3w1 l3w0"], ["l3w2"])
     query = retriever.embed(tokens)
     z, w = retriever.indexes["labels"].vectors[:, :32], retriever.indexes["labels"].vectors[:, 32:]
-    assert np.array_equal(retriever.combine.embeddings, z) and np.array_equal(retriever.combine.classifiers, w)
+    assert np.array_equal(retriever.scorer.terms["encoder"].matrix, z)
+    assert np.array_equal(retriever.scorer.terms["classifier"].matrix, w)
     ids, scores = retriever.search(tokens, 5)
     similar, classified = query[0, :32] @ z.T, query[0, 32:] @ w.T
     seen = np.stack([similar, classified, corpus.frequencies()], axis=1).astype(np.float32)
-    wanted = retriever.combine.trees.predict(seen) + similar + classified
+    wanted = retriever.scorer.trees.predict(seen) + similar + classified
     assert scores[0] == pytest.approx(wanted[ids[0]], abs=1e-5)
     assert ids[0, 0] == 3
 
@@ -180,24 +182,25 @@ def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, t
     (RELATIVES["fused"], {"encoder", "classifier", "trees"})])
 def test_an_answer_is_explained(corpus, trained, tmp_path, changed, parts):
     newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
-    Unidec(replace(TOY, **changed)).retriever(newest, corpus, {}, tmp_path)
+    unidec(replace(TOY, **changed)).build_retriever(corpus, newest, {}, tmp_path)
     explains_its_answers(replace(trained, retriever=tmp_path), parts)
 
 
 def test_classifiers_at_the_length_they_learned(corpus, trained, tmp_path):
     newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
-    Unidec(replace(TOY, serve="classifier", unit=False)).retriever(newest, corpus, trained.vectors, tmp_path)
+    unidec(replace(TOY, serve="classifier", unit=False)).build_retriever(corpus, newest, {}, tmp_path)
     weight = load_file(newest["joint"] / "model.safetensors")["labels.weight"]
     held = Retriever.load(tmp_path).indexes["labels"].vectors
     assert np.array_equal(held, weight.numpy())
     assert np.ptp(np.linalg.norm(held, axis=1)) > 0.05
 
 
-@pytest.mark.parametrize("changed", [{"serve": "encoder"}, {"unit": False}, {"fused": True}, {"index": "exact"}])
+@pytest.mark.parametrize("changed", [{"serve": "encoder"}, {"unit": False}, {"serve": "fused"},
+                                     {"fusion": FusionConfig(depth=3)}])
 def test_what_is_served_does_not_train_again(changed):
-    one, other = Unidec(TOY), Unidec(replace(TOY, **changed))
-    assert one.settings("joint") == other.settings("joint")
-    assert one.settings("retriever") != other.settings("retriever")
+    one, other = unidec(TOY), unidec(replace(TOY, **changed))
+    assert one.stages[0].settings == other.stages[0].settings
+    assert one.build_retriever.settings != other.build_retriever.settings
 
 
 @pytest.mark.parametrize(("changed", "said"), [
@@ -206,7 +209,7 @@ def test_what_is_served_does_not_train_again(changed):
     ({"temperature": 0.0}, "temperature must be above 0, got 0"),
     ({"loss": "dsm"}, "loss must be one of decoupled, supcon, got 'dsm'"),
     ({"balance": 1.5}, "balance must be between 0 and 1, got 1.5"),
-    ({"balance": 1.0}, "serve must be encoder where balance is 1, got 'both'"),
+    ({"balance": 1.0}, "serve must be encoder or fused where balance is 1, got 'sum'"),
     ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
     ({"dim": 64}, "dim must be 0 unless head is tanh, got 64"),
     ({"refresh_from": 0}, "refresh_from must be at least 1, got 0"),

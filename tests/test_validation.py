@@ -13,7 +13,7 @@ from xcmodels.data.batching import Entries
 from xcmodels.data.corpus import Ragged
 from xcmodels.method import Mined
 from xcmodels.methods.presets import resolve
-from xcmodels.methods.siamesexml.method import Extreme, Siamesexml
+from xcmodels.methods.siamesexml.stages import ExtremeModule
 from xcmodels.training import loop, validation
 from xcmodels.training.local_run import read_model, run_round
 from xcmodels.training.validation import P1, judging_rows, precision
@@ -29,7 +29,8 @@ def toy():
 def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_path, monkeypatch, name):
     """Also: the mode that dropout goes by is back after each epoch."""
     monkeypatch.setattr(loop, "judging_rows", lambda corpus: np.empty(0, np.int64))
-    out, measured = run_round(toy.corpus, toy.method, toy.rounds[name], toy.mined[name], tmp_path,
+    round_ = toy.rounds[name]
+    out, measured = run_round(toy.corpus, toy.method.stage(round_.stage), round_, toy.mined[name], tmp_path,
                               start=toy.starts[name], before=toy.befores[name])
     assert [epoch.keys() for epoch in measured] == [{"epoch", "loss"}] * len(measured)
     assert all({P1} < epoch.keys() for epoch in toy.metrics[name])
@@ -40,16 +41,16 @@ def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_p
 
 def test_it_is_what_exact_search_finds_less_filter_pairs(toy):
     name = "encoder round 2"
-    model, rows = read_model(toy.corpus, toy.method, "encoder", toy.outs[name]), judging_rows(toy.corpus)
+    model, rows = read_model(toy.corpus, toy.method.stage("encoder"), toy.outs[name]), judging_rows(toy.corpus)
     assert len(rows) > 50 and set(rows) <= set(toy.corpus.validation)
-    queries, labels = toy.method.judged(model.eval(), toy.corpus, Mined(), rows)
+    queries, labels = toy.method.stage("encoder").compared(model.eval(), toy.corpus, Mined(), rows)
     filters, truth, hits = toy.corpus.filters["train"], toy.corpus.positives["train"], 0
     assert any(len(filters[row]) for row in rows)
     for row, query in zip(rows, queries, strict=True):
         best = next(label for label in np.argsort(-labels @ query) if label not in filters[row])
         hits += best in truth[row]
     assert toy.metrics[name][-1][P1] == pytest.approx(100 * hits / len(rows))
-    assert precision(toy.method, model, toy.corpus, Mined(), rows) == toy.metrics[name][-1][P1]
+    assert precision(toy.method.stage("encoder"), model, toy.corpus, Mined(), rows) == toy.metrics[name][-1][P1]
 
 
 def corpus_of(labels: int, queries: int, held_out: int) -> Any:
@@ -67,16 +68,15 @@ def test_where_it_would_cost_an_epoch_is_not_judged(labels, queries, held_out, j
 
 def test_labels_of_a_partition_are_judged_under_its_layer(toy):
     """As SiameseXML's loss scores them."""
-    method = Siamesexml(resolve("siamesexml", "cpu", {
+    stage = ExtremeModule(resolve("siamesexml", "cpu", {
         "partitions": "3", "encoder.source": "random", "encoder.dim": "16"}).method)
-    model = method.build(toy.corpus, "extreme", {}).eval()
-    assert isinstance(model, Extreme)
+    model = stage.build(toy.corpus, {}).eval()
     torch.manual_seed(0)
     for parameter in model.encoder.heads.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     model.labels.weight.normal_()
     rows, every = np.arange(20), torch.arange(toy.corpus.n_labels).expand(20, -1)
-    queries, labels = method.judged(model, toy.corpus, Mined(), rows)
+    queries, labels = stage.compared(model, toy.corpus, Mined(), rows)
     tokens = toy.corpus.sides["train"].tokens(rows)
     with torch.inference_mode():
         inner = model.encoder(tokens, "intermediate")

@@ -14,7 +14,7 @@ import numpy as np
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.explain import KEPT
+from xcmodels.retrieval.examples import KEPT
 from xcmodels.training.optimisers import Optimisers
 
 PROBED = (1000, 2000)    # labels for which models are made
@@ -94,14 +94,14 @@ def with_width(config: Any, width: int | None) -> Any:
                      "plan with a preset whose encoder is a bag, or another method")
 
 
-def budget(method: Any, size: Size, rates: Mapping[str, Any], stage: str = "") -> Budget:
+def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = "") -> Budget:
     """Return what a stage of a method takes, by default the largest; rates: what `read_rates` returns."""
-    probed = [(each, *_held(method, each, size)) for each in method.stages() if stage in ("", each.name)]
+    probed = [(each, *_held(each, method.width, size)) for each in method.stages if stage in ("", each.name)]
     largest, (table, kept), fixed, _ = max(probed, key=lambda each: sum(each[1]) * size.labels + each[2])
     encoder = max(each[3] for each in probed)
-    rounds = [round_ for round_ in method.rounds() if round_.stage == largest.name]
+    rounds = largest.rounds
     refreshes = [round_ for round_ in rounds if round_.mines]
-    width, shares = width_of(method), max(size.gpus, 1)
+    width, shares = method.width, max(size.gpus, 1)
     train = DEVICE if size.gpus else HOST
     parts = [
         Part(train, ROUND, "label vectors", table * size.labels / shares),
@@ -137,28 +137,22 @@ def _refresh(mining: Round, size: Size, width: int, refreshes: int) -> list[Part
     return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept)]
 
 
-def _held(method: Method, stage: Stage, size: Size) -> tuple[tuple[float, float], float, float]:
+def _held(stage: Stage[Any], width: int, size: Size) -> tuple[tuple[float, float], float, float]:
     """Return the bytes of a label's vectors, of its moments, of all that does not grow with the labels, of a model."""
-    made = [_probe(method, stage, n, size.vocabulary) for n in PROBED]
+    made = [_probe(stage, width, n, size.vocabulary) for n in PROBED]
     slope = [(more - less) / (PROBED[1] - PROBED[0]) for less, more in zip(*made, strict=True)]
     return (slope[0], slope[1]), sum(made[0]) - sum(slope) * PROBED[0], made[0][0] - slope[0] * PROBED[0]
 
 
-def _probe(method: Method, stage: Stage, n: int, vocabulary: int) -> tuple[float, float]:
+def _probe(stage: Stage[Any], width: int, n: int, vocabulary: int) -> tuple[float, float]:
     """Return the bytes of a model for n labels, and of what trains it."""
     corpus: Any = _Sketch(n, np.ones(2 * vocabulary, dtype=np.float32))
-    vectors = {name: np.zeros((n, width_of(method)), np.float32) for name in ("labels", "queries")}
-    model = method.build(corpus, stage.name, vectors)
-    optimisers = Optimisers(model, model.tables(), stage)
+    vectors = {name: np.zeros((n, width), np.float32) for name in ("labels", "queries")}
+    model = stage.build(corpus, vectors)
+    optimisers = Optimisers(model, model.tables(), stage.plan)
     dense = sum(each.nbytes for each in model.parameters() if each.requires_grad)
     return (float(sum(each.nbytes for each in model.state_dict().values())),
             float(sum(each.nbytes for each in optimisers.rows_state().values()) + 3 * dense))
-
-
-def width_of(method: Any) -> int:
-    """Return how long a method's label vectors are."""
-    config = getattr(method, "base", method).config
-    return int(getattr(config, "dim", 0) or config.encoder.dim)
 
 
 def _examples(size: Size) -> float:
@@ -172,7 +166,7 @@ def _corpus(size: Size) -> float:
     return rows + 6 * size.tokens * size.labels + 16 * size.vocabulary
 
 
-def _seconds(method: Any, mining: Round | None, size: Size, width: int,
+def _seconds(method: Method, mining: Round | None, size: Size, width: int,
              rates: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Return how long an epoch and a refresh take: what is mined, and by what it is searched, is the CPU's to find."""
     device, host = (_at(rates, kind, method, width) for kind in ("cuda" if size.gpus else "cpu", "cpu"))
@@ -190,10 +184,9 @@ def _seconds(method: Any, mining: Round | None, size: Size, width: int,
     return epoch, refresh
 
 
-def _at(rates: Mapping[str, Any], device: str, method: Any, width: int) -> dict[str, float]:
+def _at(rates: Mapping[str, Any], device: str, method: Method, width: int) -> dict[str, float]:
     """Return the rates of a method on a device at a width, by a line through those measured; none where none were."""
-    base = getattr(method, "base", method)
-    measured = rates.get(device, {}).get(base.name, {}) if base.config.encoder.kind == "bag" else {}
+    measured = rates.get(device, {}).get(method.timed_as, {}) if method.encoder.kind == "bag" else {}
     (narrow, low), (wide, high) = sorted((int(at), of) for at, of in measured.items()) or [(0, {}), (1, {})]
     share = (width - narrow) / (wide - narrow)
     return {about: low[about] + share * (high[about] - low[about]) for about in low}

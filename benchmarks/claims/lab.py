@@ -19,7 +19,7 @@ from benchmarks.claims.measured import measured
 from tasks.core.code_digest import code_digests
 from tasks.core.step import plain
 from tasks.core.store import digest_of
-from tasks.training.mining import modules
+from tasks.training.steps import modules_of
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.subsample import sample
 from xcmodels.method import Method
@@ -127,9 +127,10 @@ class Lab:
     def _kept(self, variant: Variant, seed: int) -> Path:
         config, method = variant.build(seed)
         made = variant.made.__name__ if variant.made else ""
+        code = {name for part in (*method.stages, method.build_retriever) for name in modules_of(part)}
         return self.folder / (digest_of({
             "config": plain(config), "corpus": self.corpora[variant.corpus].name, "curve": variant.curve, "made": made,
-            "code": code_digests("xcmodels.training.local_run", *modules(method))}) + ".json")
+            "code": code_digests("xcmodels.training.local_run", *sorted(code))}) + ".json")
 
 
 def _train(variant: Variant, seed: int, folder: Path, kept: Path) -> float:

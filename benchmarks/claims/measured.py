@@ -10,17 +10,19 @@ from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
-from xcmodels.methods.astra.method import Astra
-from xcmodels.methods.ngame.method import Ngame
-from xcmodels.methods.siamesexml.method import Siamesexml
-from xcmodels.methods.unidec.method import Unidec
+from xcmodels.methods.astra import stages as astra
+from xcmodels.methods.ngame.stages import EncoderModule
+from xcmodels.methods.siamesexml.stages import SiameseModule
+from xcmodels.methods.unidec import stages as unidec
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.fusion import TreeFusion
 from xcmodels.retrieval.proposers import candidates
+from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.scorers import InnerProduct
-from xcmodels.training.local_run import Trial, predict, read_model
+from xcmodels.training.local_run import Trial, read_model
 
 JUDGED = 5000      # test queries, at most
 Figures = dict[str, float]
@@ -36,9 +38,9 @@ def measured(trial: Trial, *, curve: bool) -> Figures:
                **_precision(corpus, ids, rows)}
     if curve:
         figures |= _by_epoch(trial, rows)
-    method = getattr(trial.method, "base", trial.method)
+    stages = [getattr(stage, "base", stage) for stage in trial.method.stages]
     for kind, asked in _ASKED.items():
-        if isinstance(method, kind):
+        if isinstance(stages[0], kind):
             figures |= asked(trial, retriever, rows)
     return figures
 
@@ -56,21 +58,21 @@ def _precision(corpus: Corpus, ids: np.ndarray, rows: np.ndarray, suffix: str = 
 
 def _halves(trial: Trial, retriever: Retriever, rows: np.ndarray, halves: Mapping[str, InnerProduct]) -> Figures:
     """Return the figures with each of these scores in place of the retriever's."""
-    figures, whole = {}, retriever.combine
+    figures, whole = {}, retriever.scorer
     for name, half in halves.items():
-        retriever.combine = half
+        retriever.scorer = half
         figures |= _precision(trial.corpus, predict(retriever, trial.corpus, 10, rows)[0], rows, f" {name}")
-    retriever.combine = whole
+    retriever.scorer = whole
     return figures
 
 
 def _by_epoch(trial: Trial, rows: np.ndarray) -> Figures:
     """Return P@1 of the embeddings after every round of the first stage."""
     corpus, figures = trial.corpus, {}
-    first = trial.method.stages()[0].name
+    first = trial.method.stages[0]
     for name, round_ in trial.rounds.items():
-        if round_.stage == first:
-            vectors = trial.method.vectors(model := read_model(corpus, trial.method, first, trial.outs[name]), corpus)
+        if round_.stage == first.name:
+            vectors = first.vectors(model := read_model(corpus, first, trial.outs[name]), corpus)
             labels = vectors["labels"]()
             encoder = getattr(model, "encoder", model)
             ids = ann.build(labels, "exact").search(encode_all(encoder, corpus.sides["test"], QUERY, rows=rows), 50)[1]
@@ -81,9 +83,11 @@ def _by_epoch(trial: Trial, rows: np.ndarray) -> Figures:
 
 def _of_ngame(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
     """Return the figures of both halves, and both sides of Theorem 1."""
-    fusion = retriever.combine
-    halves = {"embeddings": InnerProduct(fusion.embeddings), "classifiers": InnerProduct(fusion.classifiers)}
-    return _halves(trial, retriever, rows, halves) | (theorem_1(trial) if isinstance(trial.method, Ngame) else {})
+    assert isinstance(retriever.scorer, TreeFusion)
+    halves = {f"{name}s": InnerProduct(retriever.scorer.terms[term].matrix)
+              for name, term in (("embedding", "encoder"), ("classifier", "classifier"))}
+    plain = isinstance(trial.method.stages[0], EncoderModule)
+    return _halves(trial, retriever, rows, halves) | (theorem_1(trial) if plain else {})
 
 
 def theorem_1(trial: Trial, asked: int = 2000) -> Figures:
@@ -93,7 +97,7 @@ def theorem_1(trial: Trial, asked: int = 2000) -> Figures:
     the first module, made of its last embeddings; a query is offered the positives of its cluster. Shares are of
     `asked` queries against all.
     """
-    corpus, module = trial.corpus, trial.method.config.m1
+    corpus, module = trial.corpus, trial.method.stages[0].module
     rows = corpus.training_rows()
     queries, labels = trial.vectors["queries"][rows], trial.vectors["labels"]
     positives = corpus.positives["train"].subset(rows)
@@ -132,7 +136,7 @@ def _of_unidec(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
     """Return the figures of both halves end to end, of either, and the positives that a batch holds of a query."""
     (index,) = retriever.indexes.values()
     vectors, half = index.vectors, retriever.encoder.width(LABEL)
-    figures = _positives_in_batches(trial) if isinstance(trial.method, Unidec) else {}
+    figures = _positives_in_batches(trial) if isinstance(trial.method.stages[0], unidec.JointStage) else {}
     if vectors.shape[1] > half:
         first, second = vectors.copy(), vectors.copy()
         first[:, half:], second[:, :half] = 0, 0
@@ -143,14 +147,15 @@ def _of_unidec(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
 
 def _positives_in_batches(trial: Trial, beta: int = 1) -> Figures:
     """Return how many positives of a query stand in a batch where `beta` of each are picked (UniDEC, Figure 2b)."""
-    method, corpus = Unidec(replace(trial.method.config, positives=beta, negatives=0)), trial.corpus
+    stage, corpus = trial.method.stages[0], trial.corpus
+    stage = unidec.JointStage(replace(stage.config, positives=beta, negatives=0))
     last = list(trial.rounds.values())[-1]
     figures = {}
     for name, mined in (("clustered", Mined(trial.mined[last.name].clusters)), ("random", Mined())):
-        order = method.order(corpus, last, mined, 0)
-        size = method.stages()[0].rows(len(order))
+        order = stage.order(corpus, mined, 0)
+        size = stage.plan.rows(len(order))
         order = order[:4 * size]
-        held = [method.batch(corpus, last, mined, part, seeds.generator(0, "claims", "batch")).blocks["pool"].positives
+        held = [stage.batch(corpus, last, mined, part, seeds.generator(0, "claims", "batch")).blocks["pool"].positives
                 for part in np.split(order, range(size, len(order), size))]
         figures[f"positives, {name}"] = float(np.concatenate([each.sum(1).numpy() for each in held]).mean())
     return figures
@@ -160,8 +165,8 @@ def _of_astra(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
     """Return the recall of the index that negatives are mined with, at as many as are mined."""
     classifiers = retriever.indexes["labels"].vectors
     queries = encode_all(retriever.encoder, trial.corpus.sides["test"], QUERY, rows=rows[:2000])
-    index = ann.build(np.ascontiguousarray(classifiers), trial.method.config.index)
-    k = max(trial.method.config.hard, 1)
+    index = ann.build(np.ascontiguousarray(classifiers), trial.method.stages[0].config.index)
+    k = max(trial.method.stages[0].config.hard, 1)
     return {"recall of the index": 100 * ann.recall(index.search(queries, k)[1], classifiers, queries, k)}
 
 
@@ -180,6 +185,7 @@ def _of_siamesexml(trial: Trial, retriever: Retriever, rows: np.ndarray, depth: 
 
 
 _ASKED: Mapping[type, Callable[[Trial, Retriever, np.ndarray], Figures]] = {
-    Ngame: _of_ngame, Unidec: _of_unidec, Astra: _of_astra, Siamesexml: _of_siamesexml}
+    EncoderModule: _of_ngame, unidec.JointStage: _of_unidec, astra.JointStage: _of_astra,
+    SiameseModule: _of_siamesexml}
 
 __all__ = ["measured", "theorem_1", "theorem_constants"]

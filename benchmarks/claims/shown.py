@@ -14,8 +14,8 @@ from benchmarks import bench_classifier_step
 from benchmarks.claims.lab import Lab, Variant
 from xcmodels.data import seeds
 from xcmodels.method import Mined
-from xcmodels.methods.astra.method import Astra
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.astra.stages import JointStage
+from xcmodels.methods.ngame.stages import EncoderModule
 from xcmodels.methods.presets import resolve
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
@@ -36,17 +36,17 @@ def unbiased(lab: Lab, draws: int = 2000, queries: int = 64) -> tuple[list[str],
     """Compare the mean of many draws of the estimate with the loss over every label."""
     corpus = lab.corpus("thousand")
     config = replace(Variant("astra").build(0)[0], positives=2, hard=20, uniform=50)
-    sampled, every = Astra(config), Astra(replace(config, every_label=True))
-    model = sampled.build(corpus, "joint", {})
+    sampled, every = JointStage(config), JointStage(replace(config, every_label=True))
+    model = sampled.build(corpus, {})
     sampled.begin(model, corpus, None)
-    (round_,) = (each for each in sampled.rounds() if each.index == len(sampled.rounds()) - 1)
+    (round_,) = (each for each in sampled.rounds if each.index == len(sampled.rounds) - 1)
     mined = sampled.mine(sampled.vectors(model, corpus), corpus, round_)
     rows = corpus.training_rows()[:queries]
 
-    def loss(method: Astra, rng: np.random.Generator) -> float:
+    def loss(stage: JointStage, rng: np.random.Generator) -> float:
         with torch.no_grad():
-            batch = method.batch(corpus, round_, mined, rows, rng)
-            return float(sum(method.loss(model, batch, "joint").values()))  # type: ignore[arg-type]
+            batch = stage.batch(corpus, round_, mined, rows, rng)
+            return float(sum(stage.loss(model, batch).values()))  # type: ignore[arg-type]
 
     model.eval()
     whole = loss(every, seeds.generator(0, "none"))
@@ -70,22 +70,22 @@ def cost_of_mining(lab: Lab, timed: int = 5, batch: int = 64) -> tuple[list[str]
     """Time what NGAME and ANCE refresh beside an epoch with MiniLM; the epoch is told by some of its steps."""
     corpus = lab.whole
     config = resolve("ngame", "minilm", {"m1.batch_size": str(batch)}).method
-    method = Ngame(config)  # type: ignore[arg-type]
-    model = method.build(corpus, "encoder", {})
+    stage = EncoderModule(config)  # type: ignore[arg-type]
+    model = stage.build(corpus, {})
     rows = corpus.training_rows()
     rng = seeds.generator(0, "claims", "mining")
     steps = []
     for part in np.split(rng.permutation(rows)[:timed * batch], timed):
         began = time.perf_counter()
-        made = method.batch(corpus, method.rounds()[0], Mined(), part, rng)
-        sum(method.loss(model.train(), made, "encoder").values()).backward()  # type: ignore[union-attr]
+        made = stage.batch(corpus, stage.rounds[0], Mined(), part, rng)
+        sum(stage.loss(model.train(), made).values()).backward()  # type: ignore[union-attr]
         model.zero_grad()
         steps.append(time.perf_counter() - began)
     epoch = float(np.median(steps)) * len(rows) / batch
     embed = {}
     for side, view in (("train", QUERY), ("label", LABEL)):
         some = rng.permutation(len(corpus.sides[side]))[:512]
-        embed[side] = _seconds(partial(encode_all, method.encoder(model), corpus.sides[side], view, rows=some)) / 512
+        embed[side] = _seconds(partial(encode_all, model, corpus.sides[side], view, rows=some)) / 512
     queries, labels = (_unit(rng, count) for count in (len(rows), corpus.n_labels))
     cluster = _seconds(lambda: balanced_kmeans(queries, 8, seed=0))
     search = _seconds(lambda: ann.build(labels, "exact").search(queries[:4096], 50)) * len(rows) / 4096

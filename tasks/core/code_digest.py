@@ -9,10 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
-# How a step is run, not what it makes.
-MACHINERY = frozenset(f"tasks.{name}" for name in (
-    "core.code_digest", "core.dask_workers", "core.files", "core.home", "core.manifest", "core.step", "core.store",
-    "training.launcher", "training.recipe", "training.worker"))
+# How a step is run, not what it makes; a method's wiring, which its settings and its stages' own code decide.
+MACHINERY = ("tasks.core", "tasks.training.launcher", "tasks.training.recipe", "tasks.training.worker",
+             "xcmodels.methods.presets", "xcmodels.methods.registry")
 
 
 @cache
@@ -25,7 +24,7 @@ def modules(module: str) -> frozenset[str]:
     queue = [module]
     while queue:
         name = queue.pop()
-        if name in found | MACHINERY or name.partition(".")[0] not in PACKAGES or (tree := _tree(name)) is None:
+        if name in found or not _counts(name) or (tree := _tree(name)) is None:
             continue
         found.add(name)
         for node in ast.walk(tree):
@@ -34,6 +33,12 @@ def modules(module: str) -> frozenset[str]:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 queue += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return frozenset(found)
+
+
+def _counts(name: str) -> bool:
+    """Return whether a module's code can change what a step makes."""
+    return name.partition(".")[0] in PACKAGES and not any(
+        name == each or name.startswith(f"{each}.") for each in MACHINERY)
 
 
 @cache

@@ -66,7 +66,7 @@ class Step:
     modules: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
-    beside: bool = False    # a Dask worker can make it while later steps run that do not need it
+    can_overlap: bool = False    # a Dask worker can make it while later steps run that do not need it
     of: str = ""
 
     def about(self) -> dict[str, Any]:
@@ -114,8 +114,8 @@ class Forecast:
 
 
 def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers,
-        console: Console = Console(), *, beside: bool = False) -> Done:
-    """Return the step's artifact, made now unless it is there already; `beside` has a worker make it."""
+        console: Console = Console(), *, by_worker: bool = False) -> Done:
+    """Return the step's artifact, made now unless it is there already; `by_worker` has a Dask worker make it."""
     began = time.monotonic()
     key = step.key(done)
     if (found := store.find(key)) is not None:
@@ -124,7 +124,7 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
 
     def write(out: Path) -> None:
         scratch = store.scratch(key)
-        if beside:
+        if by_worker:
             for line in workers.call(_elsewhere, step.action, out, inputs, scratch, store.home):
                 console.say(line)
         else:

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from data_contracts.page import inert
+from data_contracts.verdict import inert
 
 JOINERS = re.compile("([\u200c\u200d])")     # zero-width, but Persian, Hindi and emoji are wrong without them
 

@@ -4,7 +4,8 @@ import json
 import os
 import shutil
 
-from data_contracts.check import Thresholds, validate
+from data_contracts.findings import Thresholds
+from data_contracts.validate import validate
 from tasks.core.step import Job, slug
 
 

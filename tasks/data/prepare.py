@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from data_contracts.check import Thresholds
+from data_contracts.findings import Thresholds
 from tasks.core.files import file_digest
 from tasks.core.step import Step
 from tasks.data import sources, walks

@@ -11,8 +11,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.retriever import Retriever
-from xcmodels.training.local_run import predict
+from xcmodels.retrieval.ranker import Ranker, predict
 
 DEPTH = 100        # recall is reported to this depth
 SAMPLE = 2000      # queries on which the indexes are compared with exact search
@@ -30,14 +29,14 @@ def evaluate(seed: int, job: Job) -> None:
 
     Filter pairs leave the predictions before the top k is cut, and the truth.
     """
-    corpus, retriever = Corpus(job.inputs["corpus"]), Retriever.load(job.inputs["retriever"])
-    ids, scores = predict(retriever, corpus, DEPTH)
+    corpus, ranker = Corpus(job.inputs["corpus"]), Ranker(job.inputs["retriever"])
+    ids, scores = predict(ranker, corpus, DEPTH)
     truth, filters = corpus.positives["test"], corpus.filters["test"]
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     measured = metrics.evaluate(ids, truth, filters, inverse)
     low, high = metrics.mean_interval(metrics.judge(ids, truth, filters, corpus.n_labels).hits[:, 0])
-    measured |= {"P/1/low": low, "P/1/high": high} | _recalls(retriever, corpus, seed)
+    measured |= {"P/1/low": low, "P/1/high": high} | _recalls(ranker, corpus, seed)
     deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
     for name, value in (("metrics", measured), ("deciles", deciles)):
         (job.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
@@ -46,13 +45,13 @@ def evaluate(seed: int, job: Job) -> None:
     job.say(", ".join(f"{name.replace('/', '@')} {measured[name]:.2f}" for name in ("P/1", "P/5", "PSP/1", "PSP/5")))
 
 
-def _recalls(retriever: Retriever, corpus: Corpus, seed: int) -> dict[str, float]:
+def _recalls(ranker: Ranker, corpus: Corpus, seed: int) -> dict[str, float]:
     """Return the share of the 100 exact nearest among what each index comes up with for as many, in percent."""
     test = corpus.sides["test"]
     rows = np.sort(seeds.generator(seed, "index recall").permutation(len(test))[:SAMPLE])
-    queries = encode_all(retriever.encoder, test, QUERY, rows=rows)
+    queries = encode_all(ranker.encoder, test, QUERY, rows=rows)
     return {f"index/{name}/recall/{DEPTH}":
-            100 * ann.recall(each.nearest(queries, retriever.facts["shortlist"], DEPTH), each.index.vectors,
+            100 * ann.recall(each.nearest(queries, ranker.facts["shortlist"], DEPTH), each.index.vectors,
                              queries[:, :each.index.dim], DEPTH)
-            for name, each in retriever.proposers.items()}
+            for name, each in ranker.proposers.items()}
 

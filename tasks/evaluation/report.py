@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from data_contracts.page import inert
+from data_contracts.verdict import inert
 from tasks.core.wording import clean, counted, signed, span, version_name
 from tasks.evaluation.gates import Gate
 from tasks.evaluation.report_charts import (

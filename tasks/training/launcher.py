@@ -20,10 +20,10 @@ from data_contracts.errors import ProjectError
 from tasks.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
-SPEC, STOP, FAILED, LOG = "spread.json", "spread.stop", "spread.failed", "spread.log"
+SPEC, STOP, FAILED, LOG = "launched.json", "launched.stop", "launched.failed", "launched.log"
 
 
-def spread(recipe: Recipe, name: str, job: Any) -> None:
+def launch(recipe: Recipe, name: str, job: Any) -> None:
     """Have the job's processes train the round of a name, and pass on what they report.
 
     Raises what the first process raised, and ProjectError with the end of their log where one was killed.

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from data_contracts.errors import ProjectError, Stopped
 from tasks.core.step import Job
-from tasks.training.launcher import spread
-from tasks.training.mining import read_mined
+from tasks.training.launcher import launch
+from tasks.training.mined_files import read_mined
 from tasks.training.recipe import Recipe
 from xcmodels.data.corpus import Corpus
 from xcmodels.nn import distributed
@@ -18,19 +18,20 @@ from xcmodels.training.loop import Interrupted, Watch, train_round
 def train(recipe: Recipe, name: str, job: Job) -> None:
     """Train the round of a name, by one process or several; `metrics.json` holds one entry an epoch."""
     if job.workers.processes > 1:
-        spread(recipe, name, job)
+        launch(recipe, name, job)
         return
     method = recipe.make()
-    (round_,) = [each for each in method.rounds() if each.name == name]
+    round_ = method.round(name)
+    stage = method.stage(round_.stage)
     corpus = Corpus(job.inputs["corpus"])
     mined = read_mined(job.inputs.get("mined"), job.inputs.get("vectors"))
-    model = method.build(corpus, round_.stage, mined.vectors)
+    model = stage.build(corpus, mined.vectors)
     with job.watch(name) as (report, stop), _stoppable():
-        metrics = train_round(method, model, corpus, round_, mined, start=job.inputs.get("start"),
+        metrics = train_round(stage, model, corpus, round_, mined, start=job.inputs.get("start"),
                               before=job.inputs.get("before"), scratch=job.scratch / "steps", out=job.out,
                               watch=Watch(report, stop))
     if distributed.rank() == 0:
-        if round_ == [each for each in method.rounds() if each.stage == round_.stage][-1]:
+        if round_ == stage.rounds[-1]:
             (job.out / OPTIMISER).unlink()    # no round goes on from it, and it is two thirds of what was written
         (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
         told = [f"{name} {value:.4g}" for name, value in metrics[-1].items() if name not in ("epoch", "loss")]

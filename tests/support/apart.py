@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import Round
 from xcmodels.nn import distributed
 from xcmodels.training.loop import Interrupted, Progress, Watch, train_round
 from xcmodels.training.optimisers import Optimisers
@@ -31,26 +30,25 @@ def main(jobs: Path, out: Path) -> None:
 
         stop_after = job.pop("stop_after", 0)
         watch = Watch(report, lambda losses=losses, stop_after=stop_after: len(losses) == stop_after, save_every=1e9)
-        corpus, method, round_ = Corpus(job.pop("corpus")), job.pop("method"), job.pop("round")
+        corpus, stage, round_ = Corpus(job.pop("corpus")), job.pop("stage"), job.pop("round")
         folder = out / str(number)
         folder.mkdir(exist_ok=True)
-        model = method.build(corpus, round_.stage, job["mined"].vectors)
+        model = stage.build(corpus, job["mined"].vectors)
         with suppress(Interrupted):
-            train_round(method, model, corpus, round_, scratch=out / f"{number}.steps", out=folder, watch=watch, **job)
+            train_round(stage, model, corpus, round_, scratch=out / f"{number}.steps", out=folder, watch=watch, **job)
         told = [None] * distributed.count()
         if distributed.count() > 1:
-            dist.all_gather_object(told, _held(method, model, round_))
+            dist.all_gather_object(told, _held(stage, model))
         else:
-            told = [_held(method, model, round_)]
+            told = [_held(stage, model)]
         if distributed.rank() == 0:
             (out / f"{number}.json").write_text(json.dumps({"losses": losses, "held": told}))
     distributed.leave()
 
 
-def _held(method: object, model: object, round_: Round) -> int:
+def _held(stage: object, model: object) -> int:
     """Return the bytes of label vectors and their moments."""
-    stage = next(stage for stage in method.stages() if stage.name == round_.stage)  # type: ignore[attr-defined]
-    optimisers = Optimisers(model, model.tables(), stage)  # type: ignore[arg-type, attr-defined]
+    optimisers = Optimisers(model, model.tables(), stage.plan)  # type: ignore[arg-type, attr-defined]
     tables = [each for name, each in optimisers.rows.items() if name == "labels"]
     return sum(tensor.nbytes for each in tables for tensor in [each.table.weight, *each.state().values()])
 

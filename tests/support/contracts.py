@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_contracts.check import Report, validate
 from data_contracts.schemas import SCHEMAS, kind_of
+from data_contracts.validate import validate
+from data_contracts.verdict import Report
 
 Rows = dict[str, list[dict]]
 FILES = {"queries": "trn.json", "labels": "lbl.json", "positives": "trn.json", "filters": "filter.txt",

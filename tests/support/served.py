@@ -70,7 +70,7 @@ class World(tiny.World):
 
     def damage(self, seed: int) -> None:
         """Flip a byte in every copy of a retriever's vectors: they are links of one file."""
-        path = self.home / "objects" / self.digest(seed) / "embeddings.npy"
+        path = self.home / "objects" / self.digest(seed) / "term.encoder.npy"
         data = bytearray(path.read_bytes())
         data[-5] ^= 1
         path.chmod(0o600)

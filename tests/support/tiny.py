@@ -31,8 +31,9 @@ from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.nn.encoders import LABEL, build_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import RegressionTrees
-from xcmodels.retrieval.fusion import TreeFusion
-from xcmodels.retrieval.retriever import save_retriever
+from xcmodels.retrieval.builder import save_retriever
+from xcmodels.retrieval.fusion import Term, TreeFusion
+from xcmodels.retrieval.proposers import Proposer
 
 KINDS = ("wolf", "fox", "dog", "cat", "seal", "oak", "elm", "fern", "moss", "pike")
 PLACES = ("river", "mountain", "desert", "forest", "sea")
@@ -59,10 +60,11 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     trees = RegressionTrees(np.zeros((1, 1), np.int64), np.full((1, 1), np.inf, np.float32),
                             np.zeros((1, 2), np.float32))
     frequencies = corpus.frequencies().astype(np.float32)
-    fusion = TreeFusion(trees, vectors, index.vectors, frequencies, centroids=vectors[:0])
+    terms = {"encoder": Term(vectors), "classifier": Term(index.vectors)}
+    fusion = TreeFusion(trees, terms, frequencies, indexed=("classifier",))
     (folder / "retriever").mkdir()
-    save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, indexes={"classifier": index},
-                   shortlist=20, scores=fusion)
+    save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, proposers={"labels": Proposer(index)},
+                   shortlist=20, scorer=fusion)
     return folder / "retriever"
 
 

@@ -19,11 +19,12 @@ from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
 from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.method import ngame
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
-from xcmodels.training.local_run import Trial, predict, run_round, train_all
+from xcmodels.retrieval.serving import FusionConfig
+from xcmodels.training.local_run import Trial, run_round, train_all
 from xcmodels.training.loop import Interrupted, Progress, Watch
 from xcmodels.training.validation import P1
 
@@ -156,7 +157,7 @@ def trained() -> Trial:
     folder = Path(tempfile.mkdtemp(prefix="xc-toy-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     torch.set_num_threads(1)
-    return train_all(toy_corpus(folder / "corpus"), Ngame(toy_config()), folder)
+    return train_all(toy_corpus(folder / "corpus"), ngame(toy_config()), folder)
 
 
 def precision(made: Trial) -> float:
@@ -165,7 +166,7 @@ def precision(made: Trial) -> float:
     Every stage tells it of every epoch, and ends no worse than it began.
     """
     told = {stage.name: [epoch[P1] for name, round_ in made.rounds.items() if round_.stage == stage.name
-                         for epoch in made.metrics[name]] for stage in made.method.stages()}
+                         for epoch in made.metrics[name]] for stage in made.method.stages}
     assert all(curve[-1] >= curve[0] - 5 for curve in told.values()), told
     assert list(told.values())[-1][-1] > 75, told
     ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
@@ -211,8 +212,9 @@ def ends_the_same_when_stopped(made: Trial, folder: Path, every: int) -> None:
             done: list[Progress] = []
             watch = Watch(report=done.append, stop=lambda done=done: len(done) >= every)
             try:
-                out, measured = run_round(made.corpus, made.method, round_, made.mined[name], folder / name,
-                                          start=made.starts[name], before=made.befores[name], watch=watch)
+                out, measured = run_round(made.corpus, made.method.stage(round_.stage), round_, made.mined[name],
+                                          folder / name, start=made.starts[name], before=made.befores[name],
+                                          watch=watch)
                 break
             except Interrupted:
                 continue

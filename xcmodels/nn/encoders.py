@@ -229,7 +229,11 @@ class Encoder(Model):
 
     def width(self, view: str) -> int:
         """Return the length of a vector of `view`."""
-        return sum(self.layout.heads[name].dim or self.trunk.dim for name in self.layout.views[view])
+        return sum(map(self.head_width, self.layout.views[view]))
+
+    def head_width(self, name: str) -> int:
+        """Return the length of a head's vectors."""
+        return self.layout.heads[name].dim or self.trunk.dim
 
 
 def _head(trunk: Trunk, config: HeadConfig) -> Head:

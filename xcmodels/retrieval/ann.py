@@ -19,7 +19,7 @@ from xcmodels.retrieval.inner_products import alone, largest, pair_scores, put
 
 KINDS = ("exact", "quantised", "hnsw")
 CHOICES = ("auto", *KINDS)        # what a setting may say
-MINED, ASKED = 200_000, 20_000    # labels searched exactly for crowds of queries in a refresh, for one query at a time
+EXACT_MAX_BATCH, EXACT_MAX_ONLINE = 200_000, 20_000    # labels searched exactly for many queries at once, for one
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _SCORED = (2, 100), (4, 200)    # labels of the best codes that are proposed, or scored: for each, at least
 _TOGETHER = 64                    # labels whose codes are scanned at once: of many queries, 0.7 of what 32 take
@@ -28,7 +28,7 @@ _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 NOTHING = np.zeros(0, dtype=np.int64)
 
 
-def choose(kind: str, n_labels: int, limit: int = MINED) -> str:
+def choose(kind: str, n_labels: int, limit: int = EXACT_MAX_BATCH) -> str:
     """Return the index kind: `kind` itself, or for "auto" exact search up to `limit` labels and quantised beyond.
 
     WordNet, 67,892 labels, d = 384, k = 100, one thread: one query took 16.2 ms exactly, 0.7 ms quantised (99.9% of the
@@ -164,7 +164,7 @@ class Index:
 
 
 def build(
-    vectors: np.ndarray, kind: str = "auto", *, limit: int = MINED, m: int = 32, ef_construction: int = 200,
+    vectors: np.ndarray, kind: str = "auto", *, limit: int = EXACT_MAX_BATCH, m: int = 32, ef_construction: int = 200,
     ef_search: int = 200,
 ) -> Index:
     """Return an index over (L, d) float32 vectors, whose row numbers are label ids; "auto" goes by `limit`.

@@ -11,7 +11,8 @@ from xcmodels.data.corpus import mapped
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.scorers import CLASSIFIER, ENCODER, SIMILAR, NewLabels, spread
+from xcmodels.retrieval.scorers import NewLabels, spread
+from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, SIMILAR
 
 
 @dataclass(frozen=True)

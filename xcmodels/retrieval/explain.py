@@ -4,19 +4,7 @@ A retriever keeps a few training texts of each label for that: as they are shown
 encoder embeds when somebody asks.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-
-import numpy as np
-
-from xcmodels.data import seeds
-from xcmodels.data.centroids import unit
-from xcmodels.data.corpus import Corpus, Ragged, Side, Texts, mapped
-from xcmodels.data.tokens import Tokens
-from xcmodels.retrieval.inner_products import put
-
-KEPT = 16    # training texts of a label
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -41,73 +29,3 @@ class Explained:
     nearest: list[Near]
 
 
-@dataclass(frozen=True)
-class Examples:
-    """The training texts that a retriever keeps, numbered from 0."""
-
-    counts: np.ndarray         # (L,) int64: training texts that have each label, kept or not
-    kept: Ragged               # (L, up to KEPT): the numbers of each label's
-    side: Side                 # their tokens
-    texts: Texts               # as they are shown
-    labels: Ragged             # ids of the labels that each has
-
-    def nearest(self, query: np.ndarray, labels: np.ndarray, most: int,
-                embed: Callable[[Tokens], np.ndarray]) -> list[list[tuple[int, float]]]:
-        """Return (number, cosine) of the `most` texts of each label that are nearest to a query vector (d,)."""
-        numbers, lengths = self.kept.take(labels)
-        asked, place = np.unique(numbers, return_inverse=True)
-        cosines = unit(embed(self.side.tokens(asked))) @ unit(query[None])[0] if len(asked) else np.empty(0)
-        out = []
-        for own in np.split(place, np.cumsum(lengths)[:-1]):
-            best = own[np.argsort(-cosines[own], kind="stable")[:most]]
-            out.append([(int(asked[at]), float(cosines[at])) for at in best])
-        return out
-
-    def without(self, labels: np.ndarray, n_labels: int) -> "Examples":
-        """Return the same for `n_labels` labels, none of which is known of `labels`."""
-        rows = np.setdiff1d(np.arange(len(self.kept)), labels)
-        values, found = self.kept.take(rows)
-        lengths = np.zeros(n_labels, np.int64)
-        lengths[rows] = found
-        counts = put(self.counts, labels, np.zeros(len(labels), np.int64))
-        return replace(self, counts=counts, kept=Ragged(np.concatenate([[0], np.cumsum(lengths)]), values),
-                       labels=self.labels.less(labels))
-
-    def save(self, folder: Path) -> None:
-        """Write everything to `folder`, which must not be there yet."""
-        folder.mkdir()
-        np.save(folder / "counts.npy", self.counts)
-        np.save(folder / "titles.npy", self.side.titles)
-        for name, ragged in (("kept", self.kept), ("tokens", self.side.ragged), ("text", self.texts.bytes),
-                             ("labels", self.labels)):
-            ragged.save(folder, name)
-
-    @classmethod
-    def load(cls, folder: Path) -> "Examples":
-        """Map what `save` wrote."""
-        side = Side(Ragged.load(folder, "tokens"), mapped(folder / "titles.npy"))
-        return cls(mapped(folder / "counts.npy"), Ragged.load(folder, "kept"), side,
-                   Texts.load(folder, "text"), Ragged.load(folder, "labels"))
-
-
-def save_examples(corpus: Corpus, folder: Path) -> None:
-    """Write up to KEPT training texts of each label of a corpus, with what is needed to compare them."""
-    has = corpus.positives["train"].subset(np.arange(corpus.n_queries))
-    rows = np.repeat(np.arange(corpus.n_queries, dtype=np.int64), has.lengths)
-    chosen = spread(Ragged.of_pairs(has.values, rows, corpus.n_labels), KEPT)
-    rows, numbers = np.unique(chosen.values, return_inverse=True)
-    side = corpus.sides["train"]
-    Examples(corpus.frequencies(), Ragged(chosen.offsets, numbers.astype(np.int32)),
-             Side(side.ragged.subset(rows), side.titles[rows]),
-             Texts(Texts.load(corpus.folder, "train.text").bytes.subset(rows)), has.subset(rows)).save(folder)
-
-
-def spread(rows: Ragged, most: int) -> Ragged:
-    """Return up to `most` values of each row: one drawn from each of as many equal stretches of it."""
-    counts = np.minimum(rows.lengths, most)
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    row = np.repeat(np.arange(len(rows)), counts)
-    slot, n = np.arange(len(row)) - offsets[row], rows.lengths[row]
-    first, after = slot * n // counts[row], (slot + 1) * n // counts[row]
-    drawn = (seeds.generator(0, "examples").random(len(row)) * (after - first)).astype(np.int64)
-    return Ragged(offsets, rows.values[rows.offsets[row] + first + drawn])

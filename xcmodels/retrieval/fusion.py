@@ -1,5 +1,6 @@
 """NGAME's fused score: boosted trees over what is known of a (query, label) pair, fitted on validation queries."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,26 +13,41 @@ from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
-from xcmodels.retrieval.fusion_config import FusionConfig
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.lexical import CorpusWords, LabelWords
-from xcmodels.retrieval.scorers import CLASSIFIER, ENCODER, SIMILAR, TREES, WORDS, NewLabels, spread, total
+from xcmodels.retrieval.scorers import NewLabels, spread, total
+from xcmodels.retrieval.serving import ENCODER, SIMILAR, TREES, WORDS, FusionConfig
+
+
+@dataclass(frozen=True)
+class Term:
+    """A score that is an inner product: a vector a label, and the first of the query's dimensions that it is with."""
+
+    matrix: np.ndarray    # (L, d)
+    first: int = 0
+
+    @property
+    def span(self) -> slice:
+        """The dimensions of a query vector that it reads."""
+        return slice(self.first, self.first + self.matrix.shape[1])
+
+    def scores(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the scores of (query row, label) pairs, (p,) float32."""
+        return pair_scores(queries[:, self.span], self.matrix, rows, labels)
 
 
 @dataclass(frozen=True)
 class TreeFusion:
-    """NGAME's fused score: T(z^T x, w^T x, f) + z^T x + w^T x (Appendix C), T one tree or a sum of several.
+    """T(s_1, ..., s_n, f) + s_1 + ... + s_n, T one tree or a sum of several (NGAME, Appendix C).
 
-    z reads the first dimensions of a query vector and w the last: where the two have vectors of their own, a query
-    shows them end to end. With centroids, c^T x is a third score in both places, c as long as z and reading the same;
-    with words, the weighed share of a label's words that the query has is a further one.
+    In the paper the scores s are z^T x and w^T x, of the label's embedding and its classifier; here also c^T x, of the
+    mean of its training queries, and the weighed share of its words that the query has. f: how often it is a label.
     """
 
     trees: RegressionTrees
-    embeddings: np.ndarray     # (L, d), z
-    classifiers: np.ndarray    # (L, d), w
-    frequencies: np.ndarray    # (L,) float32, f: how many training queries have the label
-    centroids: np.ndarray      # (L, d), c; no rows where there is no such score
+    terms: Mapping[str, Term]
+    frequencies: np.ndarray      # (L,) float32, f: how many training queries have the label
+    indexed: tuple[str, ...]     # the terms whose vectors, end to end, the index holds
     words: LabelWords | None = None
     kind = "tree"
 
@@ -43,61 +59,72 @@ class TreeFusion:
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scores that are fused, and what the trees add."""
-        names = [ENCODER, CLASSIFIER, *([SIMILAR] if len(self.centroids) else []), *([WORDS] if self.words else [])]
+        names = [*self.terms, *([WORDS] if self.words else [])]
         features = self.features(queries, tokens, rows, labels)
         return {**dict(zip(names, features.T, strict=False)), TREES: self.trees.predict(features)}
 
     def features(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return z^T x, w^T x, c^T x and words where they count, and f of (query row, label) pairs, (p, 3 to 5)."""
-        embedded = queries[:, :self.embeddings.shape[1]]
-        scores = [pair_scores(embedded, self.embeddings, rows, labels),
-                  pair_scores(queries[:, -self.classifiers.shape[1]:], self.classifiers, rows, labels)]
-        if len(self.centroids):
-            scores.append(pair_scores(embedded, self.centroids, rows, labels))
+        """Return the scores of (query row, label) pairs and f, (p, n + 1)."""
+        scores = [term.scores(queries, rows, labels) for term in self.terms.values()]
         if self.words is not None:
             assert tokens is not None
             scores.append(self.words.scores(tokens, rows, labels))
         return np.stack([*scores, self.frequencies[labels]], axis=1)
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[TreeFusion, dict[str, np.ndarray]]":
-        """Give each label its embedding, and its text read as a query for classifier, centroid and words."""
-        ((name, index),) = indexes.items()
-        classified, similar = (new.queries[:, part] for part in (slice(-self.classifiers.shape[1], None),
-                                                                 slice(self.embeddings.shape[1])))
-        both = np.concatenate([new.embeddings, classified], axis=1)
+        """Give each label its embedding, and its text read as a query for all other terms and for words."""
+        (index,) = indexes
+        vectors = {name: new.embeddings if name == ENCODER else new.queries[:, term.span]
+                   for name, term in self.terms.items()}
         return replace(
-            self, embeddings=put(self.embeddings, new.rows, new.embeddings),
-            classifiers=put(self.classifiers, new.rows, classified),
-            centroids=put(self.centroids, new.rows, similar) if len(self.centroids) else self.centroids,
+            self, terms={name: replace(term, matrix=put(term.matrix, new.rows, vectors[name]))
+                         for name, term in self.terms.items()},
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
             words=None if self.words is None else self.words.with_labels(new.rows, new.tokens),
-        ), {name: both if index.dim == both.shape[1] else classified}
+        ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
     def save(self, folder: Path) -> None:
-        """Write all but the classifiers, which are the last dimensions of the index."""
+        """Write all but what the index holds and can be read from there."""
         self.trees.save(folder / "fusion.npz")
-        np.save(folder / "embeddings.npy", self.embeddings)
         np.save(folder / "frequencies.npy", self.frequencies)
-        np.save(folder / "centroids.npy", self.centroids)
+        places = self._places()
+        (folder / "fusion.json").write_text(json.dumps({"indexed": self.indexed, "terms": {
+            name: {"first": term.first, "place": places.get(name)} for name, term in self.terms.items()}}))
+        for name, term in self.terms.items():
+            if name not in places:
+                np.save(_file(folder, name), term.matrix)
         if self.words is not None:
             self.words.save(folder)
+
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Return which dimensions of the index's vectors are each term's, where those lie whole strides apart."""
+        widths = [self.terms[name].matrix.shape[1] for name in self.indexed]
+        ends = np.cumsum(widths).tolist()
+        return {name: (end - width, end) for name, width, end in zip(self.indexed, widths, ends, strict=True)
+                if ends[-1] % width == 0}
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":
         """Map what `save` wrote."""
-        embeddings = mapped(folder / "embeddings.npy")
         (index,) = indexes.values()
-        return cls(RegressionTrees.load(folder / "fusion.npz"), embeddings, index.vectors[:, -embeddings.shape[1]:],
-                   mapped(folder / "frequencies.npy"), mapped(folder / "centroids.npy"),
-                   LabelWords.load(folder))
+        facts = json.loads((folder / "fusion.json").read_text())
+        terms = {name: Term(index.vectors[:, slice(*about["place"])] if about["place"] else
+                            mapped(_file(folder, name)), about["first"]) for name, about in facts["terms"].items()}
+        return cls(RegressionTrees.load(folder / "fusion.npz"), terms, mapped(folder / "frequencies.npy"),
+                   tuple(facts["indexed"]), LabelWords.load(folder))
 
 
-def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddings: np.ndarray,
-               classifiers: np.ndarray, trained: Callable[[], np.ndarray],
+def _file(folder: Path, term: str) -> Path:
+    return folder / f"term.{term.replace(' ', '-')}.npy"
+
+
+def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, Term],
+               indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
                config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
-    """Fit the tree on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
+    """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
-    trained: makes the embeddings (N, d) of the training side, where there are centroids to be made of them.
+    embedded: makes the vectors (N, d) of the training side that labels' centroids are means of, where those are a term;
+    they read a query's first d dimensions.
     Returns the fusion, and how many pairs it was fitted on. A label is as frequent as in the queries trained on, and
     is left out where none of those has it: what is known of it is that the validation query does, and of no later
     query could that be known. The paper adds the positives that the shortlist has missed.
@@ -111,13 +138,13 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, embeddin
     kept = distinct(row * corpus.n_labels + ids[row, slot])
     kept = kept[~among(kept, distinct(banned.keys(corpus.n_labels)))]
     truth = corpus.positives["train"].subset(corpus.validation)
-    vectors = trained() if config.centroids else None
+    vectors = embedded() if config.centroids else None
     words = CorpusWords(corpus) if config.words else None
 
     def fusion(trees: RegressionTrees, held_out: bool) -> TreeFusion:
         frequencies = corpus.frequencies(None if held_out else corpus.training_rows()).astype(np.float32)
-        return TreeFusion(trees, embeddings, classifiers, frequencies,
-                          embeddings[:0] if vectors is None else label_centroids(corpus, vectors, held_out),
+        similar = {} if vectors is None else {SIMILAR: Term(label_centroids(corpus, vectors, held_out))}
+        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed,
                           None if words is None else words.labels(held_out))
 
     nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))

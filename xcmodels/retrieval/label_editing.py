@@ -5,7 +5,6 @@ more. An added label has what one without training queries would have, but that 
 that it lacks; what that is worth was measured (docs/labels.md).
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ from xcmodels.data.corpus import Texts
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.backbones import LABEL, QUERY
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.scorers import NewLabels
 
@@ -91,20 +91,19 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     if retriever.trained is not None:
         shutil.copy(folder / seen_texts.FILE, out)
     rows = np.array(sorted(labels.new), dtype=np.int64)
-    scores, vectors = retriever.combine, {}
+    scorer, vectors = retriever.scorer, {}
     if len(rows):
-        scores, vectors = scores.with_labels(_new_labels(retriever, rows, labels.new), retriever.indexes)
+        scorer, vectors = scorer.with_labels(_new_labels(retriever, rows, labels.new), retriever.indexes)
     for name, proposer in retriever.proposers.items():
         index = ann.with_rows(proposer.index, rows, vectors[name]) if name in vectors else proposer.index
         replace(proposer, index=index, labels=proposer.labels and proposer.labels.less(rows)).save(out / "index" / name)
-    scores.save(out)
+    scorer.save(out)
     retriever.examples.without(rows, len(labels.ids)).save(out / "examples")
-    np.save(out / "removed.npy", np.array(sorted(labels.removed), dtype=np.int64))
+    np.save(out / REMOVED, np.array(sorted(labels.removed), dtype=np.int64))
     Texts.save(out, "label.uid", list(labels.ids))
     Texts.save(out, "label.title", [labels.new[label].text if label in labels.new else retriever.titles[label]
                                     for label in range(len(labels.ids))])
-    facts = retriever.facts | {"labels": len(labels.ids)}
-    (out / "retriever.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    write_facts(out, retriever.facts | {"labels": len(labels.ids)})
     return labels.counts()
 
 
@@ -120,10 +119,10 @@ def _new_labels(retriever: Retriever, rows: np.ndarray, new: Mapping[int, Edit])
     tokens = retriever.tokenizer([new[row].text for row in rows], [new[row].content for row in rows])
     view = next((each for each in retriever.encoder.layout.views if each.startswith(LABEL)), QUERY)
 
-    def loudness(span: slice, classifiers: np.ndarray) -> float:
-        return _loudness(retriever, span, classifiers)
+    def score_scale(span: slice, classifiers: np.ndarray) -> float:
+        return _score_scale(retriever, span, classifiers)
 
-    return NewLabels(rows, _embedded(retriever, tokens, view), _embedded(retriever, tokens, QUERY), tokens, loudness)
+    return NewLabels(rows, _embedded(retriever, tokens, view), _embedded(retriever, tokens, QUERY), tokens, score_scale)
 
 
 def _embedded(retriever: Retriever, tokens: Tokens, view: str) -> np.ndarray:
@@ -137,12 +136,12 @@ def _embedded(retriever: Retriever, tokens: Tokens, view: str) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _loudness(retriever: Retriever, span: slice, classifiers: np.ndarray) -> float:
+def _score_scale(retriever: Retriever, span: slice, classifiers: np.ndarray) -> float:
     """Return how high the rarest labels' classifiers score, beside their own texts in the classifiers' place.
 
     Both are asked for training texts, and compared where few labels score higher: QUANTILE.
     """
-    examples, rng = retriever.examples, seeds.generator(0, "loudness")
+    examples, rng = retriever.examples, seeds.generator(0, "score_scale")
     seen = np.flatnonzero(examples.counts)
     if not len(seen):
         return 1.0

@@ -1,6 +1,6 @@
-"""How a retriever combines what it knows of a (query, label) pair into the score that ranks it.
+"""How a retriever makes of what it knows of a (query, label) pair the score that ranks it.
 
-A combination scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none) -> scores (n, S), -inf for none. It is
+A scorer scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none) -> scores (n, S), -inf for none. It is
 given the queries' tokens as well, and needs them only where it reads words. A score is a sum of parts, each named for
 who asks why a label was predicted.
 """
@@ -16,8 +16,7 @@ import numpy as np
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.inner_products import pair_scores, put
-
-ENCODER, CLASSIFIER, SIMILAR, WORDS, TREES = "encoder", "classifier", "similar texts", "words", "trees"
+from xcmodels.retrieval.serving import ENCODER
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class NewLabels:
     """Labels that no training query has. Each one's own text stands in for the query that is missing.
 
     rows (m,): the ids that they take. embeddings (m, d): their texts as the encoder sees labels. queries (m, width):
-    the same texts, read as queries. loudness: for some dimensions of a query vector and the classifiers (L, .) that
+    the same texts, read as queries. score_scale: for some dimensions of a query vector and the classifiers (L, .) that
     read them, by what a text's own vector in a classifier's place is to be multiplied, to score no higher than trained.
     """
 
@@ -33,10 +32,10 @@ class NewLabels:
     embeddings: np.ndarray
     queries: np.ndarray
     tokens: Tokens
-    loudness: Callable[[slice, np.ndarray], float]
+    score_scale: Callable[[slice, np.ndarray], float]
 
 
-class Combine(Protocol):
+class Scorer(Protocol):
     """Scores of shortlisted labels, saved beside the indexes whose vectors it reads."""
 
     kind: str
@@ -48,7 +47,7 @@ class Combine(Protocol):
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return what the scores of (query row, label) pairs are the sum of, (p,) float32 each; `rows` ascend."""
 
-    def with_labels(self, new: "NewLabels", indexes: Mapping[str, Index]) -> "tuple[Combine, dict[str, np.ndarray]]":
+    def with_labels(self, new: "NewLabels", indexes: Mapping[str, Index]) -> "tuple[Scorer, dict[str, np.ndarray]]":
         """Return this with further labels, and for each index over labels, by name, their vectors in it."""
 
     def save(self, folder: Path) -> None:
@@ -92,7 +91,7 @@ class InnerProduct:
         for part, width in self._spans().items():
             span = slice(start, start + width)
             parts.append(new.embeddings if part == ENCODER else
-                         new.queries[:, span] * new.loudness(span, self.vectors[:, span]))
+                         new.queries[:, span] * new.score_scale(span, self.vectors[:, span]))
             start += width
         vectors = np.concatenate(parts, axis=1)
         return replace(self, vectors=put(self.vectors, new.rows, vectors)), {name: vectors}

@@ -1,18 +1,19 @@
 """A method from its first round to its retriever in one process, with nothing published: for experiments and tests."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import Method, Mined, Round
+from xcmodels.method import Method, Mined, Round, Stage
 from xcmodels.nn.row_table import Model
-from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.checkpoint import load_model
 from xcmodels.training.loop import Watch, device, fast_products, train_round
+from xcmodels.training.steps import EMBED, MINE, training_steps
 
 UNWATCHED = Watch()
 
@@ -23,85 +24,78 @@ class Trial:
 
     corpus: Corpus
     method: Method
-    rounds: dict[str, Round]
-    mined: dict[str, Mined]
-    starts: dict[str, Path | None]
-    befores: dict[str, Path | None]
-    outs: dict[str, Path]
-    metrics: dict[str, list[dict[str, float]]]
-    vectors: dict[str, np.ndarray]
     retriever: Path
-    measured: dict[str, float]
+    mined: dict[str, Mined] = field(default_factory=dict)
+    starts: dict[str, Path | None] = field(default_factory=dict)
+    befores: dict[str, Path | None] = field(default_factory=dict)
+    outs: dict[str, Path] = field(default_factory=dict)
+    metrics: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
+    measured: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rounds(self) -> dict[str, Round]:
+        """The rounds by name."""
+        return {round_.name: round_ for round_ in self.method.rounds}
+
+    @property
+    def models(self) -> dict[str, Path]:
+        """The folder of each stage's last checkpoint."""
+        return {stage.name: self.outs[stage.rounds[-1].name] for stage in self.method.stages}
 
 
 def train_all(corpus: Corpus, method: Method, folder: Path, watch: Watch = UNWATCHED) -> Trial:
-    """Mine, train and embed round by round into `folder`, as `tasks.training.rounds` does by steps."""
-    made = Trial(corpus, method, {round_.name: round_ for round_ in method.rounds()}, {}, {}, {}, {}, {}, {},
-                 folder / "retriever", {})
-    frozen = {stage.name for stage in method.stages() if stage.frozen}
-    newest: dict[str, Path] = {}
-    for name, round_ in made.rounds.items():
-        begins = round_.stage not in newest
-        made.starts[name] = newest.get(round_.stage)
-        before = made.befores[name] = list(newest.values())[-1] if begins and newest else None
-        if before and (round_.stage in frozen or (round_.mines and round_.source < 0)):
-            made.vectors.update(embed(corpus, method, list(newest)[-1], before))
-        made.mined[name] = replace(_mined(made, round_), vectors=dict(made.vectors))
-        newest[round_.stage], made.metrics[name] = run_round(
-            corpus, method, round_, made.mined[name], folder / name.replace(" ", "-"), start=made.starts[name],
+    """Mine, train and embed into `folder`, and build the retriever: the steps that a run publishes one by one."""
+    made = Trial(corpus, method, folder / "retriever")
+    mined: dict[str, Mined] = {}
+    *steps, _ = training_steps(method)
+    for step in steps:
+        stage = method.stage(step.stage)
+        if step.kind == EMBED:
+            made.vectors.update(embed(corpus, stage, made.outs[step.needs["model"]]))
+            continue
+        assert step.round is not None
+        if step.kind == MINE:
+            mined[step.name] = _mine(made, stage, step.round, step.needs)
+            continue
+        name, given = step.name, mined.get(step.needs.get("mined", ""), Mined())
+        made.mined[name] = replace(given, vectors=dict(made.vectors) if "vectors" in step.needs else {})
+        made.starts[name] = made.outs.get(step.needs.get("start", ""))
+        made.befores[name] = made.outs.get(step.needs.get("before", ""))
+        made.outs[name], made.metrics[name] = run_round(
+            corpus, stage, step.round, made.mined[name], folder / name.replace(" ", "-"), start=made.starts[name],
             before=made.befores[name], watch=watch)
-        made.outs[name] = newest[round_.stage]
     made.retriever.mkdir(parents=True)
-    made.measured.update(method.retriever(newest, corpus, made.vectors, made.retriever))
+    made.measured.update(method.build_retriever(corpus, made.models, made.vectors, made.retriever))
     return made
 
 
-def run_round(corpus: Corpus, method: Method, round_: Round, mined: Mined, folder: Path, *, start: Path | None = None,
-              before: Path | None = None, watch: Watch = UNWATCHED) -> tuple[Path, list[dict[str, float]]]:
+def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, folder: Path, *,
+              start: Path | None = None, before: Path | None = None,
+              watch: Watch = UNWATCHED) -> tuple[Path, list[dict[str, float]]]:
     """Train a round from its beginning or from `folder`'s step checkpoint; return its result's folder and metrics."""
     out = folder / "out"
     out.mkdir(parents=True, exist_ok=True)
-    model = method.build(corpus, round_.stage, mined.vectors)
-    return out, train_round(method, model, corpus, round_, mined, start=start, before=before,
+    model = stage.build(corpus, mined.vectors)
+    return out, train_round(stage, model, corpus, round_, mined, start=start, before=before,
                             scratch=folder / "scratch", out=out, watch=watch)
 
 
 @fast_products()
-def embed(corpus: Corpus, method: Method, stage: str, folder: Path) -> dict[str, np.ndarray]:
+def embed(corpus: Corpus, stage: Stage[Any], folder: Path) -> dict[str, np.ndarray]:
     """Return the vectors of each side by the model of a round's folder."""
-    return {side: make() for side, make in method.vectors(read_model(corpus, method, stage, folder), corpus).items()}
+    return {side: make() for side, make in stage.vectors(read_model(corpus, stage, folder), corpus).items()}
 
 
-def read_model(corpus: Corpus, method: Method, stage: str, folder: Path) -> Model:
-    """Return the model of a round's folder."""
-    model = method.build(corpus, stage, {})
+def read_model(corpus: Corpus, stage: Stage[Any], folder: Path) -> Model:
+    """Return the model of a round's folder, where the accelerator is."""
+    model: Model = stage.build(corpus, {})
     load_model(model, folder)
     return model.to(device())
 
 
-def predict(retriever: Retriever, corpus: Corpus, depth: int,
-            rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best labels of every test query, or of `rows`, and their scores, (n, depth), less its filter pairs."""
-    rows = np.arange(len(corpus.sides["test"])) if rows is None else rows
-    filters = corpus.filters["test"].subset(rows)
-    ids = np.full((len(rows), depth + int(filters.lengths.max(initial=0))), -1, dtype=np.int64)
-    scores = np.full(ids.shape, -np.inf, dtype=np.float32)
-    # As deep as a query's own filter pairs go, or twice: by the most of all, few queries would make all twice as long.
-    doubled = 2 ** np.ceil(np.log2(np.maximum(filters.lengths, 1))).astype(np.int64)
-    for most in np.unique(doubled):
-        part, k = np.flatnonzero(doubled == most), min(depth + int(most), ids.shape[1])
-        ids[part, :k], scores[part, :k] = retriever.search_side(corpus.sides["test"], k, rows[part])
-    return metrics.drop_filtered(ids, scores, filters, depth)
-
-
 @fast_products()
-def _mined(made: Trial, round_: Round) -> Mined:
-    """Return what a round is given, mined now unless a round of the same source has it."""
-    if not round_.mines:
-        return Mined()
-    for name, other in made.rounds.items():
-        if name in made.mined and (other.stage, other.source, other.mines) == (round_.stage, round_.source, True):
-            return made.mined[name]
-    known = made.vectors or embed(made.corpus, made.method, round_.stage,
-                                  made.outs[f"{round_.stage} round {round_.source}"])
-    return made.method.mine({side: partial(known.__getitem__, side) for side in known}, made.corpus, round_)
+def _mine(made: Trial, stage: Stage[Any], round_: Round, needs: Mapping[str, str]) -> Mined:
+    """Return what is mined for a round, from the vectors that there are or by the model of an earlier round."""
+    known = made.vectors if "vectors" in needs else embed(made.corpus, stage, made.outs[needs["start"]])
+    return stage.mine({side: partial(known.__getitem__, side) for side in known}, made.corpus, round_)

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import Method, Mined, Round, Stage
+from xcmodels.method import Mined, Round, Stage
 from xcmodels.nn import distributed
 from xcmodels.nn.row_table import Model
 from xcmodels.training.checkpoint import OPTIMISER, Position, StepCheckpoints, load_model, read, save_model, write
@@ -88,7 +89,7 @@ def fast_products() -> Iterator[None]:
 
 
 @fast_products()
-def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, mined: Mined, *,
+def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, mined: Mined, *,
                 start: Path | None, scratch: Path, out: Path, before: Path | None = None,
                 watch: Watch = Watch()) -> list[dict[str, float]]:
     """Train one round and write its model and optimiser to `out`; return one dict of metrics an epoch.
@@ -99,9 +100,8 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
     cases the newest step checkpoint stays in `scratch`, and the same call goes on from it.
     """
     keep_freed_memory()
-    stage = next(stage for stage in method.stages() if stage.name == round_.stage)
     model.to(device())
-    optimisers = Optimisers(model, model.tables(), stage)
+    optimisers = Optimisers(model, model.tables(), stage.plan)
     if start is not None:
         load_model(model, start)
         optimisers.restore(read(start / OPTIMISER, optimisers.shares()))
@@ -110,9 +110,9 @@ def train_round(method: Method, model: Model, corpus: Corpus, round_: Round, min
     if position is None:
         position = Position(epoch=round_.first)
         if start is None:
-            method.begin(model, corpus, before)
+            stage.begin(model, corpus, before)
     model.train()
-    loop = _Loop(method, model, corpus, stage, round_, mined, optimisers)
+    loop = _Loop(stage, model, corpus, round_, mined, optimisers)
     while position.epoch < round_.last:
         loop.epoch(position, checkpoints, watch)
     optimisers.settle()
@@ -132,10 +132,9 @@ class _Taken:
 
 @dataclass(frozen=True)
 class _Loop:
-    method: Method
+    stage: Stage[Any]
     model: Model
     corpus: Corpus
-    stage: Stage
     round_: Round
     mined: Mined
     optimisers: Optimisers
@@ -143,7 +142,7 @@ class _Loop:
     def epoch(self, position: Position, checkpoints: StepCheckpoints, watch: Watch) -> None:
         """Train from `position` to the end of its epoch, moving `position` along."""
         orders = self.orders(position.epoch)
-        n, steps = len(orders[0]), self.stage.steps_an_epoch(len(orders[0]))
+        n, steps = len(orders[0]), self.stage.plan.steps_an_epoch(len(orders[0]))
         saved, unread = time.monotonic(), deque[_Taken]()
 
         def read(most: int = 0) -> None:
@@ -152,7 +151,7 @@ class _Loop:
 
         for rows, batch in self.batches(orders, position.epoch, range(position.step, steps)):
             done = position.epoch * steps + position.step
-            loss = self.step(rows, batch, position, self.stage.rate(done, n))
+            loss = self.step(rows, batch, position, self.stage.plan.rate(done, n))
             unread.append(_Taken(position.step, rows, loss))
             position.step += 1
             # An accelerator is given its next step before this process waits for the loss of the last.
@@ -163,7 +162,7 @@ class _Loop:
                 checkpoints.save(position, self.model, self.optimisers)
                 saved = time.monotonic()
             if stopping:
-                raise Interrupted(f"saved at step {done + 1} of {self.stage.epochs * steps} of {self.stage.name}")
+                raise Interrupted(f"saved at step {done + 1} of {self.stage.plan.epochs * steps} of {self.stage.name}")
         read()
         metrics = {"epoch": float(position.epoch), "loss": position.loss / steps, **self.judge()}
         position.epochs = [*(position.epochs or []), metrics]
@@ -174,29 +173,29 @@ class _Loop:
         if not len(rows := judging_rows(self.corpus)):
             return {}
         try:
-            return {P1: precision(self.method, self.model.eval(), self.corpus, self.mined, rows)}
+            return {P1: precision(self.stage, self.model.eval(), self.corpus, self.mined, rows)}
         finally:
             self.model.train()
 
     def orders(self, epoch: int) -> list[np.ndarray]:
         """Return the rows of an epoch in the order of each of its passes, which are numbered through all epochs."""
         def order(number: int) -> np.ndarray:
-            return self.method.order(self.corpus, self.round_, self.mined, number)
+            return self.stage.order(self.corpus, self.mined, number)
 
         only = order(epoch)
-        passes = self.stage.passes(len(only))
+        passes = self.stage.plan.passes(len(only))
         return [only] if passes == 1 else [order(epoch * passes + number) for number in range(passes)]
 
     def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yield the rows and the batch of each step; the next one is made while this one is computed."""
         n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
-        size, a_pass = self.stage.rows(n), self.stage.steps_a_pass(n)
+        size, a_pass = self.stage.plan.rows(n), self.stage.plan.steps_a_pass(n)
 
         def made(step: int) -> tuple[np.ndarray, Batch]:
             start = step % a_pass * size
             rows = orders[step // a_pass][start:start + size]
-            rng = seeds.generator(self.method.seed, *self._of(epoch, step))
-            return rows, self.method.batch(self.corpus, self.round_, self.mined, rows, rng)
+            rng = seeds.generator(self.stage.seed, *self._of(epoch, step))
+            return rows, self.stage.batch(self.corpus, self.round_, self.mined, rows, rng)
 
         with ThreadPoolExecutor(1) as maker:
             for step in steps:
@@ -212,8 +211,8 @@ class _Loop:
 
     def step(self, rows: np.ndarray, batch: Batch, position: Position, factor: float) -> torch.Tensor:
         """Take one optimiser step on the batch of `rows` and return its loss, on the device."""
-        seeds.seed_torch(self.method.seed, *self._of(position.epoch, position.step))
-        terms = self.method.loss(self.model, batch.to(device()), self.stage.name)
+        seeds.seed_torch(self.stage.seed, *self._of(position.epoch, position.step))
+        terms = self.stage.loss(self.model, batch.to(device()))
         loss = torch.stack(list(terms.values())).sum()
         loss.backward()
         self.optimisers.step(factor)
@@ -233,4 +232,4 @@ class _Loop:
         position.loss += value
         if distributed.rank() == 0:
             done = position.epoch * steps + taken.step + 1
-            watch.report(Progress(self.stage.name, position.epoch, done, self.stage.epochs * steps, value))
+            watch.report(Progress(self.stage.name, position.epoch, done, self.stage.plan.epochs * steps, value))

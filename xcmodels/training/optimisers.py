@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from xcmodels.method import RowRule, Stage
+from xcmodels.method import RowRule, TrainingPlan
 from xcmodels.nn import distributed
 from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
 
@@ -14,24 +14,24 @@ Shares = Mapping[str, tuple[int, int]]
 
 
 class Optimisers:
-    """What trains a model: torch's AdamW for dense parameters, for each row table what the stage says."""
+    """What trains a model: torch's AdamW for dense parameters, for each row table what the plan says."""
 
-    def __init__(self, model: nn.Module, tables: dict[str, RowTable], stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, model: nn.Module, tables: dict[str, RowTable], plan: TrainingPlan) -> None:
+        self.plan = plan
         dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.dense = torch.optim.AdamW(dense, lr=stage.lr, weight_decay=stage.weight_decay) if dense else None
-        self.rows = {name: _by_rows(table, stage.tables[name]) for name, table in tables.items()}
+        self.dense = torch.optim.AdamW(dense, lr=plan.lr, weight_decay=plan.weight_decay) if dense else None
+        self.rows = {name: _by_rows(table, plan.tables[name]) for name, table in tables.items()}
 
     def step(self, factor: float) -> None:
-        """Take one step with the stage's learning rates times `factor`, and forget the gradients."""
+        """Take one step with the plan's learning rates times `factor`, and forget the gradients."""
         if self.dense:
             for group in self.dense.param_groups:
-                group["lr"] = self.stage.lr * factor
+                group["lr"] = self.plan.lr * factor
             distributed.average_gradients(self.dense.param_groups[0]["params"])
             self.dense.step()
             self.dense.zero_grad()
         for name, table in self.rows.items():
-            table.step(self.stage.tables[name].lr * factor)
+            table.step(self.plan.tables[name].lr * factor)
 
     def settle(self) -> None:
         """Bring every row of every table up to date."""

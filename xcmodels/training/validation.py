@@ -3,11 +3,13 @@
 Nothing is drawn and no weight is changed, so training ends with the same bits with or without it.
 """
 
+from typing import Any
+
 import numpy as np
 
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import Method, Mined
+from xcmodels.method import Mined, Stage
 from xcmodels.nn.row_table import Model
 
 QUERIES = 500       # validation queries that an epoch is judged by, at most
@@ -29,9 +31,9 @@ def judging_rows(corpus: Corpus) -> np.ndarray:
     return rows[np.linspace(0, len(rows) - 1, min(QUERIES, len(rows))).astype(np.int64)]
 
 
-def precision(method: Method, model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> float:
+def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> float:
     """Return P@1 of these rows of the training side, in percent, by exact search without their filter pairs."""
-    queries, labels = method.judged(model, corpus, mined, rows)
+    queries, labels = stage.compared(model, corpus, mined, rows)
     filters = corpus.filters["train"]
     best = np.empty((len(rows), 1), np.int64)
     for start in range(0, len(rows), _BLOCK):

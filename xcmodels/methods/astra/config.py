@@ -6,13 +6,13 @@ from xcmodels import checks
 from xcmodels.method import Round
 from xcmodels.mining import schedule
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval import ann
+from xcmodels.retrieval.serving import CLASSIFIER, ServingConfig
 
 STAGE = "joint"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AstraConfig(schedule.Schedule):
+class AstraConfig(ServingConfig, schedule.Schedule):
     """Everything that decides a model, beside the corpus (Algorithm 1, Appendix B.2)."""
 
     batch_size: int              # rows of a batch, at most; fewer where there are few texts
@@ -36,16 +36,17 @@ class AstraConfig(schedule.Schedule):
     dim: int = 0                 # of the bottleneck; 0 = as the trunk
     dropout: float = 0.0         # on the query vectors
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    index: str = "auto"          # auto | exact | quantised | hnsw
+    serve: str = CLASSIFIER      # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     seed: int = 0                # every random draw is keyed by it
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ServingConfig.__post_init__(self)
+        schedule.Schedule.__post_init__(self)
         checks.at_least(self, 1, "batch_size", "positives", "refresh_from")
         checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "hard", "uniform", "ahead", "dim")
         checks.share(self, "dropout", "momentum", "weight_decay", whole=False)
         checks.one_of(self, decay=("linear", "cosine"), negatives=("both", "random", "hard", "curriculum"),
-                      source=("classifier", "encoder"), start=("label", "random"), index=ann.CHOICES)
+                      source=("classifier", "encoder"), start=("label", "random"))
         if self.hard + self.uniform < 1:
             raise ValueError("hard + uniform must be at least 1, got 0: there is nothing to push a query from")
         if self.label_lr * self.weight_decay >= 1:

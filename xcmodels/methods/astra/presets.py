@@ -5,7 +5,7 @@ from dataclasses import replace
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.astra.config import AstraConfig
-from xcmodels.methods.astra.method import Astra
+from xcmodels.methods.astra.method import astra
 from xcmodels.methods.settings import BAG, LEAST_STEPS, MethodEntry, Preset, Settings, learned
 from xcmodels.nn.backbones import EncoderConfig
 
@@ -77,4 +77,4 @@ ASTRA = {**_presets("classifiers on stale hard and uniform negatives"),
             for name, made in _TABLE.items()}}
 RENEE = _presets("every label for every query (Renee)", **_RENEE)
 
-METHODS = {"astra": MethodEntry(Astra, ASTRA), "renee": MethodEntry(Astra, RENEE)}
+METHODS = {"astra": MethodEntry(astra, ASTRA), "renee": MethodEntry(astra, RENEE)}

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from xcmodels import checks
 from xcmodels.mining import schedule
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval import ann
-from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.serving import FUSED, ServingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +29,17 @@ class ModuleConfig(schedule.ClusterSchedule):
         checks.share(self, "dropout", whole=False)
 
 
-@dataclass(frozen=True)
-class NgameConfig:
+@dataclass(frozen=True, kw_only=True)
+class NgameConfig(ServingConfig):
     """Everything that decides an NGAME model, beside the corpus."""
 
     m1: ModuleConfig
     m2: ModuleConfig
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    fusion: FusionConfig = field(default_factory=FusionConfig)
-    index: str = "auto"        # auto | exact | quantised | hnsw
+    serve: str = FUSED         # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     seed: int = 0              # every random draw is keyed by it
 
     def __post_init__(self) -> None:
-        checks.one_of(self, index=ann.CHOICES)
+        super().__post_init__()
         if self.m1.refresh_from < 1:
             raise ValueError("m1.refresh_from must be at least 1, got 0: clusters come from a trained encoder")

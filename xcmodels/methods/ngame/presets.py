@@ -5,7 +5,7 @@ from dataclasses import replace
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
 from xcmodels.nn.backbones import EncoderConfig
 
@@ -65,4 +65,4 @@ NGAME = {
        for name, made in _TABLE.items()},
 }
 
-METHODS = {"ngame": MethodEntry(Ngame, NGAME)}
+METHODS = {"ngame": MethodEntry(ngame, NGAME)}

@@ -1,16 +1,14 @@
 """Presets of RAMEN: each of a base's, with graphs."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from xcmodels.methods.ngame.config import NgameConfig
-from xcmodels.methods.ngame.method import Ngame
+from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame.presets import NGAME
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
-from xcmodels.methods.ramen.method import Base, Ramen
+from xcmodels.methods.ramen.method import ramen
 from xcmodels.methods.settings import MethodEntry, Preset, Settings
-from xcmodels.methods.unidec.method import Unidec
+from xcmodels.methods.unidec.method import unidec
 from xcmodels.methods.unidec.presets import ANCE, UNIDEC
 
 
@@ -40,10 +38,5 @@ RAMEN = {**_cpus("NGAME", NGAME), "lf-wikiseealsotitles-320k": Preset(
 RAMEN_ANCE = _cpus("ANCE", ANCE)
 RAMEN_UNIDEC = _cpus("UniDEC", UNIDEC)
 
-
-def _over_base(base: Callable[[Any], Base]) -> Callable[[RamenConfig], Ramen]:
-    return lambda config: Ramen(config, base(replace(config.base, seed=config.seed)))
-
-
-METHODS = {"ramen": MethodEntry(_over_base(Ngame), RAMEN), "ramen-ance": MethodEntry(_over_base(Unidec), RAMEN_ANCE),
-           "ramen-unidec": MethodEntry(_over_base(Unidec), RAMEN_UNIDEC)}
+METHODS = {"ramen": MethodEntry(ramen(ngame), RAMEN), "ramen-ance": MethodEntry(ramen(unidec), RAMEN_ANCE),
+           "ramen-unidec": MethodEntry(ramen(unidec), RAMEN_UNIDEC)}

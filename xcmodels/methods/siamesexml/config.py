@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 
 from xcmodels import checks
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval import ann
+from xcmodels.retrieval.serving import ENCODER, SERVED, ServingConfig
+
+MIXED = "mixed"    # classifiers and embeddings, by a share that is chosen on validation queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +31,7 @@ class LikelihoodConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiamesexmlConfig:
+class SiamesexmlConfig(ServingConfig):
     """Everything that decides a model, beside the corpus (section 4)."""
 
     siamese: LikelihoodConfig
@@ -47,12 +49,21 @@ class SiamesexmlConfig:
     dropout: float = 0.5         # after the residual layers of module IV
     head: str = "residual"       # residual | gelu (the paper's) | unit: of the intermediate embedding
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    index: str = "auto"          # auto | exact | quantised | hnsw
+    serve: str = MIXED           # mixed (the paper's) | encoder | classifier | sum | fused: the scores that rank labels
     seed: int = 0                # every random draw is keyed by it
 
     def __post_init__(self) -> None:
-        checks.one_of(self, index=ann.CHOICES, head=("residual", "gelu", "unit"))
+        super().__post_init__()
+        checks.one_of(self, head=("residual", "gelu", "unit"))
         checks.at_least(self, 1, "shortlist", "mined", "positives", "partitions")
         checks.at_least(self, 0, "power", "token_lr")
         checks.share(self, "centroid", "scored_centroid")
         checks.share(self, "dropout", whole=False)
+        if self.partitions > 1 and self.serve not in (MIXED, ENCODER):
+            raise ValueError(f"serve must be {MIXED} or {ENCODER} where there are {self.partitions} partitions, got "
+                             f"{self.serve!r}: no vector a label scores every query")
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """What `serve` may be."""
+        return (MIXED, *SERVED)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from xcmodels.methods.settings import BAG, LEAST_STEPS, MethodEntry, Preset, Settings, learned
 from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
-from xcmodels.methods.siamesexml.method import Siamesexml
+from xcmodels.methods.siamesexml.method import siamesexml
 
 
 def _cpu(*, joint: bool) -> Settings:
@@ -43,4 +43,4 @@ def _presets(about: str, *, joint: bool) -> dict[str, Preset]:
 SIAMESEXML = _presets("Siamese encoder on batches of labels, then classifiers", joint=False)
 SIAMESEXML_PLUS = _presets("SiameseXML whose last module trains the encoder's trunk, too", joint=True)
 
-METHODS = {"siamesexml": MethodEntry(Siamesexml, SIAMESEXML), "siamesexml++": MethodEntry(Siamesexml, SIAMESEXML_PLUS)}
+METHODS = {"siamesexml": MethodEntry(siamesexml, SIAMESEXML), "siamesexml++": MethodEntry(siamesexml, SIAMESEXML_PLUS)}

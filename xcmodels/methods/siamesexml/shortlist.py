@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import scipy.sparse as sp
 
-from xcmodels.data.centroids import label_matrix
+from xcmodels.data.centroids import label_centroids, label_matrix, queries_of, unit
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.sorted_ids import distinct
+from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.mining.graph import label_correlation
 from xcmodels.mining.negatives import may_be_pushed
+from xcmodels.retrieval import ann
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct
 
@@ -35,3 +38,21 @@ class Shortlist:
 def correlation(corpus: Corpus, seed: int) -> sp.csr_array:
     """Return the label correlation operator of the training queries, (L, L)."""
     return label_correlation(label_matrix(corpus).T.tocsr(), seed=seed)
+
+
+def smoothed(config: SiamesexmlConfig, corpus: Corpus, labels: np.ndarray) -> np.ndarray:
+    """Return label embeddings averaged over correlated labels, at unit length (module II)."""
+    return unit(correlation(corpus, config.seed) @ labels) if config.correlation else labels
+
+
+def proposers(config: SiamesexmlConfig, corpus: Corpus, queries: np.ndarray, labels: np.ndarray,
+              every: bool = False) -> dict[str, Proposer]:
+    """Return the three indexes over intermediate embeddings (N, d) and (L, d).
+
+    every: also of the queries of the validation split.
+    """
+    rows = distinct(queries_of(corpus, every).values)
+    centroids = label_centroids(corpus, queries, every)
+    index = partial(ann.build, kind=config.index, limit=ann.EXACT_MAX_ONLINE)
+    return {"texts": Proposer(index(smoothed(config, corpus, labels))), "centroids": Proposer(index(centroids)),
+            "queries": Proposer(index(queries[rows]), corpus.pulled.subset(rows))}

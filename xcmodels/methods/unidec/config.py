@@ -6,14 +6,13 @@ from xcmodels import checks
 from xcmodels.mining import schedule
 from xcmodels.nn import losses
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval import ann
-from xcmodels.retrieval.fusion_config import FusionConfig
+from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, FUSED, SUM, ServingConfig
 
 LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnidecConfig(schedule.ClusterSchedule):
+class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
     """Everything that decides a model, beside the corpus; the defaults are UniDEC's (section 4, Algorithm 1)."""
 
     batch_size: int              # rows of a batch, at most; fewer where there are few texts
@@ -34,30 +33,27 @@ class UnidecConfig(schedule.ClusterSchedule):
     head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder
     dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the trunk
     dropout: float = 0.1         # on the projections, in training
-    serve: str = "both"          # both | encoder | classifier: whose scores rank the labels
+    serve: str = SUM             # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     unit: bool = True            # classifiers are served at unit length (section 3.4), or at the length they learned
-    fused: bool = False          # where both are served: NGAME's tree fuses them; it knows how frequent a label is
-    fusion: FusionConfig = field(default_factory=FusionConfig)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
-    index: str = "auto"          # auto | exact | quantised | hnsw
     seed: int = 0                # every random draw is keyed by it
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ServingConfig.__post_init__(self)
+        schedule.ClusterSchedule.__post_init__(self)
         checks.at_least(self, 1, "batch_size", "refresh_from", "positives")
         checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "negatives", "bce", "dim")
         checks.share(self, "balance", "symmetric")
         checks.share(self, "dropout", whole=False)
-        checks.one_of(self, decay=("linear", "cosine"), loss=tuple(LOSSES), head=("residual", "tanh", "unit"),
-                      serve=("both", "encoder", "classifier"), index=ann.CHOICES)
+        checks.one_of(self, decay=("linear", "cosine"), loss=tuple(LOSSES), head=("residual", "tanh", "unit"))
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
         if self.dim and self.head != "tanh":
             raise ValueError(f"dim must be 0 unless head is tanh, got {self.dim}: no other head projects")
-        trained = {0.0: "classifier", 1.0: "encoder"}.get(self.balance, self.serve)
-        if self.serve != trained:
-            raise ValueError(f"serve must be {trained} where balance is {self.balance:g}, got {self.serve!r}: "
-                             "nothing else is trained")
+        trained = {0.0: CLASSIFIER, 1.0: ENCODER}.get(self.balance)
+        if trained and self.serve not in (trained, FUSED):
+            raise ValueError(f"serve must be {trained} or {FUSED} where balance is {self.balance:g}, got "
+                             f"{self.serve!r}: nothing else is trained")
 
     @property
     def classifies(self) -> bool:

@@ -8,7 +8,7 @@ from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
 from xcmodels.methods.unidec.config import UnidecConfig
-from xcmodels.methods.unidec.method import Unidec
+from xcmodels.methods.unidec.method import unidec
 from xcmodels.nn.backbones import EncoderConfig
 
 HUB = "distilbert/distilbert-base-uncased"
@@ -17,7 +17,7 @@ HUB = "distilbert/distilbert-base-uncased"
 def _cpu(**changed: object) -> Settings:
     config = UnidecConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=2e-3, label_lr=2e-3, warmup=50, refresh_from=3,
                           refresh_every=3, least_steps=LEAST_STEPS, double_every=3, cluster_size=8,
-                          cluster_max=32, negatives=6, decay="linear", unit=False, fusion=BOOSTED)
+                          cluster_max=32, negatives=6, decay="linear", unit=False, serve="sum", fusion=BOOSTED)
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 
@@ -42,7 +42,7 @@ _DEXML: dict[str, object] = {**_DPR, "every_label": True}
 
 def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object] | None = None, /,
              **changed: object) -> dict[str, Preset]:
-    served = changed | {"fused": False}
+    papers = {**changed, "serve": "sum"} if changed.get("serve") == "fused" else changed
     cpu = changed | dict(small or {})
     return {
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**cpu)),
@@ -51,7 +51,7 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
                          lambda: _paper(MINILM, 576, 60, **({"bce": 0.0} | changed))),
         **{name: Preset(f"{about}; Table 2's batch for {name}, DistilBERT from the hub, a GPU",
-                        partial(_paper, HUB, batch, 100, **served)) for name, batch in batches.items()},
+                        partial(_paper, HUB, batch, 100, **papers)) for name, batch in batches.items()},
     }
 
 
@@ -59,7 +59,7 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
 _ROWS = {"lf-amazon-131k": 576, "lf-wikiseealso-320k": 677, "lf-amazontitles-1.3m": 1098}
 _FIRST = {"lf-amazon-131k": 576}
 UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS,
-                  {"loss": "supcon"}, fused=True)
+                  {"loss": "supcon"}, serve="fused")
 DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200}, **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
 # Not TAS (Hofstaetter et al., 2021): that clusters by a baseline's embeddings before training, a batch a cluster.
@@ -68,5 +68,5 @@ ANCE = _presets("DPR with hard negatives mined over label embeddings (ANCE)", _F
 DEXML = _presets("decoupled softmax over every label (DEXML)",
                  {"lf-wikipedia-500k": 2048, "lf-amazontitles-1.3m": 8192}, **_DEXML)
 
-METHODS = {name: MethodEntry(partial(Unidec, name=name), presets) for name, presets in {
+METHODS = {name: MethodEntry(partial(unidec, name=name), presets) for name, presets in {
     "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "dpr-clustered": DPR_CLUSTERED, "ance": ANCE, "dexml": DEXML}.items()}

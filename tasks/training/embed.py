@@ -1,0 +1,30 @@
+"""A trained encoder's vectors of every training query and label."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.core.step import Job
+from tasks.training.mined_files import SIDES
+from xcmodels.data.corpus import Corpus
+from xcmodels.method import Stage, Vectors
+from xcmodels.training.checkpoint import load_model
+from xcmodels.training.loop import device, fast_products
+
+
+def vectors_of(stage: Stage[Any], corpus: Corpus, checkpoint: Path) -> Vectors:
+    """Return the vectors of a stage's model as it is in a checkpoint, made when called for."""
+    model = stage.build(corpus, {})
+    load_model(model, checkpoint)
+    return stage.vectors(model.to(device()), corpus)
+
+
+@fast_products()
+def embed(stage: Stage[Any], job: Job) -> None:
+    """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever stand on."""
+    made = vectors_of(stage, Corpus(job.inputs["corpus"]), job.inputs["model"])
+    for name in SIDES:
+        vectors = made[name]()
+        np.save(job.out / f"{name}.npy", vectors)
+        job.say(f"{len(vectors):,} {name}")

@@ -1,0 +1,48 @@
+"""The steps of training as steps of a run: what each reads, what decides its result, and who makes it."""
+
+from functools import partial
+from typing import Any
+
+from tasks.core.step import Step
+from tasks.training.embed import embed
+from tasks.training.mining import mine
+from tasks.training.recipe import Recipe
+from tasks.training.retriever import build_retriever
+from tasks.training.train_round import train
+from xcmodels.method import Method
+from xcmodels.training.steps import EMBED, MINE, TRAIN, TrainingStep, training_steps
+
+
+def steps(recipe: Recipe) -> list[Step]:
+    """Return the steps from a corpus to a retriever, in order; `pack` makes the corpus."""
+    method = recipe.make()
+    return [_step(recipe, method, each) for each in training_steps(method)]
+
+
+def _step(recipe: Recipe, method: Method, step: TrainingStep) -> Step:
+    needs = {"corpus": "pack", **step.needs}
+    if not step.stage:
+        settings = {key: value for stage in method.stages for key, value in stage.settings.items()}
+        return Step(step.name, "retriever", partial(build_retriever, method),
+                    ("tasks.training.retriever", *modules_of(method.build_retriever)),
+                    {**settings, **method.build_retriever.settings}, needs)
+    stage = method.stage(step.stage)
+    settings = {**stage.settings, **({"round": step.round} if step.round else {})}
+    code = modules_of(stage)
+    if step.kind == EMBED:
+        return Step(step.name, "vectors", partial(embed, stage), ("tasks.training.embed", *code), settings, needs,
+                    can_overlap=True)
+    assert step.round is not None
+    if step.kind == MINE:
+        return Step(step.name, "mined", partial(mine, stage, step.round), ("tasks.training.mining", *code), settings,
+                    {"tables": "read", **needs}, can_overlap=True)
+    assert step.kind == TRAIN
+    return Step(step.name, "checkpoint", partial(train, recipe, step.name), ("tasks.training.train_round", *code),
+                settings, needs)
+
+
+def modules_of(part: Any) -> tuple[str, ...]:
+    """Return the modules that a stage's or a builder's code is in: its own, and those of the parts that it is given."""
+    given = [value for value in vars(part).values() if type(value).__module__.startswith("xcmodels.methods.")]
+    inner = [modules_of(value) for value in given if hasattr(value, "settings")]
+    return tuple(sorted({type(part).__module__, *(name for names in inner for name in names)}))

@@ -1,0 +1,117 @@
+"""The code in a step's key: what can change its result and nothing else."""
+
+import ast
+import json
+import shutil
+
+import pytest
+
+from tasks.plan import pipeline
+from tests.conftest import ROOT
+from tests.support.planted import write_planted
+from xcmodels.methods.registry import METHODS
+
+TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.sorted_ids", "xcmodels.data.text",
+          "xcmodels.data.tokens"}
+RULES = {f"data_contracts.{name}" for name in (
+    "check", "drift", "errors", "findings", "list_rules", "row_rules", "schemas", "suites", "tables", "verdict",
+    "whole_rules")}
+ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
+    "data", "data.batching", "data.centroids", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
+    "nn.encoders", "nn.row_table")}
+LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
+    "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers",
+    "training.validation")}
+MINING = {f"xcmodels.{name}" for name in (
+    "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
+    "retrieval.inner_products", "retrieval.serving")}
+SCORES = {f"xcmodels.retrieval.{name}" for name in (
+    "boosted_trees", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
+NGAME = {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
+READERS = {f"tasks.data.sources{name}" for name in (
+    "", ".decoding", ".files", ".raw", ".reading", ".shards", ".sparse", ".texts")}
+KEYS = {
+    "tables": READERS | {"data_contracts.errors", "data_contracts.schemas", "tasks.data", "tasks.data.read",
+                         "tasks.data.tables", "xcmodels.data.text"},
+    "contract": RULES,
+    "tokens": TOKENS | {"data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
+    "walks": RULES | TOKENS | {"tasks.data.walks", "xcmodels.mining.graph"},
+    "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.seeds"},
+    "checkpoint": LOOP | MINING | NGAME | {"data_contracts.errors", "tasks.training.mined_files",
+                                           "tasks.training.train_round"},
+    "mined": LOOP | MINING | NGAME | RULES | {
+        "tasks.data.walks", "tasks.training.embed", "tasks.training.mined_files", "tasks.training.mining",
+        "xcmodels.mining.hardness"},
+    "vectors": LOOP | MINING | NGAME | {"tasks.training.embed", "tasks.training.mined_files"},
+    "retriever": (LOOP | MINING | NGAME | SCORES | {
+        "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
+        "xcmodels.methods.served", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples"})
+    - {"xcmodels.metrics", "xcmodels.training.loop", "xcmodels.training.validation"},
+    "evaluation": ENCODERS | SCORES | {
+        "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",
+        "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker",
+        "xcmodels.retrieval.serving"},
+}
+# Files of which an edit can change no step's result, but where a method's own is trained.
+FREE = ("data_contracts/page.py", "tasks/evaluation/report.py", "tasks/session.py", "xcmodels/retrieval/explain.py",
+        "xcmodels/retrieval/retriever.py", "xcmodels/resources.py", "serving/app.py", "flows/cli/app.py",
+        "xcmodels/methods/registry.py", "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_planted(tmp_path_factory.mktemp("keys") / "data", train=60, test=10, labels=8)
+
+
+def test_the_modules_in_each_kind_of_key(data):
+    steps = pipeline(data, "ngame", "cpu", {}).steps
+    assert {step.kind for step in steps} == KEYS.keys()
+    for step in steps:
+        assert step.about()["code"].keys() == KEYS[step.kind], step.name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_key_has_no_other_method_and_nothing_that_shows_or_serves(data, method):
+    folders = {f"xcmodels.methods.{path.parent.name}" for path in (ROOT / "xcmodels" / "methods").glob("*/config.py")}
+    for step in pipeline(data, method, "cpu", {}).steps:
+        code = step.about()["code"].keys()
+        methods = folders & {".".join(name.split(".")[:3]) for name in code}
+        assert len(methods) <= (2 if method.startswith("ramen") else 1), (step.name, methods)
+        assert not [name for name in code if name.startswith(("flows", "serving", "tasks.evaluation.report"))
+                    or name.endswith((".page", ".explain", ".presets", ".registry", ".resources"))]
+
+
+@pytest.mark.timeout(900)
+def test_an_edit_that_can_change_nothing_redoes_nothing(xc, data, tmp_path):
+    """By `xc plan`, in a copy of the packages, after an import was added to each file in turn; and one that counts."""
+    for package in ("xcmodels", "tasks", "flows", "data_contracts", "serving"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    words = ("--data", str(data), "--preset", "cpu-learned", "--home", str(tmp_path / "home"), "--json")
+    small = [word for key, value in {"encoder.dim": 8, "prepare.vocabulary": 300, "m1.epochs": 4, "m2.epochs": 7,
+                                     "fusion.min_leaf": 1}.items() for word in ("--set", f"{key}={value}")]
+
+    def redone() -> list[str]:
+        code, out, said = xc("plan", *words, *small, packages=tmp_path, cwd=tmp_path)
+        assert code == 0, said
+        return [step["step"] for step in json.loads(out)["steps"] if not step["reuse"]]
+
+    code, _, said = xc("run", *words, *small, "--workers", "1", packages=tmp_path, cwd=tmp_path)
+    assert code == 0, said
+    assert redone() == []
+    for name in FREE:
+        edit(tmp_path / name)
+    assert redone() == []
+    edit(tmp_path / "tasks" / "evaluation" / "evaluate.py")
+    assert redone() == ["evaluate"]
+    edit(tmp_path / "xcmodels" / "retrieval" / "examples.py")
+    assert redone() == ["build retriever", "evaluate"]
+    edit(tmp_path / "xcmodels" / "nn" / "losses.py")
+    assert "encoder round 0" in redone() and "pack" not in redone()
+
+
+def edit(file):
+    """Add an import that nothing uses: the syntax tree changes, what the file does stays."""
+    text = file.read_text()
+    after = ast.parse(text).body[0].end_lineno    # the docstring
+    lines = text.split("\n")
+    file.write_text("\n".join([*lines[:after], "", "import keyword", *lines[after:]]))

@@ -1,0 +1,154 @@
+"""ASTRA: encoder and classifiers together, on stale hard negatives of the classifiers and uniform ones (Mehta et al.).
+
+A query has a few labels of its own, some positives and the hard negatives mined for it some epochs ago, and all
+queries of a batch share labels drawn uniformly from all. The weights make the sum an unbiased estimate of the binary
+cross-entropy over every label (equation 2, Lemma 4.1), so that a step costs the same whatever their number. Renee,
+which takes every label for every query, is a setting.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.special import expit
+from torch import nn
+
+from xcmodels.data import seeds
+from xcmodels.data.batching import Batch, Entries, own_block, pooled_block, uniform_block
+from xcmodels.data.corpus import Corpus
+from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
+from xcmodels.methods.astra.config import STAGE, AstraConfig
+from xcmodels.mining import negatives, schedule
+from xcmodels.nn import losses
+from xcmodels.nn.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
+from xcmodels.nn.row_table import Model, RowTable, drawn
+
+PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # of which the first bias is made
+
+
+def first_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
+    """Build the encoder as training begins with it."""
+    head = HeadConfig("linear", config.dim, config.dropout)
+    return build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
+
+
+class OneVsAll(Model):
+    """An encoder and a vector a label; the logit of a pair is scale * <x, w> + bias."""
+
+    def __init__(self, config: AstraConfig, corpus: Corpus) -> None:
+        super().__init__()
+        self.encoder = first_encoder(config, corpus)
+        width = self.encoder.width(QUERY)
+        self.labels = RowTable.shared(corpus.n_labels, lambda part: drawn(corpus.n_labels, width, part) * 0.02)
+        self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
+
+    def tables(self) -> dict[str, RowTable]:
+        """The token embeddings of a bag, and the classifiers."""
+        return self.encoder.tables() | {"labels": self.labels}
+
+    def classifiers(self) -> np.ndarray:
+        """Return the classifiers, (L, d)."""
+        return self.labels.weight.cpu().numpy()
+
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the logits of each block of a batch, (R, C); of no meaning where the weight is 0."""
+        queries = self.encoder.heads[QUERY](self.encoder.trunk(batch.sides["queries"].tokens, QUERY))
+        rows, place = self.labels.gather(batch.sides["labels"].ids)
+        scores = {"pool": queries @ rows[place].T}
+        if (own := batch.blocks.get("own")) is not None:
+            assert own.columns is not None and own.weights is not None
+            asked, slot = torch.nonzero(own.weights, as_tuple=True)
+            found = self.labels.score_pairs(queries, asked, own.columns[asked, slot])
+            scores["own"] = torch.zeros_like(own.weights).index_put((asked, slot), found)
+        return {name: self.scale * of + self.bias for name, of in scores.items()}
+
+
+def prior_bias(scores: np.ndarray, weight: float, positives: np.ndarray) -> float:
+    """Return the bias b at which queries are expected to have as many labels as they have.
+
+    The solution of mean_i sum_l weight * sigmoid(scores[i, l] + b) = mean_i positives[i]; scores (n, m) are scaled
+    inner products with a draw of the labels, each of which stands for `weight` of them. With a higher one, all that
+    training does at first is to push down every label; with a lower one, no negative is felt.
+    """
+    wanted, reach = float(positives.mean()), float(np.abs(scores).max()) + 50.0
+    low, high = -reach, reach
+    for _ in range(40):
+        bias = (low + high) / 2
+        expected = weight * float(expit(scores + np.float32(bias)).sum(1, dtype=np.float64).mean())
+        low, high = (low, bias) if expected > wanted else (bias, high)
+    return (low + high) / 2
+
+
+class JointStage(Stage[OneVsAll]):
+    """The only stage: encoder by Adam, classifiers by SGD."""
+
+    name = STAGE
+
+    def __init__(self, config: AstraConfig) -> None:
+        self.config, self.seed = config, config.seed
+        tables = {"tokens": RowRule(config.token_lr),
+                  "labels": RowRule(config.label_lr, config.momentum, config.weight_decay)}
+        self.plan = TrainingPlan(config.epochs, config.batch_size, config.lr, tables, config.warmup,
+                                 decay=config.decay, least_steps=config.least_steps)
+        # Uniform negatives alone first, then a round for every refresh, whose vectors were taken `ahead` of it.
+        self.rounds = schedule.rounds(STAGE, config, config.mined, config.ahead)
+        self.settings = {name: value for name, value in asdict(config).items() if name not in ("serve", "fusion")}
+
+    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> OneVsAll:
+        """Build the encoder and the classifiers."""
+        return OneVsAll(self.config, corpus)
+
+    def begin(self, model: OneVsAll, corpus: Corpus, before: Path | None) -> None:
+        """Start each classifier at its label's embedding, the label's text read as a query's, and the bias by it."""
+        if self.config.start == "label":
+            model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], QUERY))
+        model.bias.data.fill_(self._prior(model, corpus))
+
+    def _prior(self, model: OneVsAll, corpus: Corpus) -> float:
+        """Return `prior_bias` for a draw of the training queries and of the labels."""
+        rng, rows, n = seeds.generator(self.seed, "bias"), corpus.training_rows(), corpus.n_labels
+        rows = np.sort(rng.choice(rows, min(PRIOR_QUERIES, len(rows)), replace=False))
+        labels = np.sort(rng.choice(n, min(PRIOR_LABELS, n), replace=False))
+        classifiers = model.labels.read(torch.from_numpy(labels).to(model.labels.weight.device)).cpu().numpy()
+        scores = encode_all(model.encoder, corpus.sides["train"], QUERY, rows) @ classifiers.T
+        return prior_bias(self.config.scale * scores, n / len(labels), corpus.pulled.subset(rows).lengths)
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return queries against labels of their own and labels drawn for the batch, or against every label."""
+        config, n = self.config, corpus.n_labels
+        queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
+        if config.every_label:
+            pool = np.arange(n)
+            return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
+                         {"pool": pooled_block(corpus, rows, pool)})
+        hard, uniform = config.counts(round_)
+        hardest = mined.negatives[rows, :hard] if mined.negatives is not None else np.empty((len(rows), 0), np.int32)
+        pool = np.sort(rng.choice(n, min(uniform, n), replace=False))
+        weight = n / max(len(pool), 1) if config.unbiased else 1.0
+        return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
+                     {"own": own_block(corpus, rows, config.positives, hardest, rng),
+                      "pool": uniform_block(corpus, rows, pool, hardest, weight)})
+
+    def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the estimate of equation 2, a term a block."""
+        return {name: losses.weighted_bce(scores, batch.blocks[name].positives, batch.blocks[name].weights)
+                for name, scores in model(batch).items()}
+
+    def vectors(self, model: OneVsAll, corpus: Corpus) -> Vectors:
+        """Return the queries' embeddings, and what is mined over: the classifiers, or label texts' embeddings."""
+        labels: Callable[[], np.ndarray] = partial(encode_all, model.encoder, corpus.sides["label"], QUERY)
+        if self.config.source == "classifier":
+            labels = model.classifiers
+        return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], QUERY), "labels": labels}
+
+    def compared(self, model: OneVsAll, corpus: Corpus, mined: Mined,
+                 rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the embeddings of `rows` and the classifiers, their decay included."""
+        return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.all()
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Return the labels nearest to each query that are not its own."""
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)

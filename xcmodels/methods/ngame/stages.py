@@ -1,0 +1,124 @@
+"""NGAME: mini-batches clustered so that in-batch negatives are hard (Dahiya et al., 2022).
+
+Module M1 trains a Siamese encoder, module M2 a classifier per label that starts at the label's embedding with the
+encoder frozen. Algorithm 1, equation 1, Appendix C.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from xcmodels.data.batching import Batch, Entries, padded, pooled_block, sample_positive
+from xcmodels.data.corpus import Corpus
+from xcmodels.data.sorted_ids import distinct
+from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
+from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
+from xcmodels.mining import negatives, schedule
+from xcmodels.nn import losses
+from xcmodels.nn.autograd import Products, dropout
+from xcmodels.nn.encoders import LABEL, QUERY, Encoder, build_encoder
+from xcmodels.nn.row_table import Model, RowTable
+
+ENCODER, CLASSIFIER = "encoder", "classifier"
+
+
+class Classifiers(Model):
+    """One vector a label, trained by rows over fixed query vectors (module M2)."""
+
+    def __init__(self, start: np.ndarray, dropout: float) -> None:
+        super().__init__()
+        self.table = RowTable.shared(len(start), lambda part: torch.from_numpy(start[part].copy()))
+        self.dropout = dropout
+
+    def tables(self) -> dict[str, RowTable]:
+        """The matrix trained by rows."""
+        return {"labels": self.table}
+
+    def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> Products:
+        """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted, each there once."""
+        rows, place = self.table.gather(labels)
+        return Products(dropout(queries, self.dropout, self.training), F.embedding(place, rows))
+
+
+class EncoderModule(EncoderStage[Encoder]):
+    """M1: the encoder, by queries against the pool of a positive that is drawn for each."""
+
+    name = ENCODER
+
+    def __init__(self, config: NgameConfig) -> None:
+        self.module, self.config, self.seed = config.m1, config.encoder, config.seed
+        self.plan, self.rounds = _plan(self.module, "tokens"), schedule.rounds(ENCODER, self.module)
+        self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
+
+    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
+        """Build the encoder."""
+        return build_encoder(self.config, corpus.idf, self.seed)
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return queries against the pool of their own positives, one drawn a query."""
+        chosen = sample_positive(corpus.pulled, rows, rng)[:, None]
+        pool = distinct(chosen)
+        sides = {"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                 "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
+        return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
+
+    def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the triplet loss of equation 1 over the hardest pairs of the batch."""
+        scores = Products(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
+        return {"triplet": _triplet(self.module, batch, scores)}
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Return balanced clusters of about `round_.cluster_size` training queries each."""
+        return negatives.mine(vectors, corpus, round_, seed=self.seed)
+
+
+class ClassifierModule(Stage[Classifiers]):
+    """M2: a classifier a label, by queries against the pool of all their positives, over M1's embeddings."""
+
+    name, frozen = CLASSIFIER, True
+
+    def __init__(self, config: NgameConfig) -> None:
+        self.module, self.seed = config.m2, config.seed
+        self.plan, self.rounds = _plan(self.module, "labels"), schedule.rounds(CLASSIFIER, self.module)
+        self.settings = {"seed": config.seed, "m2": self.module}
+
+    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Classifiers:
+        """Build the classifiers at the labels' embeddings."""
+        return Classifiers(vectors["labels"], self.module.dropout)
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return queries against the pool of their own positives."""
+        chosen = padded(*corpus.pulled.take(rows))
+        pool = distinct(chosen[chosen >= 0])
+        sides = {"queries": Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
+                 "labels": Entries(torch.from_numpy(pool))}
+        return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
+
+    def loss(self, model: Classifiers, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the triplet loss of equation 1 over the hardest pairs of the batch."""
+        scores = model(batch.sides["queries"].vectors, batch.sides["labels"].ids)
+        return {"triplet": _triplet(self.module, batch, scores)}
+
+    def compared(self, model: Classifiers, corpus: Corpus, mined: Mined,
+                 rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the embeddings, which are fixed, and the classifiers."""
+        return mined.vectors["queries"][rows], model.table.all()
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Return balanced clusters of about `round_.cluster_size` training queries each."""
+        return negatives.mine(vectors, corpus, round_, seed=self.seed)
+
+
+def _plan(module: ModuleConfig, table: str) -> TrainingPlan:
+    return TrainingPlan(module.epochs, module.batch_size, module.lr, {table: RowRule(module.table_lr)}, module.warmup,
+                        least_steps=module.least_steps)
+
+
+def _triplet(module: ModuleConfig, batch: Batch, scores: Products) -> torch.Tensor:
+    block = batch.blocks["triplet"]
+    assert block.pulled is not None
+    return losses.triplet(
+        scores, block.pulled, block.pushed, margin=module.margin, hard_positives=module.positives,
+        hard_negatives=module.negatives, temperature=module.temperature)

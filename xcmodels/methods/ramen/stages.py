@@ -1,0 +1,147 @@
+"""RAMEN: metadata graphs pull an encoder while it trains, and are gone at inference (Mittal et al., 2025).
+
+Each query and each label of a batch draws one of its anchors from every graph, and triplet losses between
+nodes and anchors, weighed by lambda, join the base's own (section 3.1). Whenever the base is refreshed, edges whose
+ends the newest encoder holds apart are pruned (Appendix A). The strengths lambda are fixed, or arms of a bandit.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from xcmodels.data.batching import Batch, Entries, anchor_block, sample_kept
+from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.method import EncoderStage, Mined, Round, Vectors
+from xcmodels.methods.ramen.bandit import Bandit
+from xcmodels.methods.ramen.config import SIDES, GraphConfig
+from xcmodels.mining.graph import alike, shared_anchors
+from xcmodels.nn import losses
+from xcmodels.nn.autograd import Products
+from xcmodels.nn.encoders import LABEL, Encoder, encode_all
+from xcmodels.nn.row_table import Model, RowTable
+
+
+class Regularised(Model):
+    """The base's model, and the bandit of the strengths where they adapt."""
+
+    def __init__(self, base: Model, bandit: Bandit | None) -> None:
+        super().__init__()
+        self.base, self.bandit = base, bandit
+
+    def tables(self) -> dict[str, RowTable]:
+        """The base's matrices that are trained by rows."""
+        return self.base.tables()
+
+
+class GraphStage(EncoderStage[Regularised]):
+    """A base's encoder stage, with graphs that act on it."""
+
+    def __init__(self, base: EncoderStage[Any], graph: GraphConfig) -> None:
+        self.base, self.graph = base, graph
+        self.name, self.seed, self.plan, self.rounds = base.name, base.seed, base.plan, base.rounds
+        self.settings = {**base.settings, "graph": graph}
+        self.query_view, self.query_sides = base.query_view, base.query_sides
+
+    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Regularised:
+        """Build the base's model, and the bandit."""
+        arms = len(corpus.graphs) * len(self.graph.pulled)
+        bandit = Bandit(arms, self.graph.strength, self.graph.rate) if self.graph.adapt else None
+        return Regularised(self.base.build(corpus, vectors), bandit)
+
+    def begin(self, model: Regularised, corpus: Corpus, before: Path | None) -> None:
+        """Begin as the base does."""
+        self.base.begin(model.base, corpus, before)
+
+    def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
+        """Return the base's order."""
+        return self.base.order(corpus, mined, epoch)
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return the base's batch, and of each graph the anchors that its queries and labels draw."""
+        truth = augmented(corpus, self.graph.most) if self.graph.augment else corpus
+        batch = self.base.batch(truth, round_, mined, rows, rng)
+        sides, blocks = dict(batch.sides), dict(batch.blocks)
+        for name, graph in corpus.graphs.items():
+            nodes = {side: batch.sides[side].ids.numpy() for side in self.graph.pulled}
+            chosen = {side: sample_kept(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), ids, rng)
+                      for side, ids in nodes.items()}
+            pool = distinct(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
+            pool = pool[pool >= 0]
+            anchors = f"anchors.{name}"
+            sides[anchors] = Entries(torch.from_numpy(pool), tokens=graph.anchors.tokens(pool))
+            blocks |= {f"{name}.{side}": anchor_block((side, anchors), graph.edges[SIDES[side]], ids, pool,
+                                                      chosen[side]) for side, ids in nodes.items()}
+        return Batch(sides, blocks)
+
+    def encoder(self, model: Regularised) -> Encoder:
+        """Return the base's encoder."""
+        return self.base.encoder(model.base)
+
+    def terms(self, model: Regularised, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the base's terms, and a triplet loss for every graph and side (R_x and R_z of section 3.1)."""
+        encoder, terms = self.encoder(model), self.base.terms(model.base, batch, pooled)
+        vectors = {side: encoder.view(trunk, self.query_view if side in self.query_sides else LABEL)
+                   for side, trunk in pooled.items()}
+        blocks = {name: block for name, block in batch.blocks.items() if block.cols not in ("queries", "labels")}
+        weights = model.bandit.weights() if model.bandit else [self.graph.strength] * len(blocks)
+        for weight, (name, block) in zip(weights, blocks.items(), strict=True):
+            assert block.pulled is not None
+            terms[name] = weight * losses.triplet(
+                Products(vectors[block.rows], vectors[block.cols]), block.pulled, block.pushed,
+                margin=self.graph.margin, hard_positives=1, hard_negatives=self.graph.negatives, temperature=0.0)
+        if model.bandit and model.training:
+            model.bandit.learn(_accuracy(batch, vectors))
+        return terms
+
+    def vectors(self, model: Regularised, corpus: Corpus) -> Vectors:
+        """Return the base's, and those of the anchors of every graph."""
+        anchors = {f"anchors.{name}": partial(encode_all, self.encoder(model), graph.anchors, LABEL)
+                   for name, graph in corpus.graphs.items()}
+        return {**self.base.vectors(model.base, corpus), **anchors}
+
+    def compared(self, model: Regularised, corpus: Corpus, mined: Mined,
+                 rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the base's."""
+        return self.base.compared(model.base, corpus, mined, rows)
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Return what the base mines, and which edges are left of each graph."""
+        if not self.graph.prune:
+            return self.base.mine(vectors, corpus, round_)
+        once = {name: cache(make) for name, make in vectors.items()}
+        kept = {f"{name}.{SIDES[side]}": alike(graph.edges[SIDES[side]], once[side](), once[f"anchors.{name}"]())
+                for name, graph in corpus.graphs.items() for side in self.graph.pulled}
+        return replace(self.base.mine(once, corpus, round_), kept=kept)
+
+
+def _accuracy(batch: Batch, vectors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the share of queries whose nearest label of the batch is one of theirs."""
+    block = next(block for block in batch.blocks.values() if (block.rows, block.cols) == ("queries", "labels"))
+    with torch.no_grad():
+        scores = vectors["queries"] @ vectors["labels"].T
+        # A positive that does not count in the loss is no mistake; what is masked otherwise is out of the race.
+        barred = ~block.positives if block.weights is None else (block.weights == 0) & ~block.positives
+        best = scores.masked_fill(barred, -torch.inf).argmax(1, keepdim=True)
+        return block.positives.gather(1, best).float().mean()
+
+
+@lru_cache(maxsize=1)
+def augmented(corpus: Corpus, most: int) -> Corpus:
+    """Return the corpus with labels that share an anchor with a training query among its positives (AugGT)."""
+    found = [shared_anchors(graph.edges["train"], graph.edges["label"], len(graph.anchors), most)
+             for graph in corpus.graphs.values()]
+    truth = corpus.positives["train"]
+    width, filters = corpus.n_labels, corpus.filters["train"]
+    keys = distinct(np.concatenate([truth.keys(width), *(each.keys(width) for each in found)]))
+    keys = keys[~among(keys, distinct(filters.keys(width)))]
+    out = copy(corpus)
+    vars(out).pop("pulled", None)    # is of the positives that it had
+    out.positives = {**corpus.positives, "train": Ragged.of_pairs(keys // width, keys % width, len(truth))}
+    return out

@@ -1,0 +1,65 @@
+"""Retrievers composed of what a method has trained, in the way that its settings say (`xcmodels.retrieval.builder`)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from xcmodels.data.corpus import Corpus
+from xcmodels.method import EncoderStage, Stage
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.nn.row_table import Model
+from xcmodels.retrieval.builder import ServingConfig, Trained, build_retriever
+from xcmodels.retrieval.serving import ENCODER
+from xcmodels.training.checkpoint import load_model
+
+M = TypeVar("M", bound=Model)
+
+
+class ComposedRetriever:
+    """Builds a retriever of what `trained` returns; a method says no more than that."""
+
+    def __init__(self, method: str, config: ServingConfig) -> None:
+        self.method, self.config = method, config
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """The name that the retriever says it is of, and how it is served."""
+        return {"method": self.method, **self.config.serving}
+
+    def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
+        """Return what the stages have trained."""
+        raise NotImplementedError
+
+    def measure(self, corpus: Corpus, trained: Trained) -> dict[str, float]:
+        """Return what is to be told of what was trained; by default nothing."""
+        return {}
+
+    def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],
+                 out: Path) -> dict[str, float]:
+        """Write the retriever to `out`."""
+        trained = self.trained(corpus, models, vectors)
+        measured = build_retriever(trained, self.config, corpus, out, method=self.method)
+        return measured | self.measure(corpus, trained)
+
+
+class EncoderRetriever(ComposedRetriever):
+    """Builds the retriever of a method of one stage, which trains an encoder and no vector a label."""
+
+    def __init__(self, method: str, config: ServingConfig, stage: EncoderStage[Any]) -> None:
+        super().__init__(method, config)
+        self.stage = stage
+
+    def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
+        """Return the encoder, and what it makes of labels' texts."""
+        encoder = self.stage.encoder(read_model(self.stage, corpus, models[self.stage.name]))
+        return Trained(encoder, {ENCODER: encode_all(encoder, corpus.sides["label"], LABEL)},
+                       {ENCODER: encoder.layout.views[QUERY]}, (ENCODER,))
+
+
+def read_model(stage: Stage[M], corpus: Corpus, folder: Path, vectors: Mapping[str, np.ndarray] | None = None) -> M:
+    """Return a stage's model as it is in the folder of a checkpoint, on the CPU."""
+    model = stage.build(corpus, vectors or {})
+    load_model(model, folder)
+    return model

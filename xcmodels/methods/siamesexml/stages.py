@@ -1,0 +1,222 @@
+"""SiameseXML: a Siamese encoder trained on batches of labels, then a classifier a label (Dahiya et al., 2021).
+
+Module I draws labels, not queries, into its batches, by a power of their frequency, so that rare labels are pulled and
+mined, too. What it trains is the intermediate embedding, which every later module reads: indexes, centroids, starts of
+classifiers.
+Module II mines hard negatives from three indexes: of label texts smoothed over correlated labels, of label centroids,
+and of training queries, whose labels are proposed. Module III starts classifiers at the smoothed label
+embeddings; module IV trains them with a residual layer over the frozen encoder, or in SiameseXML++ with its trunk.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xcmodels.data import seeds
+from xcmodels.data.batching import Batch, Entries, drawn_block, own_block, sample_pair
+from xcmodels.data.centroids import queries_of, unit
+from xcmodels.data.corpus import Corpus
+from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
+from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
+from xcmodels.methods.siamesexml.shortlist import Shortlist, proposers, smoothed
+from xcmodels.mining.negatives import spared_pairs
+from xcmodels.nn import losses
+from xcmodels.nn.autograd import direction
+from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
+from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.retrieval.scorers import InnerProduct
+from xcmodels.training.checkpoint import load_part
+
+SIAMESE, EXTREME = "siamese", "extreme"
+CHUNK = 2048        # queries whose shortlists are ranked at once
+INTERMEDIATE = "intermediate"    # the view of a query before any layer of module IV: what is indexed
+
+
+def siamese_layout(config: SiamesexmlConfig) -> Layout:
+    """Return module I's heads: the intermediate embeddings of queries and labels, on which its loss is."""
+    return siamese(config.encoder, None if config.head == "residual" else HeadConfig(config.head))
+
+
+def extreme_layout(config: SiamesexmlConfig) -> Layout:
+    """Return module I's heads and over a query's a residual layer a partition of labels; a query shows all of them."""
+    made = siamese_layout(config)
+    layer = HeadConfig("residual", dropout=config.dropout, over=QUERY)
+    names = tuple(f"{EXTREME}{part}" for part in range(config.partitions))
+    return Layout({**made.heads, **dict.fromkeys(names, layer)},
+                  {**made.views, QUERY: (QUERY, *names), INTERMEDIATE: (QUERY,), EXTREME: names})
+
+
+class Extreme(Model):
+    """Module IV: residual layers over module I's embeddings, and the classifiers N(z + eta), kept as z + eta."""
+
+    def __init__(self, config: SiamesexmlConfig, corpus: Corpus) -> None:
+        super().__init__()
+        self.partitions, self.joint = config.partitions, config.joint
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config))
+        self.labels = RowTable.zeros(corpus.n_labels, self.encoder.trunk.dim)
+        # Queries and labels share the trunk and not the heads: of those, module IV would train the queries' alone.
+        for name in siamese_layout(config).heads:
+            self.encoder.heads[name].requires_grad_(False)
+        if not config.joint:
+            self.encoder.trunk.requires_grad_(False)
+
+    def tables(self) -> dict[str, RowTable]:
+        """The classifiers, and in SiameseXML++ the token embeddings."""
+        return {"labels": self.labels} | (self.encoder.tables() if self.joint else {})
+
+    def forward(self, batch: Batch, kappa: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines (R, C) of queries with classifiers, and which of them count (R, C) bool.
+
+        Those of positives do, and of each query's hardest labels, `kappa` for each of its positives.
+        """
+        block, side = batch.blocks["own"], batch.sides["queries"]
+        assert block.columns is not None and block.weights is not None
+        inner = side.vectors if side.vectors is not None else \
+            self.encoder.view(self.encoder.pool(batch.sides)["queries"], INTERMEDIATE)
+        layers = [self.encoder.heads[name] for name in self.encoder.layout.views[EXTREME]]
+        embedded = torch.stack([direction(layer(inner)) for layer in layers], 1).flatten(0, 1)
+        with torch.no_grad():   # a label that is not among the hardest is read, and not trained
+            every = self._cosines(embedded, block.columns, block.weights > 0)
+            pushed = every.masked_fill(block.positives | (block.weights == 0), -torch.inf)
+            rank = pushed.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+            most = kappa * block.positives.sum(1, keepdim=True)
+            counts = (block.weights > 0) & (block.positives | (rank < most))
+        return self._cosines(embedded, block.columns, counts), counts
+
+    def _cosines(self, embedded: torch.Tensor, columns: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+        """Return the cosines that are wanted, (R, C), 0 elsewhere; label l is scored by part l mod partitions."""
+        row, slot = torch.nonzero(wanted, as_tuple=True)
+        labels = columns[row, slot]
+        found = self.labels.score_pairs(embedded, row * self.partitions + labels % self.partitions, labels, unit=True)
+        return embedded.new_zeros(columns.shape).index_put((row, slot), found)
+
+
+class SiameseModule(EncoderStage[Encoder]):
+    """Module I: the encoder, on batches of labels."""
+
+    name, query_sides = SIAMESE, ("queries", "seconds")
+
+    def __init__(self, config: SiamesexmlConfig) -> None:
+        module = config.siamese
+        self.config, self.seed = config, config.seed
+        self.plan = _plan(module, {"tokens": RowRule(module.table_lr)})
+        self.rounds = [Round(SIAMESE, 0, 0, module.epochs)]
+        self.settings = {"seed": config.seed, "siamese": module, "encoder": config.encoder, "head": config.head,
+                         "power": config.power, "centroid": config.centroid}
+
+    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
+        """Build the encoder."""
+        return build_encoder(self.config.encoder, corpus.idf, self.seed, siamese_layout(self.config))
+
+    def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
+        """Return labels drawn by frequency^power, as many as there are."""
+        rng = seeds.generator(self.seed, "order", SIAMESE, epoch)
+        frequencies = queries_of(corpus).lengths
+        known = np.flatnonzero(frequencies)
+        share = frequencies[known] ** self.config.power
+        return rng.choice(known, len(known), p=share / share.sum())
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return labels against one query of each, and a second one for its centroid."""
+        queries = queries_of(corpus)
+        first, second = sample_pair(queries, rows, rng)
+        text, block = corpus.sides["train"].tokens, drawn_block(corpus, rows, first)
+        # The centroid of a single query is that query, which cannot be pulled to itself but would be pushed.
+        assert block.weights is not None
+        several = replace(block, weights=block.weights & torch.from_numpy(first != second)[:, None])
+        return Batch({"labels": Entries(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
+                      "queries": Entries(torch.from_numpy(first), tokens=text(first)),
+                      "seconds": Entries(torch.from_numpy(second), tokens=text(second))},
+                     {"text": block, "centroid": several})
+
+    def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return equation 6: the bounded likelihood of labels' texts, and of their centroids, with the queries."""
+        config, share = self.config.siamese, self.config.centroid
+        queries, seconds = model.view(pooled["queries"], QUERY), model.view(pooled["seconds"], QUERY)
+        against = {"text": (1 - share, model.view(pooled["labels"], LABEL)),
+                   "centroid": (share, direction(queries + seconds))}
+        most = torch.full((len(queries),), config.negatives, device=queries.device)
+        return {name: part * losses.bounded_nll(labels @ queries.T, block.positives, block.weights, c=config.c,
+                                                d=config.d, hard_negatives=most)
+                for name, (part, labels) in against.items() if part for block in (batch.blocks[name],)}
+
+
+class ExtremeModule(Stage[Extreme]):
+    """Modules II to IV: mined negatives, then classifiers and residual layers, in SiameseXML++ also the trunk."""
+
+    name = EXTREME
+
+    def __init__(self, config: SiamesexmlConfig) -> None:
+        module = config.extreme
+        self.config, self.seed, self.frozen = config, config.seed, not config.joint
+        tokens = {"tokens": RowRule(config.token_lr)} if config.joint else {}
+        self.plan = _plan(module, {"labels": RowRule(module.table_lr), **tokens})
+        self.rounds = [Round(EXTREME, 0, 0, module.epochs, negatives=config.mined)]
+        self.settings = {"seed": config.seed, "extreme": module, **{name: getattr(config, name) for name in (
+            "mined", "positives", "partitions", "joint", "token_lr", "dropout", "correlation", "shortlist", "index")}}
+
+    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Extreme:
+        """Build residual layers and classifiers."""
+        return Extreme(self.config, corpus)
+
+    def begin(self, model: Extreme, corpus: Corpus, before: Path | None) -> None:
+        """Take over the encoder, and start classifiers at the smoothed label embeddings (module III)."""
+        assert before is not None
+        load_part(model.encoder, before)
+        inner = encode_all(model.encoder, corpus.sides["label"], LABEL)
+        model.labels.fill(smoothed(self.config, corpus, inner).__getitem__)
+
+    def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
+        """Return the training rows, shuffled."""
+        return seeds.generator(self.seed, "order", EXTREME, epoch).permutation(corpus.training_rows())
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return queries and their shortlists."""
+        assert mined.negatives is not None
+        queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
+            else Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
+        return Batch({"queries": queries},
+                     {"own": own_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
+
+    def loss(self, model: Extreme, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the incomplete negative log-likelihood over classifiers."""
+        config, block = self.config.extreme, batch.blocks["own"]
+        scores, counts = model(batch, config.negatives)
+        assert block.weights is not None
+        return {"nll": losses.bounded_nll(scores, block.positives, block.weights * counts, c=config.c, d=config.d,
+                                          hard_negatives=counts.sum(1))}
+
+    def vectors(self, model: Extreme, corpus: Corpus) -> Vectors:
+        """Return the intermediate embeddings of the training queries and of the labels."""
+        return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], INTERMEDIATE),
+                "labels": partial(encode_all, model.encoder, corpus.sides["label"], LABEL)}
+
+    def compared(self, model: Extreme, corpus: Corpus, mined: Mined,
+                 rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return queries under every residual layer end to end, and classifiers, each in its partition's place."""
+        labels, parts = unit(model.labels.all()), model.partitions
+        apart = np.zeros((len(labels), parts, labels.shape[1]), np.float32)
+        apart[np.arange(len(labels)), np.arange(len(labels)) % parts] = labels
+        return encode_all(model.encoder, corpus.sides["train"], EXTREME, rows), apart.reshape(len(labels), -1)
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Return the best labels of each training query's shortlist that are none of its own (module II)."""
+        queries, labels = vectors["queries"](), vectors["labels"]()
+        proposing = proposers(self.config, corpus, queries, labels)
+        shortlist = Shortlist(proposing, InnerProduct(labels + proposing["centroids"].index.vectors))
+        rows = corpus.training_rows()
+        negatives = np.full((len(queries), round_.negatives), -1, dtype=np.int32)
+        for start in range(0, len(rows), CHUNK):
+            part = rows[start:start + CHUNK]
+            negatives[part] = shortlist.best(queries[part], spared_pairs(corpus, part), self.config.shortlist,
+                                             round_.negatives)
+        return Mined(negatives=negatives)
+
+
+def _plan(module: LikelihoodConfig, tables: Mapping[str, RowRule]) -> TrainingPlan:
+    return TrainingPlan(module.epochs, module.batch_size, module.lr, tables, module.warmup,
+                        least_steps=module.least_steps)

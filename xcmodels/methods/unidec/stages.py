@@ -1,0 +1,126 @@
+"""UniDEC: a dual encoder and a classifier on one pass, over some picked labels a batch (Kharbanda et al., 2025).
+
+A batch is made of clusters of queries; its labels are up to beta positives of each query and eta of its mined hard
+negatives, and every positive that a query finds among them counts: pick-some-labels (section 3.1). The dual encoder
+scores with one pair of heads, the classifier with a third head and a vector a label. DEPSL is the dual encoder alone;
+DPR, ANCE and DEXML are settings of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xcmodels.data.batching import Batch, Block, Entries, pooled_block, sample_columns, sample_some
+from xcmodels.data.corpus import Corpus
+from xcmodels.data.sorted_ids import distinct
+from xcmodels.method import EncoderStage, Mined, Round, RowRule, TrainingPlan, Vectors
+from xcmodels.methods.unidec.config import LOSSES, UnidecConfig
+from xcmodels.mining import negatives, schedule
+from xcmodels.nn import losses
+from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
+from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.retrieval.serving import CLASSIFIER
+
+STAGE = "joint"
+
+
+class Joint(Model):
+    """An encoder with the heads of both, and a vector a label where there is a classifier."""
+
+    def __init__(self, config: UnidecConfig, corpus: Corpus) -> None:
+        super().__init__()
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config))
+        width = config.dim or self.encoder.trunk.dim
+        self.labels = RowTable.zeros(corpus.n_labels, width) if config.classifies else None
+
+    def tables(self) -> dict[str, RowTable]:
+        """The token embeddings of a bag, and the classifiers."""
+        return self.encoder.tables() | ({} if self.labels is None else {"labels": self.labels})
+
+
+def layout(config: UnidecConfig) -> Layout:
+    """Return the heads of the dual encoder, and the classifier's where there is one."""
+    projects = config.head == "tanh"
+    dual = siamese(config.encoder, HeadConfig(config.head, config.dim if projects else 0,
+                                              config.dropout if projects else 0.0))
+    if not config.classifies:
+        return dual
+    return Layout({**dual.heads, CLASSIFIER: HeadConfig("linear", config.dim, config.dropout)},
+                  {**dual.views, CLASSIFIER: (CLASSIFIER,)})
+
+
+class JointStage(EncoderStage[Joint]):
+    """The only stage: dual encoder and classifier learn together."""
+
+    name = STAGE
+
+    def __init__(self, config: UnidecConfig) -> None:
+        self.config, self.seed = config, config.seed
+        tables = {"tokens": RowRule(config.token_lr), "labels": RowRule(config.label_lr)}
+        self.plan = TrainingPlan(config.epochs, config.batch_size, config.lr, tables, config.warmup,
+                                 decay=config.decay, least_steps=config.least_steps)
+        self.rounds = schedule.rounds(STAGE, config, config.negatives * config.refresh_every)
+        self.settings = {name: value for name, value in asdict(config).items()
+                         if name not in ("serve", "fusion", "unit")}
+
+    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Joint:
+        """Build the encoder and the classifiers."""
+        return Joint(self.config, corpus)
+
+    def begin(self, model: Joint, corpus: Corpus, before: Path | None) -> None:
+        """Start each classifier at its label's embedding; most labels are too rare to learn one from nothing."""
+        if model.labels is not None:
+            model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], LABEL))
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return queries against the pool of their picked positives and hard negatives."""
+        picked = [sample_some(corpus.pulled, rows, self.config.positives, rng)[0]]
+        if mined.negatives is not None:
+            picked.append(sample_columns(mined.negatives[rows], self.config.negatives, rng))
+        pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
+        return Batch({"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                      "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))},
+                     {"pool": pooled_block(corpus, rows, pool)})
+
+    def encoder(self, model: Joint) -> Encoder:
+        """Return the encoder of a model."""
+        return model.encoder
+
+    def terms(self, model: Joint, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the losses of the dual encoder and of the classifier, each both ways (sections 3.2 and 3.3)."""
+        config, block, encoder = self.config, batch.blocks["pool"], model.encoder
+        terms = {}
+        if config.balance > 0:
+            scores = encoder.view(pooled["queries"], QUERY) @ encoder.view(pooled["labels"], LABEL).T
+            terms["encoder"] = config.balance * self._both_ways(scores / config.temperature, block)
+        if model.labels is not None:
+            rows, place = model.labels.gather(batch.sides["labels"].ids)
+            scores = encoder.heads[CLASSIFIER](pooled["queries"]) @ rows[place].T / config.temperature
+            terms["classifier"] = (1 - config.balance) * self._both_ways(scores, block)
+            if config.bce:
+                terms["bce"] = (1 - config.balance) * config.bce * losses.weighted_bce(
+                    scores, block.positives, block.weights)
+        return terms
+
+    def _both_ways(self, scores: torch.Tensor, block: Block) -> torch.Tensor:
+        """Return the loss of queries over labels and, for the share `symmetric`, of labels over queries."""
+        loss, share = LOSSES[self.config.loss], self.config.symmetric
+        there = loss(scores, block.positives, block.weights)
+        if share == 0:
+            return there
+        weights = None if block.weights is None else block.weights.T
+        return (1 - share) * there + share * loss(scores.T, block.positives.T, weights)
+
+    def compared(self, model: Joint, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the vectors of the dual encoder, or of the classifier where it alone is trained."""
+        if model.labels is not None and self.config.balance == 0:
+            return encode_all(model.encoder, corpus.sides["train"], CLASSIFIER, rows), model.labels.all()
+        return super().compared(model, corpus, mined, rows)
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        """Return clusters of queries and hard negatives of each, by the embeddings of the dual encoder."""
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)

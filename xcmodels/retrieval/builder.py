@@ -1,0 +1,102 @@
+"""From what a method has trained to a retriever: what proposes labels, what scores them, and the folder of it all.
+
+Any method can be served in any of the ways that `serving` lists; what it trains does not depend on it.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from xcmodels.data import seen_texts
+from xcmodels.data.corpus import Corpus
+from xcmodels.nn.encoders import QUERY, Encoder, encode_all, save_encoder
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.examples import save_examples
+from xcmodels.retrieval.folder import REMOVED, write_facts
+from xcmodels.retrieval.fusion import Term, fit_fusion
+from xcmodels.retrieval.proposers import Proposer, candidates
+from xcmodels.retrieval.scorers import InnerProduct, Scorer
+from xcmodels.retrieval.serving import FUSED, SUM, ServingConfig
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a method has trained, as it can be served.
+
+    labels: a vector a label, (L, d), by the name of the score that it makes. views: the encoder's heads that make the
+    query vectors which those are multiplied with, by the same names. proposing: the scores whose sum proposes labels to
+    a fusion. queries: the vectors (N, d) of the training side by the heads of the first score, where they are made
+    already: labels' centroids are means of them.
+    """
+
+    encoder: Encoder
+    labels: Mapping[str, np.ndarray]
+    views: Mapping[str, tuple[str, ...]]
+    proposing: tuple[str, ...]
+    queries: np.ndarray | None = None
+
+    def served(self, serve: str) -> tuple[str, ...]:
+        """Return the names of the scores that are served."""
+        return tuple(self.labels) if serve in (SUM, FUSED) else (serve,)
+
+
+def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out: Path, *,
+                    method: str) -> dict[str, float]:
+    """Write a retriever of what was trained to `out`, an empty folder; return what was measured on the way."""
+    names, fused = trained.served(config.serve), config.serve == FUSED
+    heads: tuple[str, ...] = ()
+    firsts = {}
+    for name in names:
+        view = trained.views[name]
+        if not (fused and heads[:len(view)] == view):    # a fusion's terms may read the same dimensions, a sum's do not
+            firsts[name] = sum(trained.encoder.head_width(head) for head in heads)
+            heads += view
+        else:
+            firsts[name] = 0
+    encoder, train = trained.encoder, corpus.sides["train"]
+    encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
+    proposing = trained.proposing if fused else names
+    assert firsts[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
+    index = ann.build(_end_to_end([trained.labels[name] for name in proposing]), config.index,
+                      limit=ann.EXACT_MAX_ONLINE)
+    proposer, depth, measured = Proposer(index), 0, dict[str, float]()
+    scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
+    if fused:
+        depth = config.fusion.shortlist
+        known = trained.queries if heads == trained.views[names[0]] else None
+        queries = encode_all(encoder, train, QUERY, corpus.validation) if known is None else known[corpus.validation]
+        terms = {name: Term(trained.labels[name], firsts[name]) for name in names}
+        scorer, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth), terms=terms,
+                                      indexed=proposing, config=config.fusion, embedded=lambda: encode_all(
+                                          encoder, train, names[0]) if trained.queries is None else trained.queries)
+    save_retriever(out, corpus, method=method, encoder=encoder, proposers={"labels": proposer}, shortlist=depth,
+                   scorer=scorer)
+    return measured
+
+
+def _end_to_end(vectors: list[np.ndarray]) -> np.ndarray:
+    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
+
+
+def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],
+                   shortlist: int, scorer: Scorer) -> None:
+    """Write everything that a retriever needs to `out`, an empty folder.
+
+    shortlist: labels that each of the proposers has for a query, to be ranked by the scorer.
+    """
+    save_encoder(encoder.cpu(), out / "encoder")
+    shutil.copytree(corpus.folder / "tokenizer", out / "tokenizer")
+    for name, proposer in proposers.items():
+        proposer.save(out / "index" / name)
+    scorer.save(out)
+    save_examples(corpus, out / "examples")
+    np.save(out / REMOVED, ann.NOTHING)
+    np.save(out / seen_texts.FILE, seen_texts.trained_on(corpus))
+    for part in ("label.uid", "label.title"):
+        for half in ("offsets", "values"):
+            shutil.copy(corpus.folder / f"{part}.{half}.npy", out)
+    write_facts(out, {"method": method, "data": corpus.name, "shortlist": shortlist, "labels": corpus.n_labels,
+                      "proposers": list(proposers), "scorer": scorer.kind, "trained": True})

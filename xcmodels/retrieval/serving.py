@@ -1,0 +1,53 @@
+"""The settings of serving, and the names of the scores that are served: training depends on none of them."""
+
+from dataclasses import dataclass, field
+
+from xcmodels import checks
+from xcmodels.retrieval import ann
+
+# Scores by inner product with the label's text, its classifier and the mean of its training texts; of shared words; and
+# what boosted trees over all of them add.
+ENCODER, CLASSIFIER, SIMILAR, WORDS, TREES = "encoder", "classifier", "similar texts", "words", "trees"
+SUM, FUSED = "sum", "fused"
+SERVED = (ENCODER, CLASSIFIER, SUM, FUSED)
+
+
+@dataclass(frozen=True)
+class FusionConfig:
+    """The settings of the score fusion, fitted on the validation split."""
+
+    depth: int = 7             # how often a tree asks, at most
+    trees: int = 1             # how many trees, each fitted on what those before it leave
+    rate: float = 1.0          # share of what a tree finds that is added
+    weight: float = 1.0        # of the trees beside the scores
+    centroids: bool = False    # the similarity to the mean of a label's training queries is a further score
+    words: bool = False        # the words shared with a label's text and its training queries are a further score
+    shortlist: int = 200       # labels of a query whose scores are fused
+    min_leaf: int = 50         # pairs of query and label in a leaf of a tree, at least
+
+    def __post_init__(self) -> None:
+        checks.at_least(self, 1, "depth", "trees", "shortlist", "min_leaf")
+        checks.at_least(self, 0, "weight")
+        checks.share(self, "rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingConfig:
+    """How what a method has trained is served."""
+
+    serve: str = ENCODER       # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
+    fusion: FusionConfig = field(default_factory=FusionConfig)
+    index: str = "auto"        # auto | exact | quantised | hnsw
+
+    def __post_init__(self) -> None:
+        checks.one_of(self, serve=self.served, index=ann.CHOICES)
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """What `serve` may be, in this configuration."""
+        return SERVED
+
+    @property
+    def serving(self) -> dict[str, object]:
+        """What a retriever depends on beside what was trained, by name."""
+        return {"serve": self.serve, "fusion": self.fusion, "index": self.index}
