@@ -121,7 +121,7 @@ _STATES: Mapping[str, State] = {"FINISHED": "finished", "SCHEDULED": "trained", 
 def _next(method: str, preset: str, changed: Mapping[str, str], tags: Mapping[str, str]) -> str:
     """Return the first step of a run that MLflow was told nothing of; "" where its settings are not known."""
     from tasks.training.recipe import Recipe
-    from tasks.training.rounds import steps
+    from tasks.training.steps import steps
 
     try:
         names = [step.name for step in steps(Recipe(method, preset, changed))]
