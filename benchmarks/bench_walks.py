@@ -145,7 +145,7 @@ def main(nodes: Count = 1_000_000, edges: Count = 20_000_000, walked: Count = 20
             client = workers.client
             client.run(lambda: __import__("xcmodels.mining.graph"))
             began = time.perf_counter()
-            walk(client, of, nodes, Path(scratch) / f"walks-{count}", WalkSettings(SEED), partitions=8)
+            walk(workers, of, nodes, Path(scratch) / f"walks-{count}", WalkSettings(SEED), partitions=8)
             seconds = time.perf_counter() - began
             held = max(client.run(lambda: psutil.Process().memory_full_info().uss).values()) / 1e6
             workers.close()

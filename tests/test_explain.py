@@ -9,7 +9,6 @@ from tests.support import tiny
 from tests.support.toy import explains_its_answers, toy_config, trained
 from xcmodels.data.corpus import Ragged
 from xcmodels.methods.ngame.method import ngame
-from xcmodels.retrieval import explain
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.examples import spread
 from xcmodels.retrieval.explain import Explained

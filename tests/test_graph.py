@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
 
 from data_contracts.schemas import SCHEMAS
+from tasks.core.dask_workers import Workers
 from tasks.data.walks import WalkSettings, walk
 from tests.support import oracles
 from xcmodels.data.corpus import Ragged
@@ -200,10 +200,9 @@ def test_labels_that_share_anchors_with_a_query(most):
 
 
 @pytest.fixture(scope="module")
-def client():
-    settings = {"n_workers": 2, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0"}
-    with LocalCluster(**settings) as cluster, Client(cluster) as client:
-        yield client
+def workers():
+    with Workers(count=2) as started:
+        yield started
 
 
 def stored(folder, weights):
@@ -221,35 +220,35 @@ def read(shards):
     return [np.concatenate([table[name].to_numpy() for table in tables]) for name in ("node", "anchor", "weight")]
 
 
-def test_walk_is_the_same_for_any_number_of_partitions(client, tmp_path):
+def test_walk_is_the_same_for_any_number_of_partitions(workers, tmp_path):
     graph = stored(tmp_path / "graph", random_graph(8, nodes=90))
     settings = WalkSettings(seed=3, hops=50, max_degree=40)
     wanted = random_walks(graph, np.arange(90), hops=50, max_degree=40, seed=3)
     for partitions in (1, 7):
-        shards = walk(client, tmp_path / "graph", 30, tmp_path / str(partitions), settings, partitions=partitions)
+        shards = walk(workers, tmp_path / "graph", 30, tmp_path / str(partitions), settings, partitions=partitions)
         assert len(shards) == partitions
         assert same(wanted, read(shards))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "7", "graph"]  # nothing temporary is left
 
 
-def test_walk_may_run_again_but_not_mix_with_another_cut(client, tmp_path):
+def test_walk_may_run_again_but_not_mix_with_another_cut(workers, tmp_path):
     stored(tmp_path / "graph", random_graph(8))
     settings = WalkSettings(seed=3, hops=20)
-    first = walk(client, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=3)
+    first = walk(workers, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=3)
     before = [Path(shard["path"]).read_bytes() for shard in first]
-    assert walk(client, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=3) == first
+    assert walk(workers, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=3) == first
     assert before == [Path(shard["path"]).read_bytes() for shard in first]
     with pytest.raises(ValueError, match=r"part-00002.parquet is left of a run with more than 2 partitions"):
-        walk(client, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=2)
+        walk(workers, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=2)
 
 
-def test_walk_of_a_graph_without_edges_gives_empty_shards(client, tmp_path):
+def test_walk_of_a_graph_without_edges_gives_empty_shards(workers, tmp_path):
     stored(tmp_path / "graph", np.zeros((6, 4)))
-    shards = walk(client, tmp_path / "graph", 4, tmp_path / "out", WalkSettings(seed=0), partitions=9)
+    shards = walk(workers, tmp_path / "graph", 4, tmp_path / "out", WalkSettings(seed=0), partitions=9)
     assert [shard["rows"] for shard in shards] == [0] * 9 and len(read(shards)[0]) == 0
 
 
-def test_walk_refuses_anchors_past_the_anchor_file(client, tmp_path):
+def test_walk_refuses_anchors_past_the_anchor_file(workers, tmp_path):
     stored(tmp_path / "graph", np.ones((2, 4)))
     with pytest.raises(ValueError, match=r"holds anchors 0 to 3, of 3"):
-        walk(client, tmp_path / "graph", 3, tmp_path / "out", WalkSettings(seed=0), partitions=1)
+        walk(workers, tmp_path / "graph", 3, tmp_path / "out", WalkSettings(seed=0), partitions=1)

@@ -1,9 +1,11 @@
 """What an installed copy has: every file that the code reads, the licence, the version."""
 
 import importlib.metadata
+import json
 import shutil
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import pytest
 from flows.cli import app as commands
 from flows.deploy import FILE
 from tests.conftest import ROOT
+from tests.support.stacks import Home, left_over
 
-PACKAGES = ("data_contracts", "flows", "serving", "tasks", "xcmodels")
+PACKAGES = ("data_contracts", "flows", "serving", "tasks", "xcflow", "xcmodels")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +41,52 @@ def test_a_wheel_has_every_file_of_the_packages_and_the_licence(wheel):
     (licence,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]
     assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()
     assert b"END OF TERMS AND CONDITIONS" in (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.timeout(1500)
+def test_a_wheel_does_the_whole_job_from_an_empty_folder(wheel, tmp_path):
+    """Installed in an environment of its own, which has this one's libraries and nothing of this checkout."""
+    environment, here = tmp_path / "environment", tmp_path / "empty"
+    here.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([environment / "bin" / "pip", "install", "--quiet", "--no-deps", "--no-index", wheel.filename],
+                   check=True)
+    (own,) = environment.glob("lib/python*/site-packages")
+    (own / "libraries.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
+    home = Home(here / ".xc")
+    environ = {key: value for key, value in home.environment.items() if key != "PYTHONPATH"}
+
+    def xc(*words: str) -> subprocess.CompletedProcess:
+        return subprocess.run([environment / "bin" / "xc", *words], capture_output=True, text=True, cwd=here,
+                              env=environ, timeout=600, check=False)
+
+    def done(*words: str) -> str:
+        told = xc(*words)
+        assert told.returncode == 0, told.stderr
+        return told.stdout
+
+    where = "import tasks, xcflow; print(tasks.__file__, xcflow.__file__)"
+    found = subprocess.run([environment / "bin" / "python", "-c", where], capture_output=True, text=True, cwd=here,
+                           env=environ, check=True).stdout.split()
+    assert all(each.startswith(str(environment)) for each in found), found
+    rows = [f"ticket {number} {animal} {animal}s,{animal};{animal} food" for number in range(60)
+            for animal in ("cat", "dog", "owl", "pig")]
+    (here / "tickets.csv").write_text("text,labels\n" + "\n".join(rows) + "\n")
+    done("data", "import", "tickets.csv", "tickets", "--text", "text", "--labels", "labels")
+    small = ["--set", "encoder.dim=16", "--set", "prepare.vocabulary=300", "--set", "m1.epochs=4", "--set",
+             "m2.epochs=7"]
+    made = json.loads(done("run", "--data", "tickets", "--preset", "cpu-learned", "--workers", "1", "--json", *small))
+    assert made["version"] == "1" and made["metrics"]["P/1"] > 80
+    assert '"text": "owl' in done("predict", "--k", "1", "an owl")
+    try:
+        done("up", "--model", "tickets")
+        done("deploy", "--data", "tickets", "--preset", "cpu-learned")
+        status = {row["name"]: row for row in json.loads(done("status", "--json"))}
+        with urllib.request.urlopen(status["app"]["address"] + "/readyz", timeout=30) as ready:
+            assert ready.status == 200
+    finally:
+        xc("down")
+    assert not left_over(home.home)
 
 
 def test_the_version_is_that_of_the_distribution_or_of_the_checkout(cli_words, monkeypatch):

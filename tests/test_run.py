@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+import xcflow
 from tasks.core.manifest import MANIFEST
 from tasks.core.store import Store, digest_of
 from tasks.evaluation.gates import Score
@@ -146,9 +147,7 @@ def test_predict_answers_each_line_in_order(whole, xc, planted, tmp_path):
 
 
 def test_the_three_lines_of_python(whole, planted):
-    from tasks.registry.load import load
-
-    retriever = load("models:/planted@champion", home=whole[0])
+    retriever = xcflow.load("models:/planted@champion", home=whole[0])
     answers = retriever.predict([" ".join(words(7)), " ".join(words(42))], k=5)
     assert [labels[0].uid for labels in answers] == ["L7", "L42"]
     assert repr(retriever) == "Retriever(ngame on planted, 80 labels)"

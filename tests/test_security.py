@@ -28,7 +28,7 @@ from tests.support.tiny import tiny_retriever
 from tools.sbom import bill, pinned
 from xcmodels.retrieval.retriever import Retriever
 
-PACKAGES = ("data_contracts", "flows", "serving", "tasks", "xcmodels")
+PACKAGES = ("data_contracts", "flows", "serving", "tasks", "xcflow", "xcmodels")
 FORBIDDEN = frozenset({"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"})
 BUILTINS = frozenset({"eval", "exec", "compile", "__import__"})
 CALLS = frozenset({

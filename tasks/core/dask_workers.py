@@ -15,7 +15,8 @@ KEPT = 1 << 28    # bytes freed that a worker keeps
 class Workers:
     """Dask workers, started at the first use: a run that reuses every step starts none.
 
-    address: of a scheduler that runs already, "tcp://host:8786"; None for an embedded cluster of `count` processes.
+    address: of a scheduler that runs already, "tcp://host:8786"; None for an embedded cluster of `count` processes, of
+    which 0 means none: this process does it all.
     processes: how many train together, on this machine and beside the workers (`tasks.training.launcher`).
     """
 
@@ -39,6 +40,9 @@ class Workers:
         that is heard of no more for minutes (distributed.scheduler.worker-ttl) counts as killed. ServerError where the
         scheduler went away.
         """
+        if self.address is None and not self.count:
+            yield from (function(*job) for job in jobs)
+            return
         from distributed import CancelledError, KilledWorker, as_completed
 
         futures = {self.client.submit(function, *job, pure=False, retries=0): job for job in jobs}

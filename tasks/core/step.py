@@ -156,6 +156,22 @@ def made_again(step: Step, steps: Mapping[str, Step], done: Mapping[str, Artifac
     return list(out.values())
 
 
+def run_all(steps: Sequence[Step], store: Store, workers: Workers, console: Console = Console()) -> dict[str, Artifact]:
+    """Run steps in order, in this process; return the artifact of each by its step's name.
+
+    What a step reads and is spent is made again first.
+    """
+    done: dict[str, Artifact] = {}
+    names = {step.name: step for step in steps}
+    for step in steps:
+        if store.find(step.key(done)) is None:
+            for each in made_again(step, names, done, store):
+                store.forget(each.key(done))
+                done[each.name] = run(each, done, store, workers, console).artifact
+        done[step.name] = run(step, done, store, workers, console).artifact
+    return done
+
+
 def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
     """Say for each step, in order, whether a run would reuse it, and the first reason why not."""
     done: dict[str, Artifact] = {}

@@ -10,7 +10,7 @@ from tasks.data.tables import count_rows
 def read(data: RawDataSet, job: Job) -> None:
     """Read every raw file into shards of its tables on Dask; one of texts is read by all workers, some blocks each."""
     jobs = [(data, group, job.out, (number, of)) for group in sources.groups(data)
-            for of in [job.workers.count if sources.splits(data, group) else 1] for number in range(of)]
+            for of in [max(job.workers.count, 1) if sources.splits(data, group) else 1] for number in range(of)]
     for _ in job.workers.map(sources.read_tables, jobs, name=lambda of: f"reading {of[1]}"):
         pass
     for table in sources.tables(data):

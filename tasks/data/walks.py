@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from distributed import Client
-
+    from tasks.core.dask_workers import Workers
     from tasks.core.step import Job
 
 NODES_A_PART = 65_536
@@ -46,7 +45,7 @@ def walk_all(anchors: tuple[str, ...], seed: int, job: "Job") -> None:
         for side, nodes in (("train", "queries.train"), ("label", "labels")):
             graph = job.scratch / f"{anchor}.{side}"
             _write_graph(tables / f"edges.{anchor}.{side}", _count(tables / nodes), graph)
-            shards = walk(job.workers.client, graph, n_anchors, job.out / f"walks.{anchor}.{side}", WalkSettings(seed),
+            shards = walk(job.workers, graph, n_anchors, job.out / f"walks.{anchor}.{side}", WalkSettings(seed),
                           partitions=-(-_count(tables / nodes) // NODES_A_PART) or 1)
             job.say(f"walks.{anchor}.{side}: {sum(shard['rows'] for shard in shards):,} edges")
     names = [f"walks.{anchor}.{side}" for anchor in anchors for side in ("train", "label")]
@@ -88,7 +87,7 @@ def _count(table: Path) -> int:
 
 
 def walk(
-    client: "Client", graph: Path, n_anchors: int, out: Path, settings: WalkSettings, *, partitions: int
+    workers: "Workers", graph: Path, n_anchors: int, out: Path, settings: WalkSettings, *, partitions: int
 ) -> list[Shard]:
     """Walk from every node and write table `walks` to out/part-00000.parquet, ...; return each shard's path and rows.
 
@@ -98,7 +97,6 @@ def walk(
     depend on `partitions`. Raises ValueError for partitions below 1 and for shards in `out` that this call won't write.
     """
     import numpy as np
-    from distributed import as_completed
 
     from xcmodels.mining.graph import walk_graph
 
@@ -113,14 +111,9 @@ def walk(
         matrix = _read(graph, n_anchors)
         walk_graph(matrix, settings.max_degree).save(Path(prepared))
         bounds = np.linspace(0, matrix.shape[0], partitions + 1).astype(int).tolist()
-        futures = [
-            client.submit(_walk_range, prepared, low, high, str(path), asdict(settings), pure=False)
-            for low, high, path in zip(bounds[:-1], bounds[1:], paths, strict=True)
-        ]
-        shards = []
-        for future in as_completed(futures):
-            shards.append(future.result())
-            future.release()  # a result still held is computed again when its worker dies
+        jobs = [(prepared, low, high, str(path), asdict(settings))
+                for low, high, path in zip(bounds[:-1], bounds[1:], paths, strict=True)]
+        shards = list(workers.map(_walk_range, jobs, name=lambda of: f"walking nodes {of[1]:,} to {of[2]:,}"))
     return sorted(shards, key=lambda shard: shard["path"])
 
 
