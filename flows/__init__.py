@@ -1,0 +1,1 @@
+"""Prefect flows, the command line, and the services of a home."""

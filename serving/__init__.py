@@ -1,0 +1,1 @@
+"""Labels over HTTP, and a page to try them on."""

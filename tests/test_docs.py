@@ -24,25 +24,29 @@ GUIDE = ROOT / "docs" / "methods.md"
 
 
 def code_of_the_guide():
-    """The method's file and the presets' file."""
-    method, presets = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    return method, presets
+    """The file of the method."""
+    (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    return code
 
 
 @pytest.fixture(scope="module")
 def example():
     """What the page's code defines."""
     defined = {"__name__": "tests.softmax"}
-    exec(compile(code_of_the_guide()[0], str(GUIDE), "exec", dont_inherit=True), defined)
+    exec(compile(code_of_the_guide(), str(GUIDE), "exec", dont_inherit=True), defined)
     return defined
 
 
 def test_the_method_of_the_guide_works(example, tmp_path):
     torch.set_num_threads(1)
     config = replace(example["SoftmaxConfig"](), encoder=EncoderConfig(source="random", dim=32, batch=256))
-    made = train_all(toy_corpus(tmp_path / "corpus"), example["Softmax"](config), tmp_path / "made")
+    made = train_all(toy_corpus(tmp_path / "corpus"), example["softmax"](config), tmp_path / "made")
     assert precision(made) > 90
     ends_the_same_when_stopped(made, tmp_path / "again", 7)
+
+
+def test_the_guide_is_short():
+    assert len([line for line in code_of_the_guide().splitlines() if line.strip()]) < 60
 
 
 def test_the_method_of_the_guide_runs(xc, tmp_path):
@@ -51,8 +55,7 @@ def test_the_method_of_the_guide_runs(xc, tmp_path):
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     folder = tmp_path / "xcmodels" / "methods" / "softmax"
     folder.mkdir()
-    for name, code in zip(("method", "presets"), code_of_the_guide(), strict=True):
-        (folder / f"{name}.py").write_text(code)
+    (folder / "presets.py").write_text(code_of_the_guide())
     (folder / "__init__.py").touch()
     data = write_planted(tmp_path / "data", train=600, test=100, labels=40)
 

@@ -1,0 +1,1 @@
+"""Prefect, MLflow, worker and app as processes: started, watched, ended."""

@@ -1,0 +1,1 @@
+"""What is done to a request before it is one: limits, time-outs, hosts, tokens."""

@@ -1,0 +1,1 @@
+"""Steps, content keys, the store of their results, Dask workers."""

@@ -1,0 +1,1 @@
+"""Figures of a retriever, the gates, and the report."""

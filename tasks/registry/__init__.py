@@ -1,0 +1,1 @@
+"""Versions in the model registry: made, compared, promoted, edited, fetched."""

@@ -1,0 +1,1 @@
+"""Runs in MLflow, and which home is whose."""

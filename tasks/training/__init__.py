@@ -1,0 +1,1 @@
+"""The steps of training: who trains, mines and embeds, by which processes."""

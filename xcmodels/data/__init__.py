@@ -1,0 +1,1 @@
+"""Texts, labels and their relation as memory-mapped arrays, and the batches made of them."""

@@ -1,0 +1,1 @@
+"""The published methods, a folder each, and what they have in common."""

@@ -1,0 +1,1 @@
+"""What a round trains on: clusters of queries, hard negatives, random walks."""

@@ -1,0 +1,1 @@
+"""Encoders, losses, and matrices trained by rows: torch alone."""

@@ -1,6 +1,6 @@
 """The settings of serving, and the names of the scores that are served: training depends on none of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from xcmodels import checks
 from xcmodels.retrieval import ann
@@ -46,6 +46,11 @@ class ServingConfig:
     def served(self) -> tuple[str, ...]:
         """What `serve` may be, in this configuration."""
         return SERVED
+
+    @property
+    def training(self) -> dict[str, object]:
+        """All settings by name but those of serving alone; mining goes by `index`, too."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("serve", "fusion")}
 
     @property
     def serving(self) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""The loop, its checkpoints, and the steps from a corpus to a retriever as data."""

@@ -1,0 +1,1 @@
+"""ASTRA and Renee."""

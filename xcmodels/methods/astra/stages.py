@@ -7,7 +7,6 @@ which takes every label for every query, is a setting.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -95,7 +94,7 @@ class JointStage(Stage[OneVsAll]):
                                  decay=config.decay, least_steps=config.least_steps)
         # Uniform negatives alone first, then a round for every refresh, whose vectors were taken `ahead` of it.
         self.rounds = schedule.rounds(STAGE, config, config.mined, config.ahead)
-        self.settings = {name: value for name, value in asdict(config).items() if name not in ("serve", "fusion")}
+        self.settings = config.training
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> OneVsAll:
         """Build the encoder and the classifiers."""

@@ -1,0 +1,1 @@
+"""RAMEN over NGAME, ANCE or UniDEC."""

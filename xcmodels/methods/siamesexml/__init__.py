@@ -1,0 +1,1 @@
+"""SiameseXML and SiameseXML++."""

@@ -1,0 +1,1 @@
+"""UniDEC, DEPSL, DPR, ANCE, DEXML."""

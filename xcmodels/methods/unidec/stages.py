@@ -7,7 +7,6 @@ DPR, ANCE and DEXML are settings of it.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -64,8 +63,7 @@ class JointStage(EncoderStage[Joint]):
         self.plan = TrainingPlan(config.epochs, config.batch_size, config.lr, tables, config.warmup,
                                  decay=config.decay, least_steps=config.least_steps)
         self.rounds = schedule.rounds(STAGE, config, config.negatives * config.refresh_every)
-        self.settings = {name: value for name, value in asdict(config).items()
-                         if name not in ("serve", "fusion", "unit")}
+        self.settings = {name: value for name, value in config.training.items() if name != "unit"}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Joint:
         """Build the encoder and the classifiers."""
