@@ -2,7 +2,7 @@
 
     def main(labels: Count = 65_536, *methods: MethodName) -> None: ...
 
-A word that cannot be meant ends the bench with 2 and a line that names it, before anything is measured.
+A word that is invalid ends the bench with 2 and a line that names it, before anything is measured.
 """
 
 import argparse

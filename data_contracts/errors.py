@@ -30,7 +30,7 @@ def _rebuild(kind: type[ProjectError], what: str, where: str, hint: str) -> Proj
 
 
 class UsageError(ProjectError):
-    """A value on the command line or in a setting that cannot be meant."""
+    """A value on the command line or in a setting that is invalid."""
 
     exit_code = 2
 

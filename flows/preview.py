@@ -13,7 +13,7 @@ import psutil
 from tasks.core.step import Forecast, forecast, slug
 from tasks.core.store import Store
 from tasks.core.wording import span
-from tasks.plan import Pipeline, job_of
+from tasks.plan import Pipeline, timing_key
 
 LOOK_EVERY = 1.0    # seconds between two looks at what the processes of a run hold
 
@@ -69,7 +69,7 @@ class Outlook:
 def look(pipeline: Pipeline, store: Store, until: int = 2) -> Outlook:
     """Return what a run would do in `store`: 0, prepare; 1, train, too; 2, evaluate, too."""
     groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
-    held = store.get_ref("held", slug(job_of(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
+    held = store.get_ref("held", slug(timing_key(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
     return Outlook(pipeline, forecast([step for group in groups[:until + 1] for step in group], store),
                    held.get("bytes"))
 
@@ -94,7 +94,7 @@ def memory_noted(store: Store, method: str, preset: str, data: str) -> Iterator[
     finally:
         over.set()
         looking.join()
-    name = slug(job_of(data, method, preset))
+    name = slug(timing_key(data, method, preset))
     before = (store.get_ref("held", name) or {}).get("bytes", 0)
     store.set_ref("held", name, {"bytes": max(before, most[0], held())})
 

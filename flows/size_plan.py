@@ -102,7 +102,7 @@ class Sizing:
 
 def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, width: int | None, home: Path,
            gpu_memory: float) -> Sizing:
-    """Return what a method would take; UsageError for what cannot be meant."""
+    """Return what a method would take; UsageError for what is invalid."""
     for name in ("labels", "points"):
         if (value := getattr(size, name)) < 1:
             raise UsageError(f"--{name} must be at least 1, got {value}", hint="xc plan --labels 1000000 "

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from serving import schemas
 from serving.answers import Service
-from serving.http.guard import Door, Guard, Problem, read_json
+from serving.http.guard import Access, Guard, Problem, read_json
 from serving.model_watcher import Follower
 from serving.openapi import CODES, described, document, page_of
 from serving.prometheus import Measures
@@ -25,7 +25,7 @@ from serving.prometheus import Measures
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
 
-def create_app(follower: Follower, door: Door) -> tuple[Guard, Service]:
+def create_app(follower: Follower, access: Access) -> tuple[Guard, Service]:
     """Return the app and what answers in it; following the alias starts and stops with the app."""
 
     @asynccontextmanager
@@ -60,7 +60,7 @@ def create_app(follower: Follower, door: Door) -> tuple[Guard, Service]:
         app.add_exception_handler(kind, handler)
     _operations(app, service, measures)
     _pages(app)
-    return Guard(app, door, measures.request, measures.refused), service
+    return Guard(app, access, measures.request, measures.refused), service
 
 
 def _operations(app: FastAPI, service: Service, measures: Measures) -> None:

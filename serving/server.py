@@ -1,4 +1,4 @@
-"""`xc serve`: an address that is free, a door, a follower, and a process that ends as it should."""
+"""`xc serve`: a free address, who may ask, the version that answers, and a process that ends as it should."""
 
 import asyncio
 import errno
@@ -20,8 +20,8 @@ import uvicorn
 from data_contracts.errors import ServerError, UsageError
 from serving.answers import WAIT, Service
 from serving.app import create_app
-from serving.http.guard import LOOPBACK, SECONDS, Door
-from serving.http.timeouts import Patient
+from serving.http.guard import LOOPBACK, SECONDS, Access
+from serving.http.timeouts import TimeoutProtocol
 from serving.model_watcher import Follower, Registry
 from tasks.tracking.tracker import Tracker
 
@@ -33,7 +33,7 @@ TOKEN = 16              # characters that a token has at least
 _log = logging.getLogger("serving")
 
 
-def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, door: Door, wait: bool) -> None:
+def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: Access, wait: bool) -> None:
     """Serve what `model` names in the registry until SIGTERM or Ctrl-C, which answer first what was asked.
 
     wait: begin although there is no such model yet. Raises ServerError where the address cannot be had, and what
@@ -48,10 +48,10 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, door: Do
             follower.step()    # where there is a model, the first question finds it loaded
         else:
             follower.first()
-        app, service = create_app(follower, door)
+        app, service = create_app(follower, access)
         free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
-        Patient.most = max(8, min(Patient.most, free))
-        Patient.refused = staticmethod(service.measures.refused)
+        TimeoutProtocol.most = max(8, min(TimeoutProtocol.most, free))
+        TimeoutProtocol.refused = staticmethod(service.measures.refused)
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
         serving = f"{follower.current.name} version {follower.current.version}" if follower.current else "what comes"
         _log.warning("serving %s on %s", serving, address)
@@ -59,7 +59,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, door: Do
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         Server(uvicorn.Config(
-            app, http=Patient, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
+            app, http=TimeoutProtocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
             server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=int(WAIT + SECONDS)), service).run([sock])
 
 
@@ -132,13 +132,13 @@ def holder(port: int) -> str:
         return "a process of another user"
 
 
-def make_door(host: str, token_file: Path | None, names: Collection[str]) -> Door:
+def make_access(host: str, token_file: Path | None, names: Collection[str]) -> Access:
     """Return who may ask; UsageError for an address beyond this machine without a token and names."""
     token = read_token(token_file) if token_file else ""
     if host not in {"127.0.0.1", "localhost", "::1"} and not (token and names):
         raise UsageError(f"{host} can be reached from other machines",
                          hint="add --token-file FILE and --allow-host NAME for each name that the server goes by")
-    return Door(LOOPBACK | {name.lower() for name in names}, token)
+    return Access(LOOPBACK | {name.lower() for name in names}, token)
 
 
 def read_token(path: Path) -> str:

@@ -61,15 +61,15 @@ class Pipeline:
                 "changed": self.changed(), "settings": flat(self.settings)}
 
 
-def job_of(data: str, method: str, preset: str) -> str:
+def timing_key(data: str, method: str, preset: str) -> str:
     """Return what runs are called alike by that take about as long and as much memory."""
     return f"{data} {method} {preset}"
 
 
-def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> tuple[RawDataSet, Settings]:
+def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str]) -> tuple[RawDataSet, Settings]:
     """Return what a run is to work on and how, from the names of its files alone.
 
-    Raises UsageError for a setting or a folder that cannot be meant.
+    Raises UsageError for a setting or a folder that is invalid.
     """
     try:
         settings = resolve(method, preset, overrides)
@@ -89,10 +89,10 @@ def settle(data: Path, method: str, preset: str, overrides: dict[str, str]) -> t
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
     """Lay out a run; this digests what it reads: the raw files, and folders that settings name.
 
-    Raises UsageError as `settle` does.
+    Raises UsageError as `resolve_run` does.
     """
-    raw, settings = settle(data, method, preset, overrides)
-    job = job_of(raw.name, method, preset)
+    raw, settings = resolve_run(data, method, preset, overrides)
+    job = timing_key(raw.name, method, preset)
     preparation = prepare.steps(raw, settings.prepare, settings.seed)
     trained = training.steps(Recipe(method, preset, overrides))
     return Pipeline(raw, method, preset, settings,

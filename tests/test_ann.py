@@ -193,7 +193,7 @@ def test_choice_of_kind():
         choose("ivf", 3)
 
 
-def test_what_cannot_be_meant_is_refused():
+def test_what_is_invalid_is_refused():
     vectors, queries = whole_numbers(3, 10, 2)
     index = build(vectors)
     for asked, k in ((queries[:, :3], 1), (queries[0], 1), (queries, 0)):

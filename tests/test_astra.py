@@ -130,8 +130,8 @@ def test_what_a_batch_holds(corpus, trained):
         there = own.weights[r] > 0
         assert sorted(own.columns[r][own.positives[r]].tolist()) == true
         assert own.columns[r][there & ~own.positives[r]].tolist() == mined.negatives[row].tolist()
-        spared = {*true, *banned, *mined.negatives[row].tolist()}
-        assert uniform.weights[r].tolist() == [0.0 if label in spared else 3.0 for label in pool]
+        excluded = {*true, *banned, *mined.negatives[row].tolist()}
+        assert uniform.weights[r].tolist() == [0.0 if label in excluded else 3.0 for label in pool]
         assert not uniform.positives[r].any()
     biased = JointStage(replace(TOY, unbiased=False)).batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
     assert set(biased.blocks["pool"].weights.unique().tolist()) == {0.0, 1.0}
@@ -144,7 +144,7 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
     stage.begin(model, corpus, None)
     last, rows = list(trained.rounds.values())[-1], corpus.training_rows()[:12]
     batch = stage.batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "loss"))
-    queries = model.encoder.heads[QUERY](model.encoder.trunk(batch.sides["queries"].tokens, QUERY))
+    queries = model.encoder.heads[QUERY](model.encoder.backbone(batch.sides["queries"].tokens, QUERY))
     logits = 20 * queries @ model.labels.weight.T + model.bias
     mine = stage.loss(model, batch)
     for name, block in batch.blocks.items():
@@ -187,8 +187,8 @@ def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(c
     held = load_file(trained.outs[source.name] / "model.safetensors")["labels.weight"].numpy()
     for row in corpus.training_rows()[:50]:
         order = np.argsort(-(held @ known["queries"][row]), kind="stable")
-        spared = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
-        assert trained.mined[last.name].negatives[row].tolist() == [i for i in order.tolist() if i not in spared][:5]
+        excluded = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
+        assert trained.mined[last.name].negatives[row].tolist() == [i for i in order.tolist() if i not in excluded][:5]
 
 
 def test_rounds_end_where_vectors_are_taken():
@@ -235,7 +235,7 @@ def test_an_answer_is_explained(trained):
     ({"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
     ({"refresh_from": 0}, "refresh_from must be at least 1, got 0"),
     ({"ahead": -1}, "ahead must be 0 or more, got -1")])
-def test_settings_that_cannot_be_meant(changed, said):
+def test_invalid_settings(changed, said):
     with pytest.raises(ValueError) as caught:
         replace(TOY, **changed)
     assert said in str(caught.value)

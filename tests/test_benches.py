@@ -1,4 +1,4 @@
-"""A bench's command line: what cannot be meant is named in a line, before anything is measured."""
+"""A bench's command line: what is invalid is named in a line, before anything is measured."""
 
 import importlib
 from pathlib import Path
@@ -19,7 +19,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("bench", "words", "told"), WRONG)
-def test_a_word_that_cannot_be_meant_is_named(bench: str, words: str, told: str,
+def test_a_word_that_is_invalid_is_named(bench: str, words: str, told: str,
                                               capsys: pytest.CaptureFixture[str]):
     module = importlib.import_module(f"benchmarks.bench_{bench}")
     with pytest.raises(SystemExit) as ended:

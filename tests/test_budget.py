@@ -191,6 +191,6 @@ def test_xc_plan_of_a_small_size_fits_and_is_told_as_data(cli, tmp_path):
     (("--labels", "5", "--points", "5", "--preset", "minilm", "--dim", "64"), "its encoder 'minilm', not 64"),
     ((), "xc plan needs a data set, or a size"),
 ])
-def test_sizes_that_cannot_be_meant_are_refused(cli, tmp_path, words, said):
+def test_sizes_that_is_invalid_are_refused(cli, tmp_path, words, said):
     code, _, err = cli("plan", *words, "--home", str(tmp_path))
     assert code == 2 and said in err and "Traceback" not in err

@@ -80,9 +80,9 @@ def test_fresh_negatives_are_the_hardest_of_every_label(tmp_path):
     batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "fresh"))
     scores, total = model(batch)["pool"].detach(), 0.0
     for i, row in enumerate(rows):
-        own, spared = set(corpus.positives["train"][row].tolist()), set(corpus.filters["train"][row].tolist())
-        others = sorted((float(scores[i, j]) for j in range(30) if j not in own | spared), reverse=True)[:3]
-        total += sum(float(torch.nn.functional.softplus(-scores[i, j])) for j in own - spared)
+        own, excluded = set(corpus.positives["train"][row].tolist()), set(corpus.filters["train"][row].tolist())
+        others = sorted((float(scores[i, j]) for j in range(30) if j not in own | excluded), reverse=True)[:3]
+        total += sum(float(torch.nn.functional.softplus(-scores[i, j])) for j in own - excluded)
         total += sum(float(torch.nn.functional.softplus(torch.tensor(score))) for score in others)
     assert float(stage.loss(model, batch)["hardest"].detach()) == pytest.approx(total / len(rows), rel=1e-5)
 

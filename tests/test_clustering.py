@@ -91,6 +91,6 @@ def test_odd_input_is_defined(tmp_path):
     (np.ones(3), {"cluster_size": 2}, r"must be \(n, d\), got shape \(3,\)"),
     (np.array([[1.0, 0], [np.nan, 1], [0, np.inf]]), {"cluster_size": 2}, "vector 1 is not finite"),
 ])  # fmt: skip
-def test_what_cannot_be_meant_is_refused(vectors, settings, message):
+def test_what_is_invalid_is_refused(vectors, settings, message):
     with pytest.raises(ValueError, match=message):
         balanced_kmeans(vectors.astype(np.float32), seed=0, **settings)

@@ -171,7 +171,7 @@ def test_a_collection_that_is_killed_is_finished_by_the_next(store):
     assert publish(store, OLD) == artifact == store.find(OLD)
 
 
-def test_what_cannot_be_meant(tmp_path, store, capsys):
+def test_what_is_invalid(tmp_path, store, capsys):
     for days in ("-1", "nan", "1e9"):
         assert gc(capsys, "--home", store.home, "--days", days)[1] == 2
     _, code, said = gc(capsys, "--home", tmp_path)

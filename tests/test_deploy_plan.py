@@ -43,7 +43,7 @@ def test_the_schedule_and_the_pool_are_the_users():
 
 @pytest.mark.parametrize(("schedules", "said"), [
     ({"retrian": "off"}, "did you mean 'retrain'"), ({"retrain": "every day"}, "'every day' is not a cron line")])
-def test_a_schedule_that_cannot_be_meant_is_refused(schedules, said):
+def test_a_schedule_that_is_invalid_is_refused(schedules, said):
     with pytest.raises(UsageError, match=said):
         plan("wordnet", forms(), TAGS, schedules, "cpu")
 
@@ -51,7 +51,7 @@ def test_a_schedule_that_cannot_be_meant_is_refused(schedules, said):
 @pytest.mark.parametrize("wrong", [
     {"workers": 0}, {"workers": 257}, {"data": "here"}, {"method": "ngme"}, {"preset": "cpu-numbered"},
     {"patience": -1}, {"until": "train"}, {"dask": "localhost"}, {"mlflow": "ftp://x"}, {"name": "a/b"}])
-def test_a_form_refuses_what_cannot_be_meant(wrong):
+def test_a_form_refuses_what_is_invalid(wrong):
     with pytest.raises(ValidationError):
         RetrainForm.model_validate({**GIVEN, **wrong})
 

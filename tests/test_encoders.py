@@ -53,24 +53,24 @@ def trained(encoder, seed=5):
 
 def weight_of_place(encoder, which, side, place, title):
     """A sum's weight of a token's side, field and place in it; the places past the last share its weight."""
-    if encoder.trunk.places is None:
+    if encoder.backbone.places is None:
         return 1.0
     field, at = (0, place) if place < title else (1, place - title)
-    places = encoder.trunk.places[which][0 if encoder.config.tied or side == QUERY else 1]
+    places = encoder.backbone.places[which][0 if encoder.config.tied or side == QUERY else 1]
     return places[field, min(at, places.shape[1] - 1)].double()
 
 
 def by_hand(encoder, made, side):
     """normalise(u + U gelu(W [u, u'] + b)), u the unit sum of idf * place * embedding of title and content rows."""
-    table, idf = encoder.trunk.table.weight.double(), encoder.trunk.idf.double()
+    table, idf = encoder.backbone.table.weight.double(), encoder.backbone.idf.double()
     head = encoder.heads[side if side in encoder.heads else QUERY]
     out = []
     for ids, title in rows_of(made):
         units = []
-        for which in range(encoder.trunk.sums):
-            total = torch.zeros(encoder.trunk.dim).double()
+        for which in range(encoder.backbone.sums):
+            total = torch.zeros(encoder.backbone.dim).double()
             for place, token in enumerate(ids):
-                row = token if place < title else token + encoder.trunk.vocabulary
+                row = token if place < title else token + encoder.backbone.vocabulary
                 total = total + idf[row] * weight_of_place(encoder, which, side, place, title) * table[row]
             units.append(total / max(float(total.detach().norm()), 1e-12))
         hidden = head.inner.weight.double() @ torch.cat(units) + head.inner.bias.double()
@@ -109,8 +109,8 @@ def test_one_text_by_numpy_is_the_same_vector(idf, texts, tied, places, sums, vi
 
 def test_at_the_start_the_head_is_the_identity_and_fields_are_alike(idf, texts):
     encoder = build_encoder(BAG, np.ones_like(idf), 0).eval()
-    assert torch.equal(encoder.trunk.table.weight[:VOCABULARY], encoder.trunk.table.weight[VOCABULARY:])
-    first = encoder.trunk(texts, QUERY)[:, :encoder.trunk.dim]
+    assert torch.equal(encoder.backbone.table.weight[:VOCABULARY], encoder.backbone.table.weight[VOCABULARY:])
+    first = encoder.backbone(texts, QUERY)[:, :encoder.backbone.dim]
     torch.testing.assert_close(encoder(texts, QUERY), torch.nn.functional.normalize(first, dim=1))
     torch.testing.assert_close(encoder(texts, QUERY), encoder(texts, LABEL))
     other = tokens([(ids, []) for ids, _ in rows_of(texts)])
@@ -119,7 +119,7 @@ def test_at_the_start_the_head_is_the_identity_and_fields_are_alike(idf, texts):
 
 def test_the_power_of_idf(idf):
     for power in (0.0, 0.5, 1.0):
-        weights = build_encoder(replace(BAG, idf_power=power), idf, 0).trunk.idf
+        weights = build_encoder(replace(BAG, idf_power=power), idf, 0).backbone.idf
         assert weights.numpy() == pytest.approx(idf**power, rel=1e-6)
         assert weights.dtype == torch.float32
 
@@ -136,7 +136,7 @@ def test_gradients_do_not_depend_on_how_threads_meet():
         for _ in range(25):
             encoder.zero_grad()
             (encoder(many, LABEL) * pull).sum().backward()
-            seen.append([encoder.trunk.table.take_gradients()[1], *(each.grad for each in encoder.parameters()
+            seen.append([encoder.backbone.table.take_gradients()[1], *(each.grad for each in encoder.parameters()
                                                                    if each.grad is not None)])
     finally:
         torch.set_num_threads(before)
@@ -165,15 +165,15 @@ def test_vectors_are_unit_and_an_empty_text_is_finite(idf, texts, side):
 def test_tokens_are_left_out_in_training_only(idf):
     encoder = trained(build_encoder(replace(BAG, token_dropout=0.4), idf, 0))
     many = tokens([([i], []) for i in range(4, 40)] * 40)
-    assert torch.equal(encoder.eval().trunk(many, QUERY), encoder.trunk(many, QUERY))
-    whole = encoder.trunk(many, QUERY)
+    assert torch.equal(encoder.eval().backbone(many, QUERY), encoder.backbone(many, QUERY))
+    whole = encoder.backbone(many, QUERY)
     torch.manual_seed(0)
-    part = encoder.train().trunk(many, QUERY)
+    part = encoder.train().backbone(many, QUERY)
     gone = (part == 0).all(1)
     assert 0.36 < gone.float().mean() < 0.44
     torch.testing.assert_close(part[~gone], whole[~gone])
     torch.manual_seed(0)
-    assert torch.equal(encoder.trunk(many, QUERY), part)
+    assert torch.equal(encoder.backbone(many, QUERY), part)
 
 
 def both(encoder, queries, labels):
@@ -188,16 +188,16 @@ def test_both_sides_at_once(idf, texts):
     queries, others = both(encoder, texts, labels)
     torch.testing.assert_close(queries, encoder(texts, QUERY))
     torch.testing.assert_close(others, encoder(labels, LABEL))
-    encoder.trunk.table.take_gradients()
+    encoder.backbone.table.take_gradients()
     (queries.sum() + others.sum()).backward()
     both(encoder, texts, labels)[0].sum().backward()
-    assert encoder.trunk.table.take_gradients()[0].tolist() == sorted(
+    assert encoder.backbone.table.take_gradients()[0].tolist() == sorted(
         {x + VOCABULARY * (place >= title) for made in (texts, labels) for ids, title in rows_of(made)
          for place, x in enumerate(ids)})
 
 
 def test_the_seed_decides_the_start(idf):
-    a, b, c = (build_encoder(BAG, idf, seed).trunk.table.weight for seed in (0, 0, 1))
+    a, b, c = (build_encoder(BAG, idf, seed).backbone.table.weight for seed in (0, 0, 1))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
 
@@ -207,7 +207,7 @@ def test_a_bag_through_a_folder(idf, texts, tmp_path):
     encoder = trained(build_encoder(config, idf, 0)).eval()
     save_encoder(encoder, tmp_path / "encoder")
     again = load_encoder(tmp_path / "encoder").eval()
-    assert (again.trunk.dim, again.trunk.batch, again.trunk.dropout) == (12, 7, 0.3)
+    assert (again.backbone.dim, again.backbone.batch, again.backbone.dropout) == (12, 7, 0.3)
     for side in (QUERY, LABEL):
         assert torch.equal(again(texts, side), encoder(texts, side))
     again.train()(texts, QUERY).sum().backward()
@@ -252,10 +252,11 @@ def bert(tmp_path_factory):
 
 def test_a_transformer_is_the_mean_of_its_last_states(bert, idf, texts):
     encoder = build_encoder(bert, idf, 0).eval()
-    assert (encoder.trunk.first, encoder.trunk.last, encoder.trunk.dim, encoder.trunk.batch) == (2, 3, 16, 3)
+    own = encoder.backbone
+    assert (own.first, own.last, own.dim, own.batch) == (2, 3, 16, 3)
     assert encoder.plain(QUERY) is None
     for row, (ids, _) in enumerate(rows_of(texts)):
-        states = encoder.trunk.model(input_ids=torch.tensor([[2, *ids, 3]])).last_hidden_state[0]
+        states = encoder.backbone.model(input_ids=torch.tensor([[2, *ids, 3]])).last_hidden_state[0]
         wanted = torch.nn.functional.normalize(states.mean(0), dim=0)
         torch.testing.assert_close(encoder(texts, QUERY)[row], wanted, rtol=1e-4, atol=1e-5)
 
@@ -277,7 +278,7 @@ def test_a_transformer_through_a_folder(bert, idf, texts, tmp_path):
     save_encoder(encoder, tmp_path / "encoder")
     again = load_encoder(tmp_path / "encoder").eval()
     assert not any(tensor.is_meta for tensor in [*again.parameters(), *again.buffers()])
-    assert (again.trunk.first, again.trunk.last, again.trunk.batch) == (2, 3, 3)
+    assert (again.backbone.first, again.backbone.last, again.backbone.batch) == (2, 3, 3)
     for side in (QUERY, LABEL):
         assert torch.equal(again(texts, side), encoder(texts, side))
 
@@ -293,10 +294,10 @@ def test_what_is_saved_of_a_transformer(bert, idf, tmp_path):
 
 def test_a_bag_from_a_transformers_embeddings(bert, idf):
     encoder = build_encoder(replace(bert, kind="bag"), idf, 0)
-    weight = encoder.trunk.table.weight[:VOCABULARY]
+    weight = encoder.backbone.table.weight[:VOCABULARY]
     assert weight.mean(0).abs().max() < 1e-6
     assert float(weight.square().sum(1).mean()) == pytest.approx(1.0, rel=1e-5)
-    given = build_encoder(bert, idf, 0).trunk.model.get_input_embeddings().weight.detach()
+    given = build_encoder(bert, idf, 0).backbone.model.get_input_embeddings().weight.detach()
     assert torch.corrcoef(torch.stack([weight.ravel(), (given - given.mean(0)).ravel()]))[0, 1] > 0.9999
 
 
@@ -324,7 +325,7 @@ def test_minilm():
     with pytest.raises(ValueError, match="embeds 30522 tokens"):
         build_encoder(EncoderConfig(), np.ones(2 * made.size, np.float32), 0)
     encoder = build_encoder(EncoderConfig(), np.ones(2 * 30522, np.float32), 0).eval()
-    assert encoder.trunk.dim == 384
+    assert encoder.backbone.dim == 384
     from xcmodels.data.tokens import open_backend
 
     dog, puppy, tax = encoder(Tokenizer(open_backend("minilm"), max_title=8, max_content=8)(

@@ -136,7 +136,7 @@ def test_draws_hold_up_under_extreme_weights():
     ({"graph": sp.csr_array(-np.ones((2, 2)))}, "finite and at least 0"),
     ({"graph": sp.csr_array(np.array([[np.nan]]))}, "finite and at least 0"),
 ])  # fmt: skip
-def test_what_cannot_be_meant_is_refused(change, message):
+def test_what_is_invalid_is_refused(change, message):
     settings = {"graph": sp.csr_array(random_graph(0)), "nodes": np.arange(2), "seed": 0} | change
     with pytest.raises(ValueError, match=message):
         random_walks(**settings)

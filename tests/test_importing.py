@@ -186,7 +186,7 @@ def test_a_draw_without_test_rows_is_told(tmp_path: Path):
     assert import_file(file, tmp_path / "out", text="t", labels="l", uid="u", test_fraction=0)["test"] == 0
 
 
-def test_settings_that_cannot_be_meant(table: Path, tmp_path: Path):
+def test_invalid_settings(table: Path, tmp_path: Path):
     for fraction in (-0.1, 1, float("nan")):
         with pytest.raises(UsageError, match=f"from 0 to below 1, got {fraction}"):
             import_file(table, tmp_path / "out", text="text", labels="tags", test_fraction=fraction)

@@ -195,6 +195,6 @@ def test_hits_feed_the_interval():
     ([[0, 1]], [[0], [1]], (1,), "truth has 2 rows, predictions have 1"),
     ([[0, 1]], [[]], (1,), "no row has a true label"),
 ])  # fmt: skip
-def test_what_cannot_be_meant_is_refused(predictions, truth, ks, message):
+def test_what_is_invalid_is_refused(predictions, truth, ks, message):
     with pytest.raises(ValueError, match=message):
         evaluate(np.array(predictions), pairs(truth), None, np.ones(5), ks=ks, recall_ks=(1,))

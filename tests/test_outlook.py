@@ -8,7 +8,7 @@ import threading
 from flows import preview
 from flows.preview import held, memory_noted
 from tasks.core.step import slug
-from tasks.plan import job_of
+from tasks.plan import timing_key
 
 HOLDS = 150_000_000
 
@@ -44,4 +44,4 @@ def test_the_most_of_all_runs_of_a_kind_is_kept(store, monkeypatch):
         monkeypatch.setattr(preview, "held", look)
         with memory_noted(store, "ngame", "cpu", "small"):
             assert seen.wait(60)
-        assert store.get_ref("held", slug(job_of("small", "ngame", "cpu"))) == {"bytes": most}
+        assert store.get_ref("held", slug(timing_key("small", "ngame", "cpu"))) == {"bytes": most}

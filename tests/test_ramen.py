@@ -197,7 +197,7 @@ def test_the_bandit_stays_above_its_floor_and_draws_once_a_stretch():
     ({"sides": "query"}, "sides must be one of both, queries, labels, none, got 'query'"),
     ({"strength": -1.0}, "strength must be 0 or more, got -1"),
     ({"negatives": 0}, "negatives must be at least 1, got 0")])
-def test_settings_that_cannot_be_meant(changed, said):
+def test_invalid_settings(changed, said):
     with pytest.raises(ValueError) as caught:
         GraphConfig(**changed)
     assert said in str(caught.value)

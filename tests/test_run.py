@@ -153,7 +153,7 @@ def test_the_three_lines_of_python(whole, planted):
     assert repr(retriever) == "Retriever(ngame on planted, 80 labels)"
 
 
-def test_predict_refuses_what_cannot_be_meant(whole, xc, tmp_path):
+def test_predict_refuses_what_is_invalid(whole, xc, tmp_path):
     home = str(whole[0])
     assert xc("predict", "x", "--home", home, "--k", "0")[0] == 2
     assert xc("predict", "--home", home)[0] == 2

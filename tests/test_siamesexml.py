@@ -237,11 +237,12 @@ def test_an_answer_is_explained(trained):
     explains_its_answers(trained, {"encoder", "classifier", "similar texts"})
 
 
-def test_only_the_joint_method_moves_the_trunk_and_none_the_heads(trained):
+def test_only_the_joint_method_moves_the_backbone_and_none_the_heads(trained):
     """Were the queries' head to move, label texts, read by a head of their own, would be left behind."""
     before = load_file(trained.outs["siamese round 0"] / "model.safetensors")
     after = load_file(trained.outs["extreme round 0"] / "model.safetensors")
-    assert torch.equal(before["trunk.table.weight"], after["encoder.trunk.table.weight"]) != config_of(trained).joint
+    same = torch.equal(before["backbone.table.weight"], after["encoder.backbone.table.weight"])
+    assert same != config_of(trained).joint
     for side in ("query", "label"):
         assert torch.equal(before[f"heads.{side}.inner.weight"], after[f"encoder.heads.{side}.inner.weight"])
 
@@ -257,7 +258,7 @@ def test_stopped_again_and_again_ends_the_same(trained, tmp_path):
     ("", {"partitions": 0}, "partitions must be at least 1, got 0"),
     ("", {"power": -1.0}, "power must be 0 or more, got -1"),
     ("", {"centroid": 2.0}, "centroid must be between 0 and 1, got 2.0")])
-def test_settings_that_cannot_be_meant(module, changed, said):
+def test_invalid_settings(module, changed, said):
     with pytest.raises(ValueError) as caught:
         replace(getattr(TOY, module) if module else TOY, **changed)
     assert said in str(caught.value)

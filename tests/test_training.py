@@ -81,7 +81,7 @@ def test_a_round_can_be_repeated(toy, tmp_path):
 def test_another_seed_is_another_result(toy, tmp_path):
     out, _ = again(toy, MINED, tmp_path, stage=EncoderModule(toy_config(seed=1)))
     a, b = (load_file(folder / "model.safetensors") for folder in (out, toy.outs[MINED]))
-    assert not torch.equal(a["trunk.table.weight"], b["trunk.table.weight"])
+    assert not torch.equal(a["backbone.table.weight"], b["backbone.table.weight"])
 
 
 @pytest.mark.parametrize(("name", "every"), [("encoder round 0", 1), ("encoder round 0", 9), (MINED, 4), (MINED, 7),
@@ -397,7 +397,7 @@ def test_the_schedule_reaches_both_optimisers(toy):
     optimisers.step(0.25)
     moved = {name: float((value - before[name]).abs().max()) for name, value in model.state_dict().items()}
     assert moved["heads.query.outer.weight"] == pytest.approx(0.25 * 2e-3, rel=1e-2)
-    assert moved["trunk.table.weight"] == pytest.approx(0.25 * 1e-2, rel=1e-2)
+    assert moved["backbone.table.weight"] == pytest.approx(0.25 * 1e-2, rel=1e-2)
 
 
 class Recording(EncoderModule):

@@ -61,8 +61,8 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
     pool = batch.sides["labels"].ids
     truth, filtered = (np.array([[int(label) in pairs["train"][row] for label in pool] for row in rows])
                        for pairs in (corpus.positives, corpus.filters))
-    trunk = model.encoder.trunk
-    x, z = trunk(batch.sides["queries"].tokens, "query"), trunk(batch.sides["labels"].tokens, "label")
+    backbone = model.encoder.backbone
+    x, z = backbone(batch.sides["queries"].tokens, "query"), backbone(batch.sides["labels"].tokens, "label")
     wanted, decoupled, share = {}, config.loss == "decoupled", config.symmetric
 
     def both(scores):
@@ -122,8 +122,8 @@ def test_mined_negatives_are_the_nearest_that_are_none_of_the_querys(corpus, tra
     assert negatives.shape == (600, 6)
     for row in corpus.training_rows()[:50]:
         order = np.argsort(-(known["labels"] @ known["queries"][row]), kind="stable")
-        spared = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
-        assert negatives[row].tolist() == [label for label in order.tolist() if label not in spared][:6]
+        excluded = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
+        assert negatives[row].tolist() == [label for label in order.tolist() if label not in excluded][:6]
     assert (negatives[corpus.validation] == -1).all(), "nothing is mined for queries that are held out"
 
 
@@ -214,7 +214,7 @@ def test_what_is_served_does_not_train_again(changed):
     ({"dim": 64}, "dim must be 0 unless head is tanh, got 64"),
     ({"refresh_from": 0}, "refresh_from must be at least 1, got 0"),
     ({"epochs": float("nan")}, "epochs must be at least 1, got nan")])
-def test_settings_that_cannot_be_meant(changed, said):
+def test_invalid_settings(changed, said):
     with pytest.raises(ValueError) as caught:
         replace(TOY, **changed)
     assert said in str(caught.value)

@@ -55,7 +55,7 @@ def test_it_is_what_exact_search_finds_less_filter_pairs(toy):
 
 def corpus_of(labels: int, queries: int, held_out: int) -> Any:
     return SimpleNamespace(n_labels=labels, validation=np.arange(held_out), training_rows=lambda: range(queries),
-                           pulled=Ragged(np.arange(held_out + 1), np.zeros(held_out, np.int32)))
+                           train_positives=Ragged(np.arange(held_out + 1), np.zeros(held_out, np.int32)))
 
 
 @pytest.mark.parametrize(("labels", "queries", "held_out", "judging"), [

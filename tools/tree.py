@@ -1,4 +1,4 @@
-"""The tree of the project for docs/architecture.md: each folder and file with the first sentence that it says of itself.
+"""The tree of the project for docs/architecture.md: each folder and file with the first line of its docstring.
 
     python -m tools.tree
 """

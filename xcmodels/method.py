@@ -197,7 +197,7 @@ class EncoderStage(Stage[M]):
         return cast(Encoder, model)
 
     def terms(self, model: M, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the loss, as `loss` does, from the trunk's vectors of the sides of a batch."""
+        """Return the loss, as `loss` does, from the backbone's vectors of the sides of a batch."""
         raise NotImplementedError
 
     def loss(self, model: M, batch: Batch) -> dict[str, torch.Tensor]:

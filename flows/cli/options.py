@@ -122,15 +122,15 @@ def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
     return out
 
 
-def settled(job: Subject) -> dict[str, str]:
-    """Return the settings that differ from the preset's; UsageError where they or the data cannot be meant."""
-    from tasks.plan import settle
+def resolved_settings(job: Subject) -> dict[str, str]:
+    """Return the settings that differ from the preset's; UsageError where they or the data are invalid."""
+    from tasks.plan import resolve_run
 
     settings = pairs("--set", job.settings, "m1.epochs=5")
     utf8(job.data)
     utf8(getattr(job, "home", HOME))
     try:
-        settle(job.data, job.method, job.preset, settings)
+        resolve_run(job.data, job.method, job.preset, settings)
     except UsageError as error:
         ours = [f"no {name} {getattr(job, name)!r}" for name in ("method", "preset") if GIVEN.sources.get(name) == FILE]
         for key in (key for key, source in GIVEN.settings.items() if source == FILE):

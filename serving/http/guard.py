@@ -58,7 +58,7 @@ class Problem(Exception):
 
 
 @dataclass(frozen=True)
-class Door:
+class Access:
     """Who may ask: the names that the server goes by, and the token that is asked for; "" asks for none."""
 
     hosts: frozenset[str] = LOOPBACK
@@ -85,9 +85,9 @@ class Guard:
     told: (path, method, status, seconds) of each request. refused: the code of each problem.
     """
 
-    def __init__(self, app: App, door: Door, told: Callable[[str, str, int, float], None],
+    def __init__(self, app: App, access: Access, told: Callable[[str, str, int, float], None],
                  refused: Callable[[str], None]) -> None:
-        self.app, self.door, self._told, self._refused = app, door, told, refused
+        self.app, self.access, self._told, self._refused = app, access, told, refused
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -113,7 +113,7 @@ class Guard:
         # HEAD is answered as GET is, by the same code; who writes to the connection leaves the body out.
         inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            self.door.admit(scope["method"], scope["path"], headers)
+            self.access.admit(scope["method"], scope["path"], headers)
             await self.app(inner, receive, sending)
         except Problem as error:
             problem = error

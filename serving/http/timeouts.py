@@ -50,7 +50,7 @@ class Strict(h11.Connection):
         return event
 
 
-class Patient(H11Protocol):
+class TimeoutProtocol(H11Protocol):
     """Waits SECONDS for a request's headers, and for an answer to be read, where uvicorn would for ever.
 
     `most` connections are answered at once; more are told so, before the process runs out of descriptors.

@@ -46,7 +46,7 @@ def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequen
                 dry_run: bool = False) -> int:
     """Enter the rows of a file in the journal, to be added or removed at the next refresh; -> how many.
 
-    Raises ContractError at the first row that cannot be meant: then none is entered.
+    Raises ContractError at the first row that is invalid: then none is entered.
     """
     base = _base(tracker, name)
     labels = Labels(Retriever.load(base.folder))

@@ -36,8 +36,8 @@ class Block:
 
     rows and cols name sides. positives (R, C) bool comes from the full label matrix, so that no true pair is
     ever taken for a negative. weights (R, C) float or bool, or None for all ones; 0 = the pair is no term of the loss.
-    columns: None = the columns are a pool shared by all rows; (R, C) int64 = each row's own candidates. pulled (R, P)
-    int64: the columns of a row's positives that count, -1 = none, where they were chosen one by one.
+    columns: None = the columns are a pool shared by all rows; (R, C) int64 = each row's own candidates.
+    active_positives (R, P) int64: the columns of a row's positives that count, -1 = none, where they were chosen.
     """
 
     rows: str
@@ -45,16 +45,16 @@ class Block:
     positives: torch.Tensor
     weights: torch.Tensor | None = None
     columns: torch.Tensor | None = None
-    pulled: torch.Tensor | None = None
+    active_positives: torch.Tensor | None = None
 
     @property
-    def pushed(self) -> torch.Tensor:
+    def active_negatives(self) -> torch.Tensor:
         """Which pairs are negatives that count, (R, C) bool."""
         return ~self.positives & counting(self.positives, self.weights)
 
     def to(self, device: torch.device) -> "Block":
         """Return the same block on `device`."""
-        move = {name: value.to(device) for name in ("positives", "weights", "columns", "pulled")
+        move = {name: value.to(device) for name in ("positives", "weights", "columns", "active_positives")
                 if (value := getattr(self, name)) is not None}
         return replace(self, **move)
 
@@ -170,7 +170,7 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
     """Return the block of training queries `rows` against the label `pool` (sorted, unique).
 
     chosen (R, P) label ids, -1 = none: the positives that count in the loss, by default all that the pool holds. A
-    row's other positives in the pool, and its filter pairs, get weight 0: they are neither pulled nor pushed.
+    row's other positives in the pool, and its filter pairs, get weight 0: they are ignored by the loss.
     """
     positives = membership(corpus.positives["train"], rows, pool)
     if chosen is None:
@@ -184,7 +184,7 @@ def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Bloc
     """Return the block of `labels` (B,) against one training query drawn for each, `queries` (B,) (SiameseXML, I).
 
     A label's own query is its one positive that counts; other queries that have it, or a filter pair with it, are
-    neither pulled nor pushed. Either may come up twice.
+    ignored by the loss. Either may come up twice.
     """
     pool, place = np.unique(labels, return_inverse=True)
     positives = membership(corpus.positives["train"], queries, pool)
@@ -200,21 +200,22 @@ def anchor_block(sides: tuple[str, str], edges: Ragged, rows: np.ndarray, pool: 
     """Return the block of the nodes `rows` of one side against the anchor `pool` (sorted, unique).
 
     sides: the names of nodes and anchors in the batch; chosen (R,) the anchor that each node is pulled to, -1 = none.
-    Its other anchors, those of pruned edges too, are neither pulled nor pushed.
+    Its other anchors, those of pruned edges too, are ignored by the loss.
     """
     return _chosen_block(sides, membership(edges, rows, pool), pool, chosen[:, None])
 
 
 def _chosen_block(sides: tuple[str, str], positives: np.ndarray, pool: np.ndarray, chosen: np.ndarray,
-                  spared: tuple[np.ndarray, np.ndarray] | None = None) -> Block:
-    """Return the block where the chosen positives (R, P) count, and what is none; but none of the `spared` pairs."""
+                  excluded: tuple[np.ndarray, np.ndarray] | None = None) -> Block:
+    """Return the block where the chosen positives (R, P) count, and what is none; but none of the `excluded` pairs."""
     place = np.where(chosen >= 0, np.searchsorted(pool, chosen), -1)
     weights, (row, slot) = ~positives, np.nonzero(place >= 0)
     weights[row, place[row, slot]] = True
-    if spared is not None:
-        weights[spared] = False
+    if excluded is not None:
+        weights[excluded] = False
         place[~np.take_along_axis(weights, place, axis=1)] = -1
-    return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights), pulled=torch.from_numpy(place))
+    return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights),
+                 active_positives=torch.from_numpy(place))
 
 
 def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.ndarray, weight: float) -> Block:
@@ -226,7 +227,7 @@ def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.
     """
     weights = np.full((len(rows), len(pool)), weight, dtype=np.float32)
     row, slot = np.nonzero(mined >= 0)
-    # Few pairs are spared: they are set one by one, and no matrix but the one of weights is made.
+    # Few pairs are excluded: they are set one by one, and no matrix but the one of weights is made.
     weights[_places(*_pairs(corpus.positives["train"], rows), pool)] = 0.0
     weights[_places(row, mined[row, slot], pool)] = 0.0
     weights[_filters(corpus, rows, pool)] = 0.0
@@ -242,9 +243,9 @@ def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rn
     most: positives of a row; of a row that has more as many are drawn, and each weighs positives / most, so that
     their sum has the mean of all. mined (R, H) label ids that are neither positives nor filter pairs, -1 = none.
     """
-    values, lengths = sample_some(corpus.pulled, rows, most, rng)
+    values, lengths = sample_some(corpus.train_positives, rows, most, rng)
     drawn = padded(values, lengths)
-    share = corpus.pulled.subset(rows).lengths / np.maximum(lengths, 1)
+    share = corpus.train_positives.subset(rows).lengths / np.maximum(lengths, 1)
     columns = np.concatenate([drawn, mined], axis=1)
     weights = (columns >= 0).astype(np.float32)
     weights[:, :drawn.shape[1]] *= share[:, None]

@@ -11,8 +11,8 @@ from xcmodels.data.corpus import Corpus, Ragged
 @lru_cache(maxsize=2)
 def queries_of(corpus: Corpus, held_out: bool = False) -> Ragged:
     """Return the training queries of each label, (L, ...), those of the validation split only where `held_out`."""
-    rows = np.arange(len(corpus.pulled)) if held_out else corpus.training_rows()
-    values, lengths = corpus.pulled.take(rows)
+    rows = np.arange(len(corpus.train_positives)) if held_out else corpus.training_rows()
+    values, lengths = corpus.train_positives.take(rows)
     return Ragged.of_pairs(values.astype(np.int64), np.repeat(rows, lengths), corpus.n_labels)
 
 

@@ -223,7 +223,7 @@ class Corpus:
         return str(self.facts["name"])
 
     @cached_property
-    def pulled(self) -> Ragged:
+    def train_positives(self) -> Ragged:
         """The positives of the training side that training pulls a row to: all but its filter pairs."""
         positives, filters = self.positives["train"], self.filters["train"].keys(self.n_labels)
         if not len(filters):
@@ -233,7 +233,7 @@ class Corpus:
 
     def training_rows(self) -> np.ndarray:
         """Return the rows to train on: those with a positive to be pulled to, less the validation split."""
-        rows = np.flatnonzero(self.pulled.lengths > 0)
+        rows = np.flatnonzero(self.train_positives.lengths > 0)
         return np.setdiff1d(rows, self.validation, assume_unique=True)
 
     def frequencies(self, rows: np.ndarray | None = None) -> np.ndarray:

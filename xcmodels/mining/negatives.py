@@ -43,17 +43,17 @@ def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: 
     out = np.full((len(queries), k), -1, dtype=np.int32)
     for start in range(0, len(rows), CHUNK):
         part = rows[start:start + CHUNK]
-        spared = spared_pairs(corpus, part)
-        deepest = k + int(np.bincount(spared // corpus.n_labels).max(initial=0))
+        excluded = excluded_pairs(corpus, part)
+        deepest = k + int(np.bincount(excluded // corpus.n_labels).max(initial=0))
         ids = index.search(queries[part], deepest)[1]
-        allowed = may_be_pushed(ids, spared, corpus.n_labels)
+        allowed = allowed_negatives(ids, excluded, corpus.n_labels)
         place = np.cumsum(allowed, axis=1) - 1
         row, slot = np.nonzero(allowed & (place < k))
         out[part[row], place[row, slot]] = ids[row, slot]
     return out
 
 
-def spared_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
+def excluded_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
     """Return i * L + label for every positive and filter pair of rows[i]."""
     # Label texts added as queries come after the queries that filters speak of.
     known = np.flatnonzero(rows < len(corpus.filters["train"]))
@@ -61,8 +61,8 @@ def spared_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
                            corpus.filters["train"].subset(rows[known]).keys(corpus.n_labels, known)])
 
 
-def may_be_pushed(ids: np.ndarray, spared: np.ndarray, n_labels: int) -> np.ndarray:
-    """Return which of the label ids (n, k), -1 = none, are a label and no pair of `spared_pairs`."""
-    return (ids >= 0) & ~among(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(spared))
+def allowed_negatives(ids: np.ndarray, excluded: np.ndarray, n_labels: int) -> np.ndarray:
+    """Return which of the label ids (n, k), -1 = none, are a label and no pair of `excluded_pairs`."""
+    return (ids >= 0) & ~among(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(excluded))
 
 

@@ -1,4 +1,4 @@
-"""Trunks: texts to a vector each, or to a few, from whose heads the vectors of queries and labels grow."""
+"""Backbones: texts to a vector each, or to a few, from whose heads the vectors of queries and labels grow."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class EncoderConfig:
             raise ValueError(f"sums must be 1 where places is 0, got {self.sums}: nothing else tells them apart")
 
 
-class Trunk(Model):
+class Backbone(Model):
     """Texts to `sums` vectors each, end to end; each `dim` long, `batch` texts at once outside training."""
 
     dim: int
@@ -66,7 +66,7 @@ class Trunk(Model):
         return [self(tokens, side) for tokens, side in texts]
 
 
-class BagOfTokens(Trunk):
+class BagOfTokens(Backbone):
     """Sums of a text's token embeddings, weighted by the place in the field, and by a power of idf where one is asked.
 
     By default none is: a rare token has learned the least and would weigh the most, and embeddings learn their weight.
@@ -144,7 +144,7 @@ class BagOfTokens(Trunk):
         return sums
 
 
-class Transformer(Trunk):
+class Transformer(Backbone):
     """Any encoder that `transformers` loads: the mean of its last hidden states."""
 
     def __init__(self, model: nn.Module, special: tuple[int, int], batch: int) -> None:
@@ -183,25 +183,25 @@ class Transformer(Trunk):
         return kept.sum(1) / mask.sum(1, keepdim=True)
 
 
-def build_trunk(config: EncoderConfig, idf: np.ndarray) -> Trunk:
-    """Build the trunk that `config` names; `idf` (2 * vocabulary,) weighs title then content tokens.
+def build_backbone(config: EncoderConfig, idf: np.ndarray) -> Backbone:
+    """Build the backbone that `config` names; `idf` (2 * vocabulary,) weighs title then content tokens.
 
     Raises ValueError for a source that cannot be opened, or whose vocabulary is not the tokenizer's.
     """
     return _BUILDERS[config.kind](config, idf)
 
 
-def save_trunk(trunk: Trunk, folder: Path) -> dict[str, Any]:
-    """Write what `empty_trunk` needs beside the tensors to `folder`, and return what it needs to be told."""
-    if isinstance(trunk, Transformer):
-        trunk.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
-        return {"special": [trunk.first, trunk.last]}
-    assert isinstance(trunk, BagOfTokens)
-    return {"vocabulary": trunk.vocabulary, "dim": trunk.dim}
+def save_backbone(backbone: Backbone, folder: Path) -> dict[str, Any]:
+    """Write what `empty_backbone` needs beside the tensors to `folder`, and return what it needs to be told."""
+    if isinstance(backbone, Transformer):
+        backbone.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
+        return {"special": [backbone.first, backbone.last]}
+    assert isinstance(backbone, BagOfTokens)
+    return {"vocabulary": backbone.vocabulary, "dim": backbone.dim}
 
 
-def empty_trunk(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -> Trunk:
-    """Make a trunk whose tensors are still to be loaded."""
+def empty_backbone(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -> Backbone:
+    """Make a backbone whose tensors are still to be loaded."""
     if config.kind == "bag":
         embeddings, idf = (torch.empty(*shape, device="meta") for shape in (
             (facts["vocabulary"], facts["dim"]), (2 * facts["vocabulary"],)))
@@ -277,5 +277,5 @@ def _load(source: str) -> Any:
                          f"{str(error).splitlines()[0]}") from error
 
 
-_BUILDERS: dict[str, Callable[[EncoderConfig, np.ndarray], Trunk]] = {
+_BUILDERS: dict[str, Callable[[EncoderConfig, np.ndarray], Backbone]] = {
     "bag": _build_bag, "transformer": _build_transformer}

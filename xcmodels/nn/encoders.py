@@ -1,6 +1,6 @@
 """Encoders: texts to vectors on the unit sphere, for queries and labels alike.
 
-An encoder is a trunk, which turns a text into a vector or a few, and heads, which turn that into the vectors that a
+An encoder is a backbone, which turns a text into a vector or a few, and heads, which turn that into the vectors that a
 method scores with: one shared or one a side (Siamese encoders), or one of the dual encoder and one of the classifier
 (UniDEC).
 """
@@ -24,7 +24,7 @@ from xcmodels.data.centroids import unit
 from xcmodels.data.corpus import Side
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.autograd import direction, dropout
-from xcmodels.nn.backbones import LABEL, QUERY, EncoderConfig, Trunk, build_trunk, empty_trunk, save_trunk
+from xcmodels.nn.backbones import LABEL, QUERY, Backbone, EncoderConfig, build_backbone, empty_backbone, save_backbone
 from xcmodels.nn.row_table import Model, RowTable
 
 Plain = Callable[[np.ndarray], np.ndarray]
@@ -35,9 +35,9 @@ class HeadConfig:
     """One head of an encoder."""
 
     kind: str               # unit | gelu | residual | tanh | linear
-    dim: int = 0            # of what it returns; 0 = as the trunk (always so for unit, gelu and residual)
+    dim: int = 0            # of what it returns; 0 = as the backbone (always so for unit, gelu and residual)
     dropout: float = 0.0    # on what it returns (tanh, linear), on what it adds (residual)
-    over: str = ""          # the head whose vectors, at unit length, it reads; "" = it reads the trunk's
+    over: str = ""          # the head whose vectors, at unit length, it reads; "" = it reads the backbone's
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
 
 
 class Head(nn.Module):
-    """The trunk's vectors of texts (n, sums * d) to a vector each."""
+    """The backbone's vectors of texts (n, sums * d) to a vector each."""
 
     def plain(self) -> Plain:
         """Return what `forward` makes of one text's vectors (sums, d), once trained, by numpy alone."""
@@ -93,7 +93,7 @@ class Gelu(Unit):
 class Residual(Head):
     """v, v' -> normalise(v + U dropout(gelu(W [v, v'] + b))), the identity on v at the start since U = 0.
 
-    v is the trunk's first vector of a text, v' the others; all at unit length.
+    v is the backbone's first vector of a text, v' the others; all at unit length.
     """
 
     def __init__(self, dim: int, sums: int, dropout: float) -> None:
@@ -124,7 +124,7 @@ class Residual(Head):
 class Projection(Head):
     """v -> dropout(tanh(W v + b)) of v at mean square 1, or dropout(W v + b) of unit v: UniDEC's g1, g2 (section 4.3).
 
-    v is what the trunk says of a text, of several vectors each at unit length. W starts as the identity on the first,
+    v is the backbone's vector of a text, of several vectors each at unit length. W starts as the identity on the first,
     or as much of it as there is room for.
     """
 
@@ -168,44 +168,44 @@ def _each_direction(vectors: torch.Tensor, sums: int) -> torch.Tensor:
 
 
 class Encoder(Model):
-    """A trunk with heads; a view of a text is the vectors of some heads, each of unit length, end to end."""
+    """A backbone with heads; a view of a text is the vectors of some heads, each of unit length, end to end."""
 
-    def __init__(self, trunk: Trunk, config: EncoderConfig, layout: Layout) -> None:
+    def __init__(self, backbone: Backbone, config: EncoderConfig, layout: Layout) -> None:
         super().__init__()
-        self.trunk, self.config, self.layout = trunk, config, layout
-        self.heads = nn.ModuleDict({name: _head(trunk, each) for name, each in layout.heads.items()})
+        self.backbone, self.config, self.layout = backbone, config, layout
+        self.heads = nn.ModuleDict({name: _head(backbone, each) for name, each in layout.heads.items()})
 
     def tables(self) -> dict[str, RowTable]:
         """The matrices that are trained by rows."""
-        return self.trunk.tables()
+        return self.backbone.tables()
 
     def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
         """Return (n, width(view)) vectors of texts, as seen in `view`: "query", "label" or another of the layout's.
 
         A view whose name begins with "label" is of texts on the label side.
         """
-        return self.view(self.trunk(tokens, LABEL if view.startswith(LABEL) else QUERY), view)
+        return self.view(self.backbone(tokens, LABEL if view.startswith(LABEL) else QUERY), view)
 
     def plain(self, view: str) -> Callable[[Tokens], np.ndarray] | None:
-        """Return what makes the vector (1, width(view)) of one text by numpy alone; None where the trunk cannot.
+        """Return what makes the vector (1, width(view)) of one text by numpy alone; None where the backbone cannot.
 
         To the last digits but one it is that of `forward` outside training, of the weights as they are now. Of one
         text, whose sums are over in no time, `forward` is fifty calls into torch, each of which looks at devices,
         types and gradients first: four times as long.
         """
-        trunk = self.trunk.plain(LABEL if view.startswith(LABEL) else QUERY)
-        if trunk is None:
+        backbone = self.backbone.plain(LABEL if view.startswith(LABEL) else QUERY)
+        if backbone is None:
             return None
         heads = [self._plain(name) for name in self.layout.views[view]]
 
         def vector(tokens: Tokens) -> np.ndarray:
-            sums = trunk(tokens)
+            sums = backbone(tokens)
             return np.concatenate([unit(head(sums)) for head in heads])[None]
 
         return vector
 
     def _plain(self, name: str) -> Plain:
-        """Return what makes a head's vector of the trunk's vectors of one text."""
+        """Return what makes a head's vector of the backbone's vectors of one text."""
         head, over = cast(Head, self.heads[name]).plain(), self.layout.heads[name].over
         if not over:
             return head
@@ -213,17 +213,17 @@ class Encoder(Model):
         return lambda sums: head(unit(below(sums))[None])
 
     def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
-        """Return the trunk's vectors of each side that has tokens, in one pass; all but `queries` count as labels."""
+        """Return the backbone's vectors of each side with tokens, in one pass; all but `queries` count as labels."""
         texts = {name: (side.tokens, QUERY if name in queries else LABEL)
                  for name, side in sides.items() if side.tokens is not None}
-        return dict(zip(texts, self.trunk.groups(*texts.values()), strict=True))
+        return dict(zip(texts, self.backbone.groups(*texts.values()), strict=True))
 
     def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
-        """Return the vectors that a view's heads make of the trunk's."""
+        """Return the vectors that a view's heads make of the backbone's."""
         return torch.cat([self._directions(pooled, name) for name in self.layout.views[view]], dim=1)
 
     def _directions(self, pooled: torch.Tensor, name: str) -> torch.Tensor:
-        """Return what a head makes of the trunk's vectors, itself or over another head, at unit length."""
+        """Return what a head makes of the backbone's vectors, itself or over another head, at unit length."""
         over = self.layout.heads[name].over
         return direction(self.heads[name](self._directions(pooled, over) if over else pooled))
 
@@ -233,32 +233,32 @@ class Encoder(Model):
 
     def head_width(self, name: str) -> int:
         """Return the length of a head's vectors."""
-        return self.layout.heads[name].dim or self.trunk.dim
+        return self.layout.heads[name].dim or self.backbone.dim
 
 
-def _head(trunk: Trunk, config: HeadConfig) -> Head:
-    sums = 1 if config.over else trunk.sums
+def _head(backbone: Backbone, config: HeadConfig) -> Head:
+    sums = 1 if config.over else backbone.sums
     if config.kind in ("tanh", "linear"):
-        return Projection(trunk.dim, sums, config)
+        return Projection(backbone.dim, sums, config)
     if config.kind == "residual":
-        return Residual(trunk.dim, sums, config.dropout)
-    return Gelu(trunk.dim) if config.kind == "gelu" else Unit(trunk.dim)
+        return Residual(backbone.dim, sums, config.dropout)
+    return Gelu(backbone.dim) if config.kind == "gelu" else Unit(backbone.dim)
 
 
 def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:
     """Build the encoder that `config` names with the heads of `layout`, by default a Siamese encoder's.
 
-    idf (2 * vocabulary,) weighs title then content tokens. Raises ValueError as `build_trunk` does.
+    idf (2 * vocabulary,) weighs title then content tokens. Raises ValueError as `build_backbone` does.
     """
     seeds.seed_torch(seed, "initial weights")
-    return Encoder(build_trunk(config, idf), config, layout or siamese(config))
+    return Encoder(build_backbone(config, idf), config, layout or siamese(config))
 
 
 def save_encoder(encoder: Encoder, folder: Path) -> None:
     """Write an encoder's tensors and configuration to `folder`."""
     folder.mkdir(parents=True)
     facts = {"config": asdict(encoder.config), "layout": asdict(encoder.layout),
-             "trunk": save_trunk(encoder.trunk, folder)}
+             "backbone": save_backbone(encoder.backbone, folder)}
     (folder / "encoder.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     # With metadata that says nothing, as a checkpoint has: the bytes are the same, and kept once.
     save_file({name: value.contiguous() for name, value in encoder.state_dict().items()}, folder / "model.safetensors",
@@ -270,7 +270,7 @@ def load_encoder(folder: Path) -> Encoder:
     facts = json.loads((folder / "encoder.json").read_text())
     config, layout = EncoderConfig(**facts["config"]), facts["layout"]
     heads = {name: HeadConfig(**each) for name, each in layout["heads"].items()}
-    encoder = Encoder(empty_trunk(config, folder, facts["trunk"]), config,
+    encoder = Encoder(empty_backbone(config, folder, facts["backbone"]), config,
                       Layout(heads, {view: tuple(names) for view, names in layout["views"].items()}))
     encoder.load_state_dict(load_file(folder / "model.safetensors"), assign=True)
     return encoder
@@ -278,9 +278,9 @@ def load_encoder(folder: Path) -> Encoder:
 
 @torch.no_grad()
 def encode_all(encoder: Encoder, side: Side, view: str, rows: np.ndarray | None = None) -> np.ndarray:
-    """Encode a whole side of a corpus, or `rows` of it, (n, width(view)) float32, `trunk.batch` texts at a time."""
+    """Encode a whole side of a corpus, or `rows` of it, (n, width(view)) float32, `backbone.batch` texts at a time."""
     encoder.eval()
-    batch = encoder.trunk.batch
+    batch = encoder.backbone.batch
     rows = np.arange(len(side)) if rows is None else rows
     device = next(chain(encoder.parameters(), encoder.buffers())).device
     out = np.empty((len(rows), encoder.width(view)), dtype=np.float32)

@@ -29,7 +29,8 @@ class RowTable(nn.Module):
         self.register_buffer("weight", weight)
         self.n, self.first = len(weight) if n is None else n, first
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.due: Callable[[torch.Tensor], torch.Tensor | None] = lambda ids: None   # factors that rows still wait for
+        # Factors of ids that their rows have not been multiplied with yet.
+        self.pending_decay: Callable[[torch.Tensor], torch.Tensor | None] = lambda ids: None
 
     @classmethod
     def shared(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
@@ -66,8 +67,8 @@ class RowTable(nn.Module):
 
     def current(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `weight` (k,) as they would be if nothing were put off; none is changed."""
-        rows, due = self.weight.index_select(0, ids), self.due(ids)
-        return rows if due is None else rows.mul_(due)
+        rows, factors = self.weight.index_select(0, ids), self.pending_decay(ids)
+        return rows if factors is None else rows.mul_(factors)
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (rows (u, d), place (k,)) with `rows[place]` the rows of `ids` (k,).
@@ -186,7 +187,7 @@ class RowSGD:
         self.velocity = torch.zeros_like(table.weight)
         self.decay = _Decay(table.weight)
         if weight_decay:
-            table.due = self.decay.missed
+            table.pending_decay = self.decay.missed
 
     @torch.no_grad()
     def step(self, lr: float) -> None:

@@ -25,7 +25,7 @@ def judging_rows(corpus: Corpus) -> np.ndarray:
     what the epoch reads forward and back, and the more labels the more. So there are no more than LABELS of them, and
     no more than texts.
     """
-    rows = corpus.validation[corpus.pulled.lengths[corpus.validation] > 0]
+    rows = corpus.validation[corpus.train_positives.lengths[corpus.validation] > 0]
     if not len(rows) or corpus.n_labels > min(LABELS, len(corpus.training_rows())):
         return rows[:0]
     return rows[np.linspace(0, len(rows) - 1, min(QUERIES, len(rows))).astype(np.int64)]
@@ -39,7 +39,8 @@ def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, row
     for start in range(0, len(rows), _BLOCK):
         part = rows[start:start + _BLOCK]
         scores = queries[start:start + _BLOCK] @ labels.T
-        spared, lengths = filters.take(part)
-        scores[np.repeat(np.arange(len(part)), lengths), spared] = -np.inf
+        excluded, lengths = filters.take(part)
+        scores[np.repeat(np.arange(len(part)), lengths), excluded] = -np.inf
         best[start:start + _BLOCK, 0] = scores.argmax(1)
-    return 100 * float(metrics.judge(best, corpus.pulled.subset(rows), None, corpus.n_labels).hits[:, 0].mean())
+    truth = corpus.train_positives.subset(rows)
+    return 100 * float(metrics.judge(best, truth, None, corpus.n_labels).hits[:, 0].mean())

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.options import HOME, Home, Json, Subject, environment, filled, pairs, say, settled
+from flows.cli.options import HOME, Home, Json, Subject, environment, filled, pairs, resolved_settings, say
 
 
 @Parameter(name="*")
@@ -33,7 +33,7 @@ def deploy(*, job: Scheduled, home: Home = HOME,
            dry_run: Annotated[bool, Parameter(help="Say what would change, and change nothing.")] = False,
            as_json: Json = False) -> None:
     """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
-    settings = settled(job)
+    settings = resolved_settings(job)
     environment(home)
     from flows.services.catalogue import require_prefect
 

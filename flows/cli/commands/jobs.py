@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import ContractError, Stopped
 from flows.cli.config_file import GIVEN
-from flows.cli.options import TRACKED, Job, Json, Tracked, environment, filled, home_flag, say, settled
+from flows.cli.options import TRACKED, Job, Json, Tracked, environment, filled, home_flag, resolved_settings, say
 
 if TYPE_CHECKING:
     from flows.config import Until
@@ -54,8 +54,8 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     from tasks.core.store import Store
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # by `timeout`, `kill` or a shutdown: ends as by Ctrl-C
-    # What cannot be meant or done is refused before Prefect's server is started, which takes seconds.
-    settings = settled(job)
+    # What is invalid or done is refused before Prefect's server is started, which takes seconds.
+    settings = resolved_settings(job)
     from flows.config import RunConfig
 
     config = filled(RunConfig, {**vars(job), **vars(tracked), "settings": settings, "command": _command()})

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import TRACKED, Job, Json, Tracked, columns, environment, pairs, settled
+from flows.cli.options import TRACKED, Job, Json, Tracked, columns, environment, pairs, resolved_settings
 
 
 @Parameter(name="*")
@@ -44,7 +44,7 @@ def plan(*, job: Asked = ASKED, tracked: Tracked = TRACKED, as_json: Json = Fals
         return
     if job.data == Path():
         raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
-    changed = settled(job)
+    changed = resolved_settings(job)
     environment(job.home)
     from flows.preview import look, places
     from flows.services.catalogue import mlflow_of

@@ -23,8 +23,8 @@ def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
         raise UsageError(f"--port must be from 0 to 65535, got {port}")
     environment(home)
     from flows.services.catalogue import mlflow_of
-    from serving.server import make_door
+    from serving.server import make_access
     from serving.server import serve as run
 
     run(home, mlflow and mlflow_of(home, mlflow), model, host=host, port=port,
-        door=make_door(host, token_file, allow_host), wait=wait)
+        access=make_access(host, token_file, allow_host), wait=wait)

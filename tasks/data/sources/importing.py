@@ -74,7 +74,7 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
     column a text stays in the half where a data set of ours in `out` has it; a new one is for testing by its SHA-1
     (`tasks.data.sources.halves`). Labels that no training row has are left out, as are test rows without another; both
     are counted.
-    Raises UsageError for a setting that cannot be meant, ContractError naming file and line of a bad row, and
+    Raises UsageError for a setting that is invalid, ContractError naming file and line of a bad row, and
     ProjectError for a file that is written to meanwhile.
     """
     if not 0 <= test_fraction < 1:

@@ -16,7 +16,7 @@ from tasks.data.sources.shards import Ids, Shard, ShardBuffer, check_relevance, 
 def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, sha256: str = "") -> Iterator[Shard]:
     """Yield shards of positives or edges from a sparse file: a header "N L", then "id:value id:value" a row.
 
-    Raises ContractError when the header, `rows` and `columns` do not agree, and for a pair that cannot be meant.
+    Raises ContractError when the header, `rows` and `columns` do not agree, and for a pair that is invalid.
     """
     buffer = ShardBuffer(table, path.name, size)
     stream = lines(path, sha256)

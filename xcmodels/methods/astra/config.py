@@ -33,7 +33,7 @@ class AstraConfig(ServingConfig, schedule.Schedule):
     ahead: int = 2               # epochs before a refresh at whose end the model that it mines with is taken
     start: str = "label"         # label | random: classifiers begin at the embeddings of label texts, or about zero
     scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here (`prior_bias`)
-    dim: int = 0                 # of the bottleneck; 0 = as the trunk
+    dim: int = 0                 # of the bottleneck; 0 = as the backbone
     dropout: float = 0.0         # on the query vectors
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     serve: str = CLASSIFIER      # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees

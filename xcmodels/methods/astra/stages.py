@@ -54,7 +54,7 @@ class OneVsAll(Model):
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the logits of each block of a batch, (R, C); of no meaning where the weight is 0."""
-        queries = self.encoder.heads[QUERY](self.encoder.trunk(batch.sides["queries"].tokens, QUERY))
+        queries = self.encoder.heads[QUERY](self.encoder.backbone(batch.sides["queries"].tokens, QUERY))
         rows, place = self.labels.gather(batch.sides["labels"].ids)
         scores = {"pool": queries @ rows[place].T}
         if (own := batch.blocks.get("own")) is not None:
@@ -113,7 +113,7 @@ class JointStage(Stage[OneVsAll]):
         labels = np.sort(rng.choice(n, min(PRIOR_LABELS, n), replace=False))
         classifiers = model.labels.read(torch.from_numpy(labels).to(model.labels.weight.device)).cpu().numpy()
         scores = encode_all(model.encoder, corpus.sides["train"], QUERY, rows) @ classifiers.T
-        return prior_bias(self.config.scale * scores, n / len(labels), corpus.pulled.subset(rows).lengths)
+        return prior_bias(self.config.scale * scores, n / len(labels), corpus.train_positives.subset(rows).lengths)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against labels of their own and labels drawn for the batch, or against every label."""

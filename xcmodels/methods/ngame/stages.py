@@ -58,7 +58,7 @@ class EncoderModule(EncoderStage[Encoder]):
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their own positives, one drawn a query."""
-        chosen = sample_positive(corpus.pulled, rows, rng)[:, None]
+        chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
         pool = distinct(chosen)
         sides = {"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
                  "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
@@ -90,7 +90,7 @@ class ClassifierModule(Stage[Classifiers]):
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their own positives."""
-        chosen = padded(*corpus.pulled.take(rows))
+        chosen = padded(*corpus.train_positives.take(rows))
         pool = distinct(chosen[chosen >= 0])
         sides = {"queries": Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
                  "labels": Entries(torch.from_numpy(pool))}
@@ -118,7 +118,7 @@ def _plan(module: ModuleConfig, table: str) -> TrainingPlan:
 
 def _triplet(module: ModuleConfig, batch: Batch, scores: Products) -> torch.Tensor:
     block = batch.blocks["triplet"]
-    assert block.pulled is not None
+    assert block.active_positives is not None
     return losses.triplet(
-        scores, block.pulled, block.pushed, margin=module.margin, hard_positives=module.positives,
+        scores, block.active_positives, block.active_negatives, margin=module.margin, hard_positives=module.positives,
         hard_negatives=module.negatives, temperature=module.temperature)

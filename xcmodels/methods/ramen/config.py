@@ -28,7 +28,7 @@ class GraphConfig:
         checks.at_least(self, 1, "negatives", "most")
 
     @property
-    def pulled(self) -> list[str]:
+    def regularised_sides(self) -> list[str]:
         """The sides of a batch that graphs pull."""
         return list(SIDES) if self.sides == "both" else [side for side in SIDES if side == self.sides]
 

@@ -51,7 +51,7 @@ class GraphStage(EncoderStage[Regularised]):
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Regularised:
         """Build the base's model, and the bandit."""
-        arms = len(corpus.graphs) * len(self.graph.pulled)
+        arms = len(corpus.graphs) * len(self.graph.regularised_sides)
         bandit = Bandit(arms, self.graph.strength, self.graph.rate) if self.graph.adapt else None
         return Regularised(self.base.build(corpus, vectors), bandit)
 
@@ -69,7 +69,7 @@ class GraphStage(EncoderStage[Regularised]):
         batch = self.base.batch(truth, round_, mined, rows, rng)
         sides, blocks = dict(batch.sides), dict(batch.blocks)
         for name, graph in corpus.graphs.items():
-            nodes = {side: batch.sides[side].ids.numpy() for side in self.graph.pulled}
+            nodes = {side: batch.sides[side].ids.numpy() for side in self.graph.regularised_sides}
             chosen = {side: sample_kept(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), ids, rng)
                       for side, ids in nodes.items()}
             pool = distinct(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
@@ -87,14 +87,14 @@ class GraphStage(EncoderStage[Regularised]):
     def terms(self, model: Regularised, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the base's terms, and a triplet loss for every graph and side (R_x and R_z of section 3.1)."""
         encoder, terms = self.encoder(model), self.base.terms(model.base, batch, pooled)
-        vectors = {side: encoder.view(trunk, self.query_view if side in self.query_sides else LABEL)
-                   for side, trunk in pooled.items()}
+        vectors = {side: encoder.view(backbone, self.query_view if side in self.query_sides else LABEL)
+                   for side, backbone in pooled.items()}
         blocks = {name: block for name, block in batch.blocks.items() if block.cols not in ("queries", "labels")}
         weights = model.bandit.weights() if model.bandit else [self.graph.strength] * len(blocks)
         for weight, (name, block) in zip(weights, blocks.items(), strict=True):
-            assert block.pulled is not None
+            assert block.active_positives is not None
             terms[name] = weight * losses.triplet(
-                Products(vectors[block.rows], vectors[block.cols]), block.pulled, block.pushed,
+                Products(vectors[block.rows], vectors[block.cols]), block.active_positives, block.active_negatives,
                 margin=self.graph.margin, hard_positives=1, hard_negatives=self.graph.negatives, temperature=0.0)
         if model.bandit and model.training:
             model.bandit.learn(_accuracy(batch, vectors))
@@ -117,7 +117,7 @@ class GraphStage(EncoderStage[Regularised]):
             return self.base.mine(vectors, corpus, round_)
         once = {name: cache(make) for name, make in vectors.items()}
         kept = {f"{name}.{SIDES[side]}": alike(graph.edges[SIDES[side]], once[side](), once[f"anchors.{name}"]())
-                for name, graph in corpus.graphs.items() for side in self.graph.pulled}
+                for name, graph in corpus.graphs.items() for side in self.graph.regularised_sides}
         return replace(self.base.mine(once, corpus, round_), kept=kept)
 
 
@@ -142,6 +142,6 @@ def augmented(corpus: Corpus, most: int) -> Corpus:
     keys = distinct(np.concatenate([truth.keys(width), *(each.keys(width) for each in found)]))
     keys = keys[~among(keys, distinct(filters.keys(width)))]
     out = copy(corpus)
-    vars(out).pop("pulled", None)    # is of the positives that it had
+    vars(out).pop("train_positives", None)    # is of the positives that it had
     out.positives = {**corpus.positives, "train": Ragged.of_pairs(keys // width, keys % width, len(truth))}
     return out

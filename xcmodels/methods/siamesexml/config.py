@@ -44,7 +44,7 @@ class SiamesexmlConfig(ServingConfig):
     mined: int = 50              # the best of them, of which batches take the hardest
     positives: int = 20          # of a query in a batch of module IV
     partitions: int = 1          # of labels, each with a residual layer of its own
-    joint: bool = False          # SiameseXML++: module IV trains the encoder's trunk, too
+    joint: bool = False          # SiameseXML++: module IV trains the encoder's backbone, too
     token_lr: float = 0.0        # of token embeddings in module IV (++)
     dropout: float = 0.5         # after the residual layers of module IV
     head: str = "residual"       # residual | gelu (the paper's) | unit: of the intermediate embedding

@@ -13,7 +13,7 @@ from xcmodels.methods.served import ComposedRetriever, read_model
 from xcmodels.methods.siamesexml.config import MIXED, SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers
 from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, ExtremeModule, SiameseModule
-from xcmodels.mining.negatives import may_be_pushed
+from xcmodels.mining.negatives import allowed_negatives
 from xcmodels.nn.autograd import direction
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all
 from xcmodels.retrieval.builder import Trained, save_retriever
@@ -56,7 +56,7 @@ class SiamesexmlRetriever(ComposedRetriever):
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder with the intermediate embeddings of labels and queries, and the classifiers."""
         model = read_model(self.stage, corpus, models[EXTREME])
-        if self.siamesexml.joint:    # its trunk was trained after the embeddings were made
+        if self.siamesexml.joint:    # its backbone was trained after the embeddings were made
             vectors = {side: make() for side, make in self.stage.vectors(model.to(device()), corpus).items()}
             model.cpu()
         views = model.encoder.layout.views
@@ -79,7 +79,7 @@ class SiamesexmlRetriever(ComposedRetriever):
             return mix.alpha, {}
         queries = encode_all(encoder, corpus.sides["train"], QUERY, rows=rows)
         ids = candidates(proposing.values(), queries, self.siamesexml.shortlist)
-        ids[~may_be_pushed(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
+        ids[~allowed_negatives(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
         # Minus infinity, the score of no label, times an alpha of 0 would be no number.
         classified, similar = (np.maximum(replace(mix, alpha=alpha)(queries, ids), -1e9) for alpha in (1.0, 0.0))
         truth, reached = corpus.positives["train"].subset(rows), {}

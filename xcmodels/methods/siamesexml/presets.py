@@ -41,6 +41,6 @@ def _presets(about: str, *, joint: bool) -> dict[str, Preset]:
 
 
 SIAMESEXML = _presets("Siamese encoder on batches of labels, then classifiers", joint=False)
-SIAMESEXML_PLUS = _presets("SiameseXML whose last module trains the encoder's trunk, too", joint=True)
+SIAMESEXML_PLUS = _presets("SiameseXML whose last module trains the encoder's backbone, too", joint=True)
 
 METHODS = {"siamesexml": MethodEntry(siamesexml, SIAMESEXML), "siamesexml++": MethodEntry(siamesexml, SIAMESEXML_PLUS)}

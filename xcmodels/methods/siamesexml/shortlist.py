@@ -12,7 +12,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.mining.graph import label_correlation
-from xcmodels.mining.negatives import may_be_pushed
+from xcmodels.mining.negatives import allowed_negatives
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct
@@ -25,11 +25,11 @@ class Shortlist:
     proposers: Mapping[str, Proposer]
     scores: InnerProduct
 
-    def best(self, queries: np.ndarray, spared: np.ndarray, depth: int, k: int) -> np.ndarray:
-        """Return the k best labels (n, k) of the `depth` that each index proposes, less `spared` pairs, -1 padded."""
+    def best(self, queries: np.ndarray, excluded: np.ndarray, depth: int, k: int) -> np.ndarray:
+        """Return the k best labels (n, k) of the `depth` that each index proposes, less `excluded` pairs, -1 padded."""
         n_labels = len(self.scores.vectors)
         ids = candidates(self.proposers.values(), queries, depth)
-        ids[~may_be_pushed(ids, spared, n_labels)] = -1
+        ids[~allowed_negatives(ids, excluded, n_labels)] = -1
         found, _ = best_of(ids, self.scores(queries, ids), k)
         return np.pad(found, ((0, 0), (0, k - found.shape[1])), constant_values=-1)
 
@@ -55,4 +55,4 @@ def proposers(config: SiamesexmlConfig, corpus: Corpus, queries: np.ndarray, lab
     centroids = label_centroids(corpus, queries, every)
     index = partial(ann.build, kind=config.index, limit=ann.EXACT_MAX_ONLINE)
     return {"texts": Proposer(index(smoothed(config, corpus, labels))), "centroids": Proposer(index(centroids)),
-            "queries": Proposer(index(queries[rows]), corpus.pulled.subset(rows))}
+            "queries": Proposer(index(queries[rows]), corpus.train_positives.subset(rows))}

@@ -5,7 +5,7 @@ mined, too. What it trains is the intermediate embedding, which every later modu
 classifiers.
 Module II mines hard negatives from three indexes: of label texts smoothed over correlated labels, of label centroids,
 and of training queries, whose labels are proposed. Module III starts classifiers at the smoothed label
-embeddings; module IV trains them with a residual layer over the frozen encoder, or in SiameseXML++ with its trunk.
+embeddings; module IV trains them with a residual layer over the frozen encoder, or in SiameseXML++ with its backbone.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import Shortlist, proposers, smoothed
-from xcmodels.mining.negatives import spared_pairs
+from xcmodels.mining.negatives import excluded_pairs
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import direction
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
@@ -57,12 +57,12 @@ class Extreme(Model):
         super().__init__()
         self.partitions, self.joint = config.partitions, config.joint
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config))
-        self.labels = RowTable.zeros(corpus.n_labels, self.encoder.trunk.dim)
-        # Queries and labels share the trunk and not the heads: of those, module IV would train the queries' alone.
+        self.labels = RowTable.zeros(corpus.n_labels, self.encoder.backbone.dim)
+        # Queries and labels share the backbone and not the heads: of those, module IV would train the queries' alone.
         for name in siamese_layout(config).heads:
             self.encoder.heads[name].requires_grad_(False)
         if not config.joint:
-            self.encoder.trunk.requires_grad_(False)
+            self.encoder.backbone.requires_grad_(False)
 
     def tables(self) -> dict[str, RowTable]:
         """The classifiers, and in SiameseXML++ the token embeddings."""
@@ -146,7 +146,7 @@ class SiameseModule(EncoderStage[Encoder]):
 
 
 class ExtremeModule(Stage[Extreme]):
-    """Modules II to IV: mined negatives, then classifiers and residual layers, in SiameseXML++ also the trunk."""
+    """Modules II to IV: mined negatives, then classifiers and residual layers, in SiameseXML++ also the backbone."""
 
     name = EXTREME
 
@@ -212,7 +212,7 @@ class ExtremeModule(Stage[Extreme]):
         negatives = np.full((len(queries), round_.negatives), -1, dtype=np.int32)
         for start in range(0, len(rows), CHUNK):
             part = rows[start:start + CHUNK]
-            negatives[part] = shortlist.best(queries[part], spared_pairs(corpus, part), self.config.shortlist,
+            negatives[part] = shortlist.best(queries[part], excluded_pairs(corpus, part), self.config.shortlist,
                                              round_.negatives)
         return Mined(negatives=negatives)
 

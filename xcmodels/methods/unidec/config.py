@@ -31,7 +31,7 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
     symmetric: float = 0.5       # share of the label-to-query loss in either (1 - lambda_D, 1 - lambda_C)
     bce: float = 0.0             # weight of the auxiliary binary cross-entropy of the classifier
     head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder
-    dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the trunk
+    dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the backbone
     dropout: float = 0.1         # on the projections, in training
     serve: str = SUM             # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     unit: bool = True            # classifiers are served at unit length (section 3.4), or at the length they learned

@@ -33,7 +33,7 @@ class Joint(Model):
     def __init__(self, config: UnidecConfig, corpus: Corpus) -> None:
         super().__init__()
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config))
-        width = config.dim or self.encoder.trunk.dim
+        width = config.dim or self.encoder.backbone.dim
         self.labels = RowTable.zeros(corpus.n_labels, width) if config.classifies else None
 
     def tables(self) -> dict[str, RowTable]:
@@ -76,7 +76,7 @@ class JointStage(EncoderStage[Joint]):
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their picked positives and hard negatives."""
-        picked = [sample_some(corpus.pulled, rows, self.config.positives, rng)[0]]
+        picked = [sample_some(corpus.train_positives, rows, self.config.positives, rng)[0]]
         if mined.negatives is not None:
             picked.append(sample_columns(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
