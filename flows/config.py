@@ -1,4 +1,4 @@
-"""The parameters of a flow, checked before a run is created and shown as a form in Prefect's UI."""
+"""Parameters of the flows: validated, and shown as forms in Prefect's UI."""
 
 import shlex
 from pathlib import Path
@@ -11,7 +11,7 @@ from xcmodels.methods.presets import PRESETS
 Until = Literal["prepare", "train", "evaluate", "register", "report"]
 Overlap = Literal["auto", "always", "never"]
 ABSOLUTE = r"^/[^\x00]*$"
-PRESET_NAMES = sorted({preset for named in PRESETS.values() for preset in named})
+PRESET_NAMES = sorted({name for presets in PRESETS.values() for name in presets})
 
 
 class RunConfig(BaseModel):
@@ -32,7 +32,7 @@ class RunConfig(BaseModel):
 
 
 def entry(position: int, title: str, description: str, default: Any = ..., **bounds: Any) -> Any:
-    """Return a field of a form; what `bounds` are it says to the UI, and the server refuses what breaks them."""
+    """Return a field of a form; the UI shows its `bounds`, and the server refuses values outside of them."""
     shown = {"position": position, **bounds.pop("shown", {})}
     return Field(default, title=title, description=description, json_schema_extra=shown, **bounds)
 
@@ -82,11 +82,11 @@ class PrepareForm(BaseModel):
 
     def run(self, verb: str) -> RunConfig:
         """Return the run that the form describes; its command is the one that does the same by hand."""
-        asked = self.model_dump(exclude={"patience"})
+        values = self.model_dump(exclude={"patience"})
         command = ["xc", verb, "--data", self.data, "--method", self.method, "--preset", self.preset,
                    *[word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")],
-                   "--home", self.home, *(["--name", asked["name"]] if asked.get("name") else [])]
-        return RunConfig.model_validate({**asked, "command": shlex.join(command)})
+                   "--home", self.home, *(["--name", values["name"]] if values.get("name") else [])]
+        return RunConfig.model_validate({**values, "command": shlex.join(command)})
 
 
 class EvaluateForm(PrepareForm):

@@ -1,6 +1,6 @@
-"""Deployments: what prefect.yaml lists, applied to a Prefect server with a user's parameters and schedules.
+"""Create and update the Prefect deployments that prefect.yaml lists.
 
-Nothing is applied that is there already, so it can be said what changed.
+What the server has already is not applied again, so each change can be reported.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,13 +36,13 @@ from tasks.tracking.identity import earlier_places
 
 FILE = files("flows") / "prefect.yaml"
 POOLS = {"cpu": "Runs on processors alone", "gpu": "Runs that want a GPU"}
-SILENCE = timedelta(seconds=75)    # of a run that says every 30 s that it lives
+SILENCE = timedelta(seconds=75)    # without a heartbeat, which a run sends every 30 s
 TRAINS = "retrain"
 WATCH = "crash runs that fell silent"
 
 
 def prepare_server() -> list[str]:
-    """Give the Prefect server its pools, and have it mark runs as crashed that were killed; -> what was missing."""
+    """Create the work pools and the automation that marks killed runs as crashed; return what was missing."""
     with get_client(sync_client=True) as client:
         made = [f"pool {name}" for name in POOLS if _make_pool(client, name)]
         if not client.read_automations_by_name(WATCH):
@@ -52,37 +52,37 @@ def prepare_server() -> list[str]:
 
 
 def follow_home(home: Path) -> list[str]:
-    """Have the deployments of a home that was moved, and their runs to come, name it where it is; -> those changed.
+    """Point the deployments of a moved home, and their scheduled runs, to its new path; return the names changed.
 
-    For the home's own server: on a shared one, an earlier folder may be a home of its own by now.
+    For the home's own server only: on a shared one, the earlier folder may be another home by now.
     """
-    earlier, made = set(earlier_places(home)), list[str]()
+    earlier, changed = set(earlier_places(home)), list[str]()
     if not earlier:
-        return made
+        return changed
     with get_client(sync_client=True) as client:
-        for each in _all(client.read_deployments):
-            if (parameters := _moved(each.parameters, earlier, home)) is not None:
-                client.update_deployment(each.id, DeploymentUpdate(
+        for deployment in _all(client.read_deployments):
+            if (parameters := _moved(deployment.parameters, earlier, home)) is not None:
+                client.update_deployment(deployment.id, DeploymentUpdate(
                     parameters=parameters, pull_steps=[LocalStorage(str(home)).to_pull_step()]))
-                made.append(each.name)
-        waiting = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.SCHEDULED]}}})
-        for run in _all(partial(client.read_flow_runs, flow_run_filter=waiting)):
+                changed.append(deployment.name)
+        scheduled = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.SCHEDULED]}}})
+        for run in _all(partial(client.read_flow_runs, flow_run_filter=scheduled)):
             if (parameters := _moved(run.parameters, earlier, home)) is not None:
                 client.update_flow_run(run.id, parameters=parameters)
-    return made
+    return changed
 
 
 def _all(read: Callable[..., list[Any]]) -> list[Any]:
     """Return everything that a client reads page by page."""
-    found, page = list[Any](), read(offset=0)
+    items, page = list[Any](), read(offset=0)
     while page:
-        found += page
-        page = read(offset=len(found))
-    return found
+        items += page
+        page = read(offset=len(items))
+    return items
 
 
 def _moved(parameters: Mapping[str, Any], earlier: set[str], home: Path) -> dict[str, Any] | None:
-    """Return a deployment's parameters with the home where it is now; None where they name no earlier folder."""
+    """Return a deployment's parameters with the home's new path; None where they name no earlier folder."""
     form = parameters.get("config")
     if not isinstance(form, Mapping) or form.get("home") not in earlier:
         return None
@@ -90,25 +90,25 @@ def _moved(parameters: Mapping[str, Any], earlier: set[str], home: Path) -> dict
 
 
 def skip_missed() -> int:
-    """Cancel what was due while no server was up, but for the last run of each deployment; -> how many.
+    """Cancel runs that were due while no server was up, except the last of each deployment; return how many.
 
-    A server schedules a hundred runs ahead, and a worker would do every one that is late.
+    A server schedules a hundred runs ahead, and a worker would run every late one.
     """
     due = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.SCHEDULED]}},
                                         "next_scheduled_start_time": {"before_": datetime.now(UTC)}})
     with get_client(sync_client=True) as client:
-        found = client.read_flow_runs(limit=200, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC, flow_run_filter=due)
-        late = [each for each in found if each.auto_scheduled]
-        latest = {each.deployment_id: each.id for each in late}
-        missed = [each.id for each in late if latest[each.deployment_id] != each.id]
-        for run in missed:
-            client.set_flow_run_state(run, Cancelled(message="was due while the servers were down"), force=True)
+        runs = client.read_flow_runs(limit=200, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC, flow_run_filter=due)
+        late = [run for run in runs if run.auto_scheduled]
+        latest = {run.deployment_id: run.id for run in late}
+        missed = [run.id for run in late if latest[run.deployment_id] != run.id]
+        for run_id in missed:
+            client.set_flow_run_state(run_id, Cancelled(message="was due while the servers were down"), force=True)
         return len(missed)
 
 
 @dataclass(frozen=True)
 class Change:
-    """What `apply` does to one deployment, and what it then is."""
+    """A change that `apply` makes to one deployment, and the deployment after it."""
 
     deployment: str                   # "retrain/wordnet"
     change: str                       # "created", "nothing", or what differs: "schedule, parameters"
@@ -124,80 +124,80 @@ def plan(model: str, forms: Mapping[str, BaseModel], tags: Sequence[str], schedu
     forms: name in prefect.yaml -> the form. schedules: name -> a cron line instead of the file's, or "off".
     pool: where training happens, which the file leaves on processors.
     """
-    listed = {each["name"]: each for each in yaml.safe_load(FILE.read_text())["deployments"]}
+    entries = {entry["name"]: entry for entry in yaml.safe_load(FILE.read_text())["deployments"]}
     for name in schedules:
-        if name not in listed:
-            raise UsageError(f"no deployment {name!r}{did_you_mean(name, list(listed))}")
-    listed[TRAINS]["work_pool"] = {"name": pool}
-    return [_deployment(model, each, forms[name], tags, schedules.get(name, "")) for name, each in listed.items()]
+        if name not in entries:
+            raise UsageError(f"no deployment {name!r}{did_you_mean(name, list(entries))}")
+    entries[TRAINS]["work_pool"] = {"name": pool}
+    return [_deployment(model, entry, forms[name], tags, schedules.get(name, "")) for name, entry in entries.items()]
 
 
 def apply(wanted: Sequence[RunnerDeployment], *, dry_run: bool = False,
           tell: Callable[[Change], None] = lambda change: None) -> list[Change]:
-    """Have the server hold the deployments as they are wanted; -> what that changes, or would, told one by one."""
+    """Create or update deployments on the server; return the changes, or those it would make, each passed to `tell`."""
     changes = []
     with get_client(sync_client=True) as client:
-        for each in wanted:
-            change = _difference(client, each)
+        for deployment in wanted:
+            change = _difference(client, deployment)
             if change != "nothing" and not dry_run:
-                each.apply()
-            (schedule,) = each.schedules or []
-            changes.append(Change(each.full_name, change, _said(schedule), str(each.work_pool_name),
-                                  each.parameters or {}))
+                deployment.apply()
+            (schedule,) = deployment.schedules or []
+            changes.append(Change(deployment.full_name, change, _schedule_text(schedule),
+                                  str(deployment.work_pool_name), deployment.parameters or {}))
             tell(changes[-1])
     return changes
 
 
 def start(deployment: str) -> UUID:
-    """Have a worker run a deployment now; -> the id of the flow run."""
+    """Have a worker run a deployment now; return the id of the flow run."""
     with get_client(sync_client=True) as client:
         return client.create_flow_run_from_deployment(client.read_deployment_by_name(deployment).id).id
 
 
-def _deployment(model: str, listed: Mapping[str, Any], form: BaseModel, tags: Sequence[str],
+def _deployment(model: str, entry: Mapping[str, Any], form: BaseModel, tags: Sequence[str],
                 schedule: str) -> RunnerDeployment:
-    (given,) = listed["schedules"]
+    (default,) = entry["schedules"]
     try:
-        cron = Cron(given["cron"] if schedule in ("", "off") else schedule, timezone=given["timezone"],
+        cron = Cron(default["cron"] if schedule in ("", "off") else schedule, timezone=default["timezone"],
                     active=schedule != "off")
     except ValueError as error:
-        raise UsageError(f"{schedule!r} is not a cron line", hint=f'--schedule {listed["name"]}="0 3 * * 0"') from error
-    made = RunnerDeployment.from_entrypoint(
-        listed["entrypoint"], model, schedules=[cron], description=listed["description"], tags=list(tags),
-        parameters={"config": form.model_dump(mode="json")}, work_pool_name=listed["work_pool"]["name"],
-        concurrency_limit=ConcurrencyLimitConfig(**listed["concurrency_limit"]))
-    # The code is installed where the worker runs. Without a folder to go to, a worker copies the one that `xc deploy`
-    # was called in for each run, environment and home and all.
-    made.storage = LocalStorage(form.home)  # type: ignore[attr-defined]
-    return made
+        raise UsageError(f"{schedule!r} is not a cron line", hint=f'--schedule {entry["name"]}="0 3 * * 0"') from error
+    deployment = RunnerDeployment.from_entrypoint(
+        entry["entrypoint"], model, schedules=[cron], description=entry["description"], tags=list(tags),
+        parameters={"config": form.model_dump(mode="json")}, work_pool_name=entry["work_pool"]["name"],
+        concurrency_limit=ConcurrencyLimitConfig(**entry["concurrency_limit"]))
+    # The code is installed where the worker runs. Without a storage folder, a worker would copy the one that
+    # `xc deploy` was called in for each run, with its environment and home.
+    deployment.storage = LocalStorage(form.home)  # type: ignore[attr-defined]
+    return deployment
 
 
 def _difference(client: SyncPrefectClient, wanted: RunnerDeployment) -> str:
-    """Return in what the server's deployment differs from the one that is wanted: "created" where it has none."""
+    """Return in what the server's deployment differs from the wanted one, "created" where the server has none."""
     try:
-        found = client.read_deployment_by_name(wanted.full_name)
+        present = client.read_deployment_by_name(wanted.full_name)
     except ObjectNotFound:
         return "created"
-    limit = found.global_concurrency_limit
+    limit = present.global_concurrency_limit
     pairs = {
-        "schedule": ([_said(each) for each in found.schedules], [_said(each) for each in wanted.schedules or []]),
-        "parameters": (found.parameters, wanted.parameters),
-        "form": (found.parameter_openapi_schema, wanted._parameter_openapi_schema.model_dump(exclude_unset=True)),
-        "description": (found.description, wanted.description), "tags": (found.tags, wanted.tags),
-        "pool": (found.work_pool_name, wanted.work_pool_name), "code": (found.entrypoint, wanted.entrypoint),
+        "schedule": ([*map(_schedule_text, present.schedules)], [*map(_schedule_text, wanted.schedules or [])]),
+        "parameters": (present.parameters, wanted.parameters),
+        "form": (present.parameter_openapi_schema, wanted._parameter_openapi_schema.model_dump(exclude_unset=True)),
+        "description": (present.description, wanted.description), "tags": (present.tags, wanted.tags),
+        "pool": (present.work_pool_name, wanted.work_pool_name), "code": (present.entrypoint, wanted.entrypoint),
         "limit": (limit and limit.limit, wanted.concurrency_limit),
-        "folder": (found.pull_steps, wanted.storage and [wanted.storage.to_pull_step()])}
+        "folder": (present.pull_steps, wanted.storage and [wanted.storage.to_pull_step()])}
     return ", ".join(name for name, (old, new) in pairs.items() if old != new) or "nothing"
 
 
-def _said(schedule: Any) -> str:
-    """Return a schedule as a person reads it."""
+def _schedule_text(schedule: Any) -> str:
+    """Return a schedule for people: its cron line and time zone, or "off"."""
     cron = schedule.schedule
     return f"{cron.cron} {cron.timezone}" if schedule.active else "off"
 
 
 def _make_pool(client: SyncPrefectClient, name: str) -> bool:
-    """Make a pool of processes; -> whether there was none."""
+    """Create a work pool of processes; return whether there was none."""
     try:
         client.read_work_pool(name)
     except ObjectNotFound:
@@ -209,7 +209,7 @@ def _make_pool(client: SyncPrefectClient, name: str) -> bool:
 
 
 def _watch() -> AutomationCore:
-    """Return the automation that ends a run whose process was killed: a server cannot see it otherwise."""
+    """Return the automation that ends a run whose process was killed, which a server cannot see otherwise."""
     ended = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed")}
     return AutomationCore(
         name=WATCH, description="A run says every 30 s that it lives. One that has not for 75 s was killed.",

@@ -1,4 +1,7 @@
-"""The flows that prefect.yaml deploys: each takes one form, waits its turn in the home, and does a part of the job."""
+"""The flows that prefect.yaml deploys: prepare, retrain, evaluate and refresh (labels).
+
+Each takes one form and waits until no other run uses the home.
+"""
 
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from prefect.states import Completed
 
 from data_contracts.errors import ServerError, UsageError
 from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm, RunConfig
-from flows.run import begun, job, retry_helps
+from flows.run import job, open_run, retry_helps
 from flows.run import prepare as prepare_data
 from flows.services.catalogue import mlflow_of
 from tasks.collection import collect
@@ -22,7 +25,7 @@ from tasks.tracking.tracker import Tracker
 from xcmodels.data.corpus import Corpus
 
 HOUR = 3600.0
-TURN = 600.0    # seconds that a collection waits for a run which had waited for the training to end
+TURN = 600.0    # seconds that a collection waits for a run that started right after the training
 
 
 @flow(name="prepare", flow_run_name="{config.method} · {config.subject} · prepare", persist_result=False)
@@ -34,24 +37,24 @@ def prepare(config: PrepareForm) -> None:
 @flow(name="retrain", flow_run_name="{config.method} · {config.subject}", persist_result=False)
 def retrain(config: RetrainForm) -> None:
     """Prepare, train, measure and register; what has not changed since the last run is reused. Then make room."""
-    asked = _tracked(config)
-    job(asked, patience=config.patience * HOUR)
-    room_task.with_options(task_run_name=f"{config.subject} · room")(asked, config.keep_days)
+    run_config = _tracked(config)
+    job(run_config, patience=config.patience * HOUR)
+    room_task.with_options(task_run_name=f"{config.subject} · room")(run_config, config.keep_days)
 
 
 @flow(name="evaluate", flow_run_name="{config.subject} · champion", persist_result=False)
 def evaluate(config: EvaluateForm) -> None:
     """Score the champion on the test split of the newest data, which is prepared where it is new."""
-    asked = _tracked(config)
-    with begun(asked, "prepare", config.patience * HOUR) as runner:
-        prepare_data(runner.of, runner)
+    run_config = _tracked(config)
+    with open_run(run_config, "prepare", config.patience * HOUR) as runner:
+        prepare_data(runner.title, runner)
         pack = runner.done["pack"]
-        judged = champion_task.with_options(task_run_name=f"{config.subject} · champion")(asked, pack)
-    rows = [{"metric": name.replace("/", "@"), "percent": round(judged.score.metrics[name], 2)}
-            for name in ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5") if name in judged.score.metrics]
-    said = f"{judged.name} version {judged.version} on {config.data}{'; ' if judged.note else ''}{judged.note}"
-    get_run_logger().info("%s: P@1 %.2f", said, judged.score.metrics["P/1"])
-    create_table_artifact(rows, key="champion", description=said)
+        champion = champion_task.with_options(task_run_name=f"{config.subject} · champion")(run_config, pack)
+    rows = [{"metric": name.replace("/", "@"), "percent": round(champion.score.metrics[name], 2)}
+            for name in ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5") if name in champion.score.metrics]
+    what = f"{champion.name} version {champion.version} on {config.data}{'; ' if champion.note else ''}{champion.note}"
+    get_run_logger().info("%s: P@1 %.2f", what, champion.score.metrics["P/1"])
+    create_table_artifact(rows, key="champion", description=what)
 
 
 @flow(name="refresh", flow_run_name="{config.name} · labels", persist_result=False)
@@ -63,13 +66,13 @@ def refresh(config: RefreshForm) -> None:
 @task(name="labels", cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=10,
       retry_condition_fn=retry_helps)
 def refresh_task(config: RefreshForm) -> State[Refreshed | None]:
-    """Return the version that has the edits of the labels."""
+    """Apply the label edits; return the version that has them."""
     home = Path(config.home)
-    made = refresh_labels(Store(home), Tracker(home, mlflow_of(home, config.mlflow) or None), config.name)
-    if made is None or not made.moved:
-        return Completed(name="Unchanged", message="the champion has every label that was asked for", data=made)
-    return Completed(message=f"version {made.version}: {made.added:,} labels added to version {made.base}, "
-                             f"{made.removed:,} removed", data=made)
+    refreshed = refresh_labels(Store(home), Tracker(home, mlflow_of(home, config.mlflow) or None), config.name)
+    if refreshed is None or not refreshed.moved:
+        return Completed(name="Unchanged", message="the champion has every label that was asked for", data=refreshed)
+    return Completed(message=f"version {refreshed.version}: {refreshed.added:,} labels added to version "
+                             f"{refreshed.base}, {refreshed.removed:,} removed", data=refreshed)
 
 
 @task(name="room", cache_policy=NO_CACHE, persist_result=False)
@@ -94,5 +97,5 @@ def champion_task(config: RunConfig, pack: Artifact) -> Judged:
 
 def _tracked(form: EvaluateForm) -> RunConfig:
     """Return the run of a form, tracked by the home's MLflow server where it runs and no other is named."""
-    asked = form.run("run")
-    return asked.model_copy(update={"mlflow": mlflow_of(asked.home, asked.mlflow)})
+    config = form.run("run")
+    return config.model_copy(update={"mlflow": mlflow_of(config.home, config.mlflow)})

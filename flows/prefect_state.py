@@ -1,4 +1,4 @@
-"""What a run tells Prefect of itself: its tags, how far it is, and how one ended that was killed."""
+"""A run's state in Prefect: its tags, its progress, and marking killed runs as crashed."""
 
 import json
 import os
@@ -28,57 +28,57 @@ KILLED = "its process was killed; the same command resumes"
 
 
 class Progress:
-    """How many steps of a run are done, as an artifact that the UI shows as a bar."""
+    """Counts the steps of a run that are done, in an artifact that the UI shows as a bar."""
 
     def __init__(self, total: int) -> None:
         self.total, self.done = max(total, 1), 0
         self.artifact: Any = create_progress_artifact(0.0, key="progress", description=f"steps done, of {total}")
 
     def advance(self) -> None:
-        """Count one step more."""
+        """Count one more step."""
         self.done += 1
         update_progress_artifact(self.artifact, 100.0 * self.done / self.total)
 
 
-def tag_this_run(of: Pipeline) -> None:
-    """Give the present flow run the tags of what it does: method, data and preset.
+def tag_this_run(pipeline: Pipeline) -> None:
+    """Tag the present flow run with its method, data and preset.
 
-    Not by `prefect.tags`, which would give them to tasks too. A task with a tag asks the server for a slot of it; where
-    another part of the server writes to SQLite just then, that is refused, and asked again after 2 s.
+    Not by `prefect.tags`, which would tag tasks too. A task with a tag requests a slot of that tag from the server,
+    which refuses while another part of it writes to SQLite; the task then waits 2 s.
     """
-    tags = {f"method:{of.method_name}", f"data:{of.data.name}", f"preset:{of.preset}"}
+    tags = {f"method:{pipeline.method_name}", f"data:{pipeline.data.name}", f"preset:{pipeline.preset}"}
     with get_client(sync_client=True) as client:
-        found = client.read_flow_run(UUID(flow_run.id))
-        kept = {tag for tag in found.tags if tag.partition(":")[0] not in {each.partition(":")[0] for each in tags}}
-        client.update_flow_run(found.id, tags=kept | tags)
+        run, kinds = client.read_flow_run(UUID(flow_run.id)), {tag.partition(":")[0] for tag in tags}
+        others = {tag for tag in run.tags if tag.partition(":")[0] not in kinds}
+        client.update_flow_run(run.id, tags=others | tags)
 
 
 def page_of_this_run() -> str:
-    """Return where the run that a worker made this process for can be seen and cancelled; "" for one by hand."""
+    """Return the address of the flow run that a worker started this process for; "" for a run started by hand."""
     run, api = os.environ.get("PREFECT__FLOW_RUN_ID"), os.environ.get("PREFECT_API_URL", "")
     return f"{api.removesuffix('/api')}/runs/flow-run/{run}" if run else ""
 
 
 def unwatched() -> AbstractContextManager[Any]:
-    """Run flows without heartbeats: for a server that ends with them. The end of each waits up to 1 s for its pulse."""
+    """Run flows without heartbeats, for a server that ends with them: each flow's end would wait up to 1 s for one."""
     return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 
 
 @contextmanager
 def seen_to_its_end(home: Path) -> Iterator[None]:
-    """Note the present flow run while the block lasts, after ending the one whose block was never left.
+    """Note the present flow run in HOME/run while the block lasts; first mark a run noted earlier as crashed.
 
-    Only one run at a time uses a home, so a note that is there is of a run that was killed. Where a server watches
-    heartbeats, it has ended the flow run by now, though not its tasks; a server that lasts for a run never does.
+    Only one run at a time uses a home, so an earlier note is of a run that was killed. A server that watches
+    heartbeats has ended that flow run by now, though not its tasks; a server that lasts for one run never does.
     """
     note = home / "run" / "flow-run"
     note.parent.mkdir(0o700, exist_ok=True)
     with suppress(FileNotFoundError, ValueError, KeyError):
-        before = json.loads(note.read_text())
-        # A copy of the home has the note too, and the other home's run may be at work.
+        earlier = json.loads(note.read_text())
+        # A copy of the home has the note too, and the other home's run may still be running.
         with get_client(sync_client=True) as client, suppress(ObjectNotFound):
-            if before.get("home", str(home)) == str(home):
-                _crash(client, UUID(before["id"]))
+            if earlier.get("home", str(home)) == str(home):
+                _crash(client, UUID(earlier["id"]))
     part = note.with_suffix(".part")
     part.write_text(json.dumps({"id": str(flow_run.id), "home": str(home)}))
     os.replace(part, note)
@@ -87,20 +87,20 @@ def seen_to_its_end(home: Path) -> Iterator[None]:
     except Exception:
         note.unlink(missing_ok=True)
         raise
-    note.unlink(missing_ok=True)    # not after a signal, which may have come to the server too
+    note.unlink(missing_ok=True)    # not after a signal, which may have reached the server too
 
 
 def _crash(client: SyncPrefectClient, run: UUID) -> None:
-    """Mark a flow run, what it ran and their tasks as crashed, as far as they have not ended."""
+    """Mark a flow run, its subflows and their tasks as crashed, except those that have ended."""
     state = client.read_flow_run(run).state
     if state is not None and state.is_final() and not state.is_crashed():
         return
-    below = client.read_flow_runs(flow_run_filter=FlowRunFilter(
+    subflows = client.read_flow_runs(flow_run_filter=FlowRunFilter(
         parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run])))
-    runs = [run, *(each.id for each in below)]
+    runs = [run, *(subflow.id for subflow in subflows)]
     for task in client.read_task_runs(task_run_filter=TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=runs))):
         if task.state is None or not task.state.is_final():
             client.set_task_run_state(task.id, Crashed(message=KILLED), force=True)
-    for each in client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=runs))):
-        if each.state is None or not each.state.is_final():
-            client.set_flow_run_state(each.id, Crashed(message=KILLED), force=True)
+    for flow in client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=runs))):
+        if flow.state is None or not flow.state.is_final():
+            client.set_flow_run_state(flow.id, Crashed(message=KILLED), force=True)

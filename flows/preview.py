@@ -1,4 +1,4 @@
-"""What a run would do, before it does it: on what data, which steps and why, how long and in how much memory, where."""
+"""Preview of a run: its steps and the reason for each, the expected time and memory."""
 
 import os
 import threading
@@ -15,12 +15,12 @@ from tasks.core.store import Store
 from tasks.core.wording import span
 from tasks.plan import Pipeline, timing_key
 
-LOOK_EVERY = 1.0    # seconds between two looks at what the processes of a run hold
+LOOK_EVERY = 1.0    # seconds between two readings of the memory of a run's processes
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is known of a run beforehand; memory: bytes that its processes held together the last time."""
+    """What is known of a run before it starts; memory: bytes that all its processes used together the last time."""
 
     pipeline: Pipeline
     steps: list[Forecast]
@@ -29,12 +29,12 @@ class Outlook:
     @property
     def todo(self) -> list[Forecast]:
         """The steps that are not reused."""
-        return [each for each in self.steps if not each.reuse]
+        return [step for step in self.steps if not step.reuse]
 
     @property
     def seconds(self) -> float | None:
-        """How long the steps to run took the last time; None where one of them never ran here."""
-        known = [each.seconds for each in self.todo if each.seconds is not None]
+        """Seconds that the steps to run took the last time; None where one of them never ran here."""
+        known = [step.seconds for step in self.todo if step.seconds is not None]
         return sum(known) if len(known) == len(self.todo) else None
 
     @property
@@ -43,7 +43,7 @@ class Outlook:
         return sum(path.stat().st_size for path in set(self.pipeline.data.files.values()))
 
     def lines(self) -> list[str]:
-        """Return it for people: what is reused in one number, what is not with the first reason of each."""
+        """Return the preview for people: how many steps are reused, and each other step with its first reason."""
         data, todo = self.pipeline.data, self.todo
         changed = "".join(f", {key}={value}" for key, value in self.pipeline.changed().items())
         out = [f"{data.name}: {data.format}, {self.size / 1e6:,.1f} MB, digest {self.pipeline.data_digest[:12]}",
@@ -54,58 +54,58 @@ class Outlook:
         estimate = "no estimate yet: some steps never ran here" if self.seconds is None else \
             f"about {span(self.seconds)}{memory}, by the last run here"
         out.append(f"{len(self.steps)} steps: {len(self.steps) - len(todo)} reused, {len(todo)} to run, {estimate}")
-        out += [f"    {each.step}: {each.reason}" for each in todo if not each.reason.startswith("after ")]
-        following = sum(each.reason.startswith("after ") for each in todo)
+        out += [f"    {step.step}: {step.reason}" for step in todo if not step.reason.startswith("after ")]
+        following = sum(step.reason.startswith("after ") for step in todo)
         return [*out, f"    and {following} steps that come after"] if following else out
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data; times in seconds, sizes in bytes."""
+        """Return the preview as plain data; times in seconds, sizes in bytes."""
         data = self.pipeline.data
         return {"data": {"name": data.name, "folder": str(data.folder), "format": data.format, "bytes": self.size,
                          "digest": self.pipeline.data_digest},
-                "steps": [asdict(each) for each in self.steps], "seconds": self.seconds, "memory": self.memory}
+                "steps": [asdict(step) for step in self.steps], "seconds": self.seconds, "memory": self.memory}
 
 
 def look(pipeline: Pipeline, store: Store, until: int = 2) -> Outlook:
     """Return what a run would do in `store`: 0, prepare; 1, train, too; 2, evaluate, too."""
     groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
-    held = store.get_ref("held", slug(timing_key(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
+    memory = store.get_ref("held", slug(timing_key(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
     return Outlook(pipeline, forecast([step for group in groups[:until + 1] for step in group], store),
-                   held.get("bytes"))
+                   memory.get("bytes"))
 
 
 @contextmanager
 def memory_noted(store: Store, method: str, preset: str, data: str) -> Iterator[None]:
-    """Keep the most that the processes of a run that ends well held together, for the estimate of the next of its kind.
+    """Store the peak memory of a run that succeeds, all processes together, as the estimate of the next of its kind.
 
-    The kernel's own record of it is of no use: a process that is started has that of the one that started it, so each
-    worker seems to have held all that the run did.
+    The kernel's own peak is of no use: a process inherits that of its parent, so each worker would seem to have used
+    as much as the whole run.
     """
-    most, over = [held()], threading.Event()
+    peak, over = [held()], threading.Event()
 
-    def look_on() -> None:
+    def watch() -> None:
         while not over.wait(LOOK_EVERY):
-            most.append(max(most.pop(), held()))
+            peak.append(max(peak.pop(), held()))
 
-    looking = threading.Thread(target=look_on, daemon=True)
-    looking.start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
         over.set()
-        looking.join()
+        watcher.join()
     name = slug(timing_key(data, method, preset))
     before = (store.get_ref("held", name) or {}).get("bytes", 0)
-    store.set_ref("held", name, {"bytes": max(before, most[0], held())})
+    store.set_ref("held", name, {"bytes": max(before, peak[0], held())})
 
 
 def held() -> int:
-    """Return the bytes that this process and all that it started hold now, without files mapped into memory.
+    """Return the bytes of memory that this process and its descendants use now, without files mapped into memory.
 
-    The kernel takes those back where there is no room, and processes share them.
+    The kernel drops those when memory runs short, and processes share them.
     """
-    total, own = 0, psutil.Process()
-    for process in (own, *own.children(recursive=True)):
+    total, this_process = 0, psutil.Process()
+    for process in (this_process, *this_process.children(recursive=True)):
         with suppress(psutil.Error):    # it has just ended
             memory = process.memory_info()
             total += memory.rss - getattr(memory, "shared", 0)
@@ -113,7 +113,7 @@ def held() -> int:
 
 
 def places(home: Path, mlflow: str) -> Mapping[str, str]:
-    """Return where a run of `home` would be seen, by the name of the server; no password is in it."""
+    """Return the addresses, without passwords, where a run of `home` would be shown, by server name."""
     from flows.services.catalogue import join
     from tasks.tracking.tracker import Tracker
 

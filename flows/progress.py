@@ -1,4 +1,4 @@
-"""What a run shows on the terminal: its plan, its steps, the progress of training, and how it ended.
+"""Terminal output of a run: its plan, its steps and the progress of training.
 
 Everything goes to stderr; stdout is for data. No boxes and no redrawn lines unless stderr is a terminal.
 """
@@ -20,7 +20,7 @@ REDRAW_EVERY = 0.5     # seconds between redraws of a terminal's line
 
 
 class Terminal:
-    """The lines of one run; under_way: its step, for whoever has to say where it failed."""
+    """Prints the lines of one run; under_way: its present step, to name it where the run fails."""
 
     under_way: ClassVar[str] = ""
 
@@ -28,22 +28,22 @@ class Terminal:
         self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def line(self, text: str) -> None:
-        """Print one line, in the place of one that is being redrawn."""
+        """Print one line, over the one that is being redrawn."""
         print(f"\r\x1b[2K{text}" if self.live else text, file=sys.stderr, flush=True)
 
     def begin(self, step: str) -> None:
-        """Say which step is under way; it is said once, at its end, where nobody watches."""
+        """Show which step is under way; without a terminal, only `step` prints it."""
         Terminal.under_way = step
         if self.live:
             print(f"\r\x1b[2K… {step}", end="\r", file=sys.stderr, flush=True)
 
     def step(self, step: str, reused: bool, seconds: float) -> None:
-        """Say that a step is done."""
+        """Print that a step is done; seconds: how long it took."""
         Terminal.under_way = f"after {step}"
         self.line(f"{'reused' if reused else span(seconds):>12}  {step}")
 
     def plan(self, pipeline: Any, store: Any, until: int) -> None:
-        """Say, before any work, on what data and how, what will be run and why, and how long that took before."""
+        """Print what will be run and why, on what data, and how long that took before."""
         from flows.preview import look
 
         for line in look(pipeline, store, until).lines():
@@ -52,24 +52,24 @@ class Terminal:
     @contextmanager
     def training(self, name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
         """Show a round's progress and stop it at the first Ctrl-C or SIGTERM; the second ends the program."""
-        asked = threading.Event()
+        stop = threading.Event()
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if asked.is_set():
+            if stop.is_set():
                 raise KeyboardInterrupt
-            asked.set()
+            stop.set()
             again = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
             self.line(f"\nstopping after this step; {again} again ends at once")
 
         bar = _Bar(self)
         if threading.current_thread() is not threading.main_thread():
-            yield bar.report, asked.is_set
+            yield bar.report, stop.is_set
             return
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            yield bar.report, asked.is_set
+            yield bar.report, stop.is_set
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
 
@@ -78,19 +78,19 @@ class _Bar:
 
     def __init__(self, terminal: Terminal) -> None:
         self.terminal = terminal
-        self.began = self.told = time.monotonic()
+        self.began = self.shown = time.monotonic()
         self.first: int | None = None
         self.loss = 0.0
 
     def report(self, progress: Any) -> None:
-        """Take note of one step (an `xcmodels.training.loop.Progress`); tell when it is time to."""
+        """Record one step (an `xcmodels.training.loop.Progress`); print a line when one is due."""
         if self.first is None:
             self.first, self.loss = progress.done - 1, progress.loss
         self.loss += 0.05 * (progress.loss - self.loss)
         now = time.monotonic()
-        if now - self.told < (REDRAW_EVERY if self.terminal.live else LINE_EVERY):
+        if now - self.shown < (REDRAW_EVERY if self.terminal.live else LINE_EVERY):
             return
-        self.told = now
+        self.shown = now
         rate = (progress.done - self.first) / (now - self.began)
         line = (f"{progress.stage} epoch {progress.epoch + 1}: step {progress.done:,} of {progress.steps:,}, "
                 f"loss {self.loss:.4f}, {rate:.1f} steps/s, {span((progress.steps - progress.done) / rate)} left")

@@ -1,7 +1,7 @@
-"""The flows of a run: prepare, train, evaluate, register; each a Prefect flow, chained by `run`.
+"""The Prefect flow `run` and its subflows: prepare, train and evaluate.
 
-A step's result lives in HOME's object store under a key made of everything it depends on; a Prefect task asks the
-store first. So the store is the only cache, and what it holds is the truth whatever happens to Prefect's database.
+A step's result lives in HOME's object store under a key made of everything it depends on; a Prefect task looks there
+first. So the store is the only cache, and its contents hold whatever happens to Prefect's database.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,12 +30,12 @@ from tasks.plan import Pipeline, pipeline
 from tasks.session import Finished, Session, finish
 
 UNTIL = get_args(Until)
-MESSAGE = 500    # characters of what a step said that its state shows
-RETRIES, RETRIED = 2, ("read", "tokenise", "walk graphs")    # steps whose workers or file system may fail for a while
+MESSAGE = 500    # characters of a step's output that its state shows
+RETRIES, RETRIED = 2, ("read", "tokenise", "walk graphs")    # steps that a lost worker or file system may fail
 
 
 def retry_helps(task: Any, task_run: Any, state: Any) -> bool:
-    """Return whether a failed step may do better the next time: faults of the system, never of the data."""
+    """Return whether a failed step may succeed when tried again: system errors, never errors in the data."""
     error = state.result(raise_on_failure=False)
     return isinstance(error, OSError | ConnectionError | TimeoutError)
 
@@ -43,26 +43,26 @@ def retry_helps(task: Any, task_run: Any, state: Any) -> bool:
 @task(cache_policy=NO_CACHE, persist_result=False, retry_delay_seconds=2, retry_condition_fn=retry_helps)
 def step_task(step: Step, done: dict[str, Artifact], store: Store, workers: Workers, terminal: Terminal, *,
               by_worker: bool) -> Any:
-    """Return a step's result, made now unless the store holds it; `by_worker`, by a Dask worker."""
-    logger, said = get_run_logger(), list[str]()
+    """Return a step's result from the store, else compute it now; `by_worker`: on a Dask worker."""
+    logger, lines = get_run_logger(), list[str]()
 
     def say(line: str) -> None:
         logger.info(line)
-        said.append(line)
+        lines.append(line)
         terminal.line(f"    {line}")
 
     result = run_step(step, done, store, workers, Console(say, terminal.training), by_worker=by_worker)
     terminal.step(step.name, result.reused, result.seconds)
     if result.reused:
         return Completed(name="Reused", message="nothing it depends on has changed", data=result)
-    return Completed(message="; ".join([f"made in {result.seconds:.1f} s", *said])[:MESSAGE], data=result)
+    return Completed(message="; ".join([f"made in {result.seconds:.1f} s", *lines])[:MESSAGE], data=result)
 
 
 class Runner:
-    """Runs steps as Prefect tasks, in their order, and keeps what they made.
+    """Runs steps as Prefect tasks, in their order, and keeps their results.
 
-    overlap: a refresh is begun as soon as what it needs is there, by a worker, and training goes on; the round that
-    trains on what it mines waits for it. Only a method that mines with an older model gains by that (ASTRA's `ahead`).
+    overlap: a worker begins a refresh as soon as its inputs exist, while training goes on; the round that trains on
+    what it mines waits for it. Only a method that mines with an older model gains by that (ASTRA's `ahead`).
     """
 
     def __init__(self, laid_out: Pipeline, store: Store, workers: Workers, terminal: Terminal, total: int, *,
@@ -75,52 +75,52 @@ class Runner:
         self.progress = Progress(total)
 
     @property
-    def of(self) -> str:
-        """What the names of its runs begin with: "ngame · wordnet"."""
+    def title(self) -> str:
+        """The start of its flow and task runs' names: "ngame · wordnet"."""
         return f"{self.pipeline.method_name} · {self.pipeline.data.name}"
 
     def __call__(self, steps: Sequence[Step]) -> None:
-        """Run `steps` in the present flow, which is tagged; each one's artifacts are there for those that need them."""
+        """Run `steps` in the present flow, and tag it; a step can use the artifacts of all steps before it."""
         tag_this_run(self.pipeline)
-        begun: dict[str, PrefectFuture[Any]] = {}
+        started: dict[str, PrefectFuture[Any]] = {}
         try:
-            for at, step in enumerate(steps):
-                for later in steps[at + 1:] if self.overlap else ():
-                    if later.can_overlap and later.name not in begun and self.done.keys() >= set(later.needs.values()):
+            for place, step in enumerate(steps):
+                for later in steps[place + 1:] if self.overlap else ():
+                    if later.can_overlap and later.name not in started and self.done.keys() >= {*later.needs.values()}:
                         self._make_inputs_again(later)
-                        begun[later.name] = self._task(later).submit(*self._given(later), by_worker=True)
+                        started[later.name] = self._task(later).submit(*self._arguments(later), by_worker=True)
                 self._make_inputs_again(step)
                 self.terminal.begin(step.name)
-                if step.name in begun:
-                    begun[step.name].wait()
-                    self._keep(step, begun.pop(step.name).state.result())
+                if step.name in started:
+                    started[step.name].wait()
+                    self._keep(step, started.pop(step.name).state.result())
                 else:
-                    self._keep(step, self._made(step))
+                    self._keep(step, self._run(step))
         except BaseException:
-            if begun:
-                self.workers.close()    # nobody will ask for what they still make
+            if started:
+                self.workers.close()    # nobody will use their results
             raise
 
     def _make_inputs_again(self, step: Step) -> None:
-        """Make again what a step reads, where it has to be made and files of that were removed."""
+        """Make a step's inputs again where files of them were removed, unless the step's own result is stored."""
         if self.store.find(step.key(self.done)) is not None:
             return
-        for each in made_again(step, {each.name: each for each in self.pipeline.steps}, self.done, self.store):
-            self.store.forget(each.key(self.done))
-            self.terminal.begin(each.name)
-            self.done[each.name] = self._made(each).artifact
+        for source in made_again(step, {each.name: each for each in self.pipeline.steps}, self.done, self.store):
+            self.store.forget(source.key(self.done))
+            self.terminal.begin(source.name)
+            self.done[source.name] = self._run(source).artifact
 
     def _task(self, step: Step) -> Any:
-        """Return the task of a step."""
-        return step_task.with_options(name=step.name, task_run_name=f"{self.of} · {step.name}",
+        """Return a step as a Prefect task with its name and retries."""
+        return step_task.with_options(name=step.name, task_run_name=f"{self.title} · {step.name}",
                                       retries=RETRIES if step.can_overlap or step.name in RETRIED else 0)
 
-    def _made(self, step: Step) -> Done:
+    def _run(self, step: Step) -> Done:
         """Run a step now, and wait for it."""
-        result: Done = self._task(step)(*self._given(step), by_worker=False, return_state=True).result()
+        result: Done = self._task(step)(*self._arguments(step), by_worker=False, return_state=True).result()
         return result
 
-    def _given(self, step: Step) -> tuple[Any, ...]:
+    def _arguments(self, step: Step) -> tuple[Any, ...]:
         return step, dict(self.done), self.store, self.workers, self.terminal
 
     def _keep(self, step: Step, result: Done) -> None:
@@ -129,20 +129,20 @@ class Runner:
         self.after(step, result)
 
 
-@flow(name="preparation", flow_run_name="{of} · prepare", validate_parameters=False)
-def prepare(of: str, runner: Runner) -> None:
+@flow(name="preparation", flow_run_name="{title} · prepare", validate_parameters=False)
+def prepare(title: str, runner: Runner) -> None:
     """Raw files to a corpus: read, check, tokenise, pack, walk."""
     runner(runner.pipeline.prepare)
 
 
-@flow(name="training", flow_run_name="{of} · train", validate_parameters=False)
-def train(of: str, runner: Runner) -> None:
+@flow(name="training", flow_run_name="{title} · train", validate_parameters=False)
+def train(title: str, runner: Runner) -> None:
     """A corpus to a retriever: rounds of training, each after what is mined for it."""
     runner(runner.pipeline.train)
 
 
-@flow(name="evaluation", flow_run_name="{of} · evaluate", validate_parameters=False)
-def evaluate(of: str, runner: Runner) -> None:
+@flow(name="evaluation", flow_run_name="{title} · evaluate", validate_parameters=False)
+def evaluate(title: str, runner: Runner) -> None:
     """A retriever to its metrics on the test split."""
     runner([runner.pipeline.evaluate])
 
@@ -154,38 +154,39 @@ def run(config: RunConfig, until: Until = "register") -> Finished | None:
 
 
 def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> Finished | None:
-    """Do what a run does, inside the flow that calls it.
+    """Run the job inside the flow that calls it.
 
     patience: seconds to wait for another run of the home to end; UsageError where it has not by then.
     """
-    with begun(config, until, patience) as runner:
-        prepare(runner.of, runner)
+    with open_run(config, until, patience) as runner:
+        prepare(runner.title, runner)
         if until == "prepare":
             return None
         with Session(config, runner.pipeline, runner.store, runner.terminal.line) as session:
             if until == "register":
-                with suppress(ServerError):    # training goes on without MLflow, and registering asks again
+                with suppress(ServerError):    # training works without MLflow, and registering tries again
                     session.check_owner()
             runner.after = session.note
             for step, result in list(zip(runner.pipeline.prepare, runner.results.values(), strict=True)):
                 session.note(step, result)
-            train(runner.of, runner)
+            train(runner.title, runner)
             spend_checkpoints(runner.store, runner.pipeline.train, runner.done)
             if until == "train":
                 return None
-            evaluate(runner.of, runner)
-            made = any(not result.reused for result in runner.results.values())
-            finished = finish(session, runner.done, register_it=until == "register", rebuild=made or until == "report")
+            evaluate(runner.title, runner)
+            is_new = any(not result.reused for result in runner.results.values())
+            finished = finish(session, runner.done, register_it=until == "register",
+                              rebuild=is_new or until == "report")
         show(finished)
         return finished
 
 
 @contextmanager
-def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
-    """Have the home for oneself, its workers, and a run laid out and told; yields what runs its steps."""
+def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
+    """Lock the home, start the workers, plan the run and print the plan; yield the runner of its steps."""
     terminal = Terminal()
     store = Store(config.home)
-    with (turn(store, patience, terminal),
+    with (exclusive(store, patience, terminal),
           Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers):
         store.sweep()
         laid_out = pipeline(config.data, config.method, config.preset, config.settings)
@@ -197,30 +198,30 @@ def begun(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
 
 
 @contextmanager
-def turn(store: Store, patience: float, terminal: Terminal) -> Iterator[None]:
-    """Be the only run of the home; one that has to wait for another says for whom."""
-    with ExitStack() as held:
+def exclusive(store: Store, patience: float, terminal: Terminal) -> Iterator[None]:
+    """Hold the home's run lock while the block lasts; where another run has it, say which and wait `patience` s."""
+    with ExitStack() as lock:
         try:
-            held.enter_context(store.run_lock(page=page_of_this_run()))
+            lock.enter_context(store.run_lock(page=page_of_this_run()))
         except UsageError as error:
             if not patience:
                 raise
             line = f"{error.what}; waits for it up to {span(patience)}"
             get_run_logger().info(line)
             terminal.line(line)
-            held.enter_context(store.run_lock(patience, page=page_of_this_run()))
+            lock.enter_context(store.run_lock(patience, page=page_of_this_run()))
         with seen_to_its_end(store.home):
             yield
 
 
 def show(finished: Finished) -> None:
-    """Leave the outcome in Prefect's log and UI: metrics beside the champion's, contracts, where the report is."""
-    named = f"{finished.model} version {finished.version}" if finished.version else finished.model
-    get_run_logger().info("%s: %s", named, finished.verdict)
-    before = finished.champion or {"version": "", "gains": {}}
+    """Write the outcome to Prefect's log and UI: metrics, gains over the champion, contracts, the report's path."""
+    version = f"{finished.model} version {finished.version}" if finished.version else finished.model
+    get_run_logger().info("%s: %s", version, finished.verdict)
+    champion = finished.champion or {"version": "", "gains": {}}
     rows = [{"metric": name.replace("/", "@"), "percent": round(value, 2),
-             **({f"over champion v{before['version']}": round(before["gains"][name], 2)}
-                if name in before["gains"] else {})}
+             **({f"over champion v{champion['version']}": round(champion["gains"][name], 2)}
+                if name in champion["gains"] else {})}
             for name, value in finished.metrics.items()
             if name.partition("/")[0] in ("P", "PSP", "nDCG", "PSnDCG", "recall") and name.count("/") == 1]
     create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")

@@ -1,4 +1,4 @@
-"""What a method would take at a size, against what there is: for `xc plan --labels`."""
+"""Memory, disk and time that a method would need for data of a size: `xc plan --labels`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -41,68 +41,68 @@ HELP = {
 
 @dataclass(frozen=True)
 class Sizing:
-    """What was asked, what it takes, and what there is: bytes by place; `rates`, the file that times follow from."""
+    """A size, what it needs, and what is available, in bytes by place; rates: the file of measured speeds."""
 
-    called: str
+    title: str
     size: Size
     budget: Budget
-    there: Mapping[str, float]
+    available: Mapping[str, float]
     rates: Path
 
     @property
     def shares(self) -> dict[str, float]:
-        """How much of what there is is taken, by place; of the time between two refreshes, by one."""
-        out = {where: sum(part.size for part in held if not part.mapped) / self.there[where]
-               for where in self.there if (held := self.budget.held(where))}
+        """The share of what is available that is needed, by place; for time, a refresh over the time between two."""
+        out = {place: sum(part.size for part in parts if not part.mapped) / self.available[place]
+               for place in self.available if (parts := self.budget.held(place))}
         if self.budget.epoch and self.budget.refresh:
             out[TIME] = self.budget.refresh / (self.budget.epoch * self.budget.every)
         return out
 
     def lines(self) -> list[str]:
-        """Return it for people: a line a place, with its parts by size; times; what gives way first."""
+        """Return the estimate for people: each place with its parts by size, times, and what runs out first."""
         size, shares = self.size, self.shares
         on = f"{size.gpus} GPUs" if size.gpus > 1 else "one GPU" if size.gpus else "the CPU"
-        out = [f"{self.called} on {on}: {size.labels:,} labels, {size.points:,} points with {size.positives:g} labels "
+        out = [f"{self.title} on {on}: {size.labels:,} labels, {size.points:,} points with {size.positives:g} labels "
                f"each, {size.tokens:g} tokens a text", ""]
-        for where, there in self.there.items():
-            if held := sorted(self.budget.held(where), key=lambda part: -part.size):
-                taken = sum(part.size for part in held if not part.mapped)
-                out.append(f"{NAMES[where]:<10}{_bytes(taken):>10} of {_bytes(there)}, {100 * shares[where]:,.0f}%")
-                out += [f"    {_bytes(part.size):>10}  {part.phase or 'always'}: {part.what}" for part in held]
-        out += ["", *self._times(), "", *self._first()]
+        for place, available in self.available.items():
+            if parts := sorted(self.budget.held(place), key=lambda part: -part.size):
+                need = sum(part.size for part in parts if not part.mapped)
+                out.append(f"{NAMES[place]:<10}{_bytes(need):>10} of {_bytes(available)}, {100 * shares[place]:,.0f}%")
+                out += [f"    {_bytes(part.size):>10}  {part.phase or 'always'}: {part.what}" for part in parts]
+        out += ["", *self._times(), "", *self._bottleneck()]
         return out
 
     def _times(self) -> list[str]:
-        own = f"python -m benchmarks.bench_rates HOME/{RATES.name}"
+        command = f"python -m benchmarks.bench_rates HOME/{RATES.name}"
         if self.budget.epoch is None:
             where = "a GPU" if self.size.gpus else "a CPU"
-            return [f"time      not known: {self.called} was not measured on {where}",
-                    f"          {own} there measures astra, unidec and ngame on bags of tokens"]
+            return [f"time      not known: {self.title} was not measured on {where}",
+                    f"          {command} there measures astra, unidec and ngame on bags of tokens"]
         out = [f"an epoch  {span(self.budget.epoch)}"]
         if self.budget.refresh is not None:
             out.append(f"a refresh {span(self.budget.refresh)}, every {self.budget.every} epochs")
         if self.rates == RATES:
             out += ["          on two processors of an AMD EPYC of 2024; one of 2021 takes two to three times as long",
-                    f"          {own} measures yours"]
+                    f"          {command} measures yours"]
         return out
 
-    def _first(self) -> list[str]:
-        where, share = max(self.shares.items(), key=lambda each: each[1])
-        what = {TIME: "the time of a refresh", DISK: "disk"}.get(where, f"the memory of {NAMES.get(where)}")
-        said = f"first to give way: {what}, {share:,.1f} times what there is" if share > 1 else \
+    def _bottleneck(self) -> list[str]:
+        place, share = max(self.shares.items(), key=lambda item: item[1])
+        what = {TIME: "the time of a refresh", DISK: "disk"}.get(place, f"the memory of {NAMES.get(place)}")
+        verdict = f"first to give way: {what}, {share:,.1f} times what there is" if share > 1 else \
             f"it fits; tightest is {what}, {100 * share:.0f}% of what there is"
-        return [said, *([f"what helps: {HELP[where]}"] if share > 1 else [])]
+        return [verdict, *([f"what helps: {HELP[place]}"] if share > 1 else [])]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data; sizes in bytes, times in seconds."""
+        """Return the estimate as plain data; sizes in bytes, times in seconds."""
         return {"size": asdict(self.size), "parts": [asdict(part) for part in self.budget.parts],
-                "there": dict(self.there), "shares": self.shares, "epoch": self.budget.epoch,
+                "there": dict(self.available), "shares": self.shares, "epoch": self.budget.epoch,
                 "refresh": self.budget.refresh, "rates": str(self.rates)}
 
 
 def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, width: int | None, home: Path,
            gpu_memory: float) -> Sizing:
-    """Return what a method would take; UsageError for what is invalid."""
+    """Return what a method would need; gpu_memory: GB of a GPU. Raises UsageError for invalid values."""
     for name in ("labels", "points"):
         if (value := getattr(size, name)) < 1:
             raise UsageError(f"--{name} must be at least 1, got {value}", hint="xc plan --labels 1000000 "
@@ -116,14 +116,14 @@ def sizing(method: str, preset: str, settings: dict[str, str], size: Size, *, wi
         raise ProjectError(str(error)) from error
     try:
         config = with_width(resolve(method, preset, settings).method, width)
-        made: Method = METHODS[method].make(config)
-        found = budget(made, size, measured)
+        built: Method = METHODS[method].make(config)
+        needed = budget(built, size, measured)
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
-    there = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}
+    available = {HOST: float(psutil.virtual_memory().total), DISK: float(free_space(home))}
     if size.gpus:
-        there = {DEVICE: gpu_memory * 1e9, **there}
-    return Sizing(f"{method}, preset {preset}, vectors of {made.width}", size, found, there, rates)
+        available = {DEVICE: gpu_memory * 1e9, **available}
+    return Sizing(f"{method}, preset {preset}, vectors of {built.width}", size, needed, available, rates)
 
 
 def _bytes(count: float) -> str:

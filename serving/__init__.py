@@ -1,1 +1,1 @@
-"""Labels over HTTP, and a page to try them on."""
+"""HTTP server that predicts the labels of texts, with a page to try it."""

@@ -1,4 +1,4 @@
-"""The serving app: texts in, labels out, by the version that an alias names."""
+"""The FastAPI app: /predict, /model, /healthz, /readyz, /metrics and the HTML pages."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
 
 def create_app(follower: Follower, access: Access) -> tuple[Guard, Service]:
-    """Return the app and what answers in it; following the alias starts and stops with the app."""
+    """Return the guarded app and its prediction service; the follower starts and stops with the app."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -40,21 +40,21 @@ def create_app(follower: Follower, access: Access) -> tuple[Guard, Service]:
     measures = Measures(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
     service = Service(follower, measures)
 
-    def told(problem: Problem) -> Response:
+    def refuse(problem: Problem) -> Response:
         measures.refused(problem.code)
         return problem.response()
 
     async def unknown(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        about = {404: "there is nothing at this address", 405: "this address takes another method"}
+        details = {404: "there is nothing at this address", 405: "this address takes another method"}
         headers = dict(error.headers or {})
         if headers.get("Allow") == "GET":
             headers["Allow"] = "GET, HEAD"    # see Guard
-        return told(Problem(error.status_code, "route", about.get(error.status_code, "this cannot be answered"),
-                            headers=headers))
+        return refuse(Problem(error.status_code, "route", details.get(error.status_code, "this cannot be answered"),
+                              headers=headers))
 
     async def problem(request: Request, error: Exception) -> Response:
-        return told(error if isinstance(error, Problem) else INTERNAL)
+        return refuse(error if isinstance(error, Problem) else INTERNAL)
 
     for kind, handler in ((HTTPException, unknown), (Problem, problem), (Exception, problem)):
         app.add_exception_handler(kind, handler)
@@ -101,7 +101,7 @@ def _operations(app: FastAPI, service: Service, measures: Measures) -> None:
 
 
 def _pages(app: FastAPI) -> None:
-    """Serve the page for a person, the description of the API, and the same as a page."""
+    """Add the routes of the web page, the OpenAPI description, and the documentation page made from it."""
     openapi = described(app.openapi())
     page, documentation = files("serving").joinpath("page.html").read_text(encoding="utf-8"), page_of(openapi)
 
@@ -123,13 +123,13 @@ def _page(html: str) -> Any:
 
 
 def policy(html: str) -> str:
-    """Return the Content-Security-Policy of a page: its own script and style and nothing else, and asking us alone."""
-    def own(tag: str) -> str:
+    """Return a page's Content-Security-Policy: only its own script and style, and requests only to this server."""
+    def sources(tag: str) -> str:
         hashes = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
                   for part in re.findall(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)]
-        return " ".join(f"'sha256-{each}'" for each in hashes) or "'none'"
+        return " ".join(f"'sha256-{digest}'" for digest in hashes) or "'none'"
 
-    return (f"default-src 'none'; script-src {own('script')}; style-src {own('style')}; connect-src 'self'; "
+    return (f"default-src 'none'; script-src {sources('script')}; style-src {sources('style')}; connect-src 'self'; "
             "img-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'")
 
 

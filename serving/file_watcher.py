@@ -1,7 +1,7 @@
-"""The files of a version that answers: whether they are still what was verified.
+"""Detect changes to the files of the model version that is being served.
 
-They are mapped into memory. Who writes to one changes answers at once, and who shortens one ends the process with
-SIGBUS where it is read next; neither is to be expected, and both are noticed by what the kernel keeps of a file.
+They are mapped into memory. Writing to one changes answers at once, and truncating one ends the process with SIGBUS at
+the next read of it; neither is expected, and both are detected by size and modification time.
 """
 
 import hashlib
@@ -15,43 +15,43 @@ from tasks.core.store import MANIFEST
 
 
 class Watch:
-    """Holds the files that the manifest in `folder` lists open, so that those that are mapped are looked at.
+    """Keeps the files that the manifest in `folder` lists open, so that it checks the very files that are mapped.
 
-    What lies under their names later does not matter. `damage` says which file is not as it was published, and "" as
-    long as none is known.
+    Files put under their names later do not matter. damage: names a file that is not as it was published, "" as long
+    as none is known.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.damage = folder, ""
         self._looked = float("-inf")
         listed = json.loads((folder / MANIFEST).read_bytes())["files"]
-        self._sha256 = {str(each["path"]): str(each["sha256"]) for each in listed}
+        self._sha256 = {str(entry["path"]): str(entry["sha256"]) for entry in listed}
         self._files: dict[str, int] = {}
         weakref.finalize(self, _close, self._files)
         for path in self._sha256:
             self._files[path] = os.open(folder / path, os.O_RDONLY | os.O_CLOEXEC)
-        self._right = {path: os.fstat(file) for path, file in self._files.items()}    # as it was when it was verified
-        self._hashed = dict(self._right)                                             # as it was when it was hashed last
+        self._right = {path: os.fstat(file) for path, file in self._files.items()}    # status when last verified
+        self._hashed = dict(self._right)                                             # status when last hashed
 
     def written(self, recent: float = 0.0) -> str:
-        """Return a file that was written to since it was verified, "" for none; a look takes microseconds a file.
+        """Return a file that was written to since it was verified, "" for none; takes microseconds a file.
 
-        recent: seconds for which a look that found nothing is taken for another.
+        recent: seconds for which an earlier check that found nothing still counts.
         """
         if time.monotonic() < self._looked + recent:
             return ""
         for path, file in self._files.items():
-            now, then = os.fstat(file), self._right.get(path)
-            if then is None or now.st_size != then.st_size or now.st_mtime_ns != then.st_mtime_ns:
+            now, right = os.fstat(file), self._right.get(path)
+            if right is None or now.st_size != right.st_size or now.st_mtime_ns != right.st_mtime_ns:
                 self._looked = float("-inf")
                 return str(self.folder / path)
         self._looked = time.monotonic()
         return ""
 
     def verify(self, *, every: bool = False) -> None:
-        """Hash each file in which anything changed since it was hashed, or every one, and say so in `damage`.
+        """Hash each file whose status changed since it was last hashed, or every file, and set `damage`.
 
-        A further name changes a file's ctime, and nothing in it.
+        A new hard link changes a file's ctime, but not its content.
         """
         for path, file in self._files.items():
             now, before = os.fstat(file), self._hashed[path]
@@ -68,11 +68,11 @@ class Watch:
 
 
 def _sha256(file: int) -> str:
-    found, at = hashlib.sha256(), 0
-    while part := os.pread(file, 1 << 20, at):
-        found.update(part)
-        at += len(part)
-    return found.hexdigest()
+    digest, offset = hashlib.sha256(), 0
+    while block := os.pread(file, 1 << 20, offset):
+        digest.update(block)
+        offset += len(block)
+    return digest.hexdigest()
 
 
 def _close(files: dict[str, int]) -> None:

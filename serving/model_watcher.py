@@ -1,8 +1,8 @@
-"""Following an alias: alias -> version -> retriever, looked up every second, swapped whole.
+"""Follow a model alias: every second, look up the version it names and load a new one.
 
-A request is answered by the retriever that was current when it came in, so no answer mixes two. A version that cannot
-be loaded changes nothing: the one before it stays, and `fault` says why. One whose files are changed while it answers
-is refused until they are right again or another copy of it is loaded.
+A request is answered by the retriever that was current when it came in, so no answer mixes two versions. A version that
+cannot be loaded changes nothing: the one before it stays, and `fault` says why. A version whose files are changed while
+it answers is refused until they are right again or another copy of it is loaded.
 """
 
 import json
@@ -22,7 +22,7 @@ from tasks.registry.tags import DATA, DIGEST, EXAMPLES, METRICS, Version
 from tasks.tracking.tracker import Tracker
 from xcmodels.retrieval.retriever import Retriever
 
-EVERY = 1.0      # seconds between two looks at the alias
+EVERY = 1.0      # seconds between two lookups of the alias
 AGAIN = 30.0     # seconds until a version that could not be loaded is tried again
 TRIAL = "a text that is asked before anybody else asks"
 _log = logging.getLogger("serving")
@@ -30,7 +30,7 @@ _log = logging.getLogger("serving")
 
 @dataclass(frozen=True)
 class Served:
-    """A version that answers. data: digest of what it was trained on. recall: index -> against exact search, 0 to 1."""
+    """A loaded version. data: digest of its training data. recall: index -> recall against exact search, 0 to 1."""
 
     name: str
     version: str
@@ -43,30 +43,30 @@ class Served:
 
     @property
     def which(self) -> tuple[str, str]:
-        """Its number, and the digest of its files."""
+        """The version's number, and the digest of its files."""
         return self.version, self.digest
 
     def named(self) -> dict[str, str]:
-        """Return how an answer says who gave it."""
+        """Return the fields that name the version in an answer."""
         return {"name": self.name, "version": self.version, "digest": self.digest, "data": self.data}
 
 
 class Registry:
-    """A model of the registry, as `find` names it; a name that was left out is fixed by the first look."""
+    """A model in the registry, named as for `find`; where no name is given, the first lookup fixes it."""
 
     def __init__(self, tracker: Tracker, spec: str | None) -> None:
         self.tracker, self.spec = tracker, spec
 
     def look(self) -> Version:
-        """Return the version that is named now."""
+        """Return the version that the name or alias stands for now."""
         version = find(self.tracker, self.spec)
         self.spec = self.spec or version.name
         return version
 
     def load(self, version: Version) -> Served:
-        """Open a version, verified, and have it tag one text; no collection takes its files away while it answers."""
+        """Open and verify a version, and tag one text; `xc gc` leaves its files alone while it is open."""
         watch = Watch(folder_of(self.tracker, version))
-        folder = folder_of(self.tracker, version)    # so that what the watch has seen was verified, and not before
+        folder = folder_of(self.tracker, version)    # verifies the files, and only after the watch has opened them
         retriever = Retriever.load(folder)
         hold(folder, retriever)
         retriever.predict([TRIAL], 1)
@@ -79,25 +79,25 @@ class Registry:
 class Follower:
     """Keeps the version that an alias names loaded, in a thread of its own.
 
-    look: returns the version that is named now. load: opens and tries it.
+    look: returns the version that is named now. load: opens it and tries it on a text.
     """
 
     def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served], every: float = EVERY) -> None:
         self._look, self._load, self._every = look, load, every
         self.current: Served | None = None
-        self._fault = ""                                             # of following
+        self._fault = ""                                             # why the alias cannot be followed
         self._doubts: dict[tuple[str, str], str] = {}                # which version -> how it failed at a question
-        self._suspect = False                                        # whether it is to be verified whatever it seems
+        self._suspect = False                                        # whether to verify every file of `current`
         self._failed: tuple[tuple[str, str], float] | None = None    # which version, and when it may be tried again
         self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Follow the alias until `stop`."""
+        """Follow the alias until `stop` is called."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End following."""
+        """Stop following, and wait for the thread to end."""
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -105,13 +105,13 @@ class Follower:
 
     @property
     def fault(self) -> str:
-        """Why there is no full trust in what answers, "" where there is."""
+        """Why the version that answers may be wrong or outdated, "" where nothing is known against it."""
         if self.current is None:
             return self._fault
         return self.current.watch.damage or self._fault or self._doubts.get(self.current.which, "")
 
     def doubt(self, served: Served, error: Exception) -> None:
-        """Take note that a version failed at a question, and have its files verified at once."""
+        """Record that a version failed at a question, and have its files verified at once."""
         if not isinstance(error, DamagedArtifact) and served.which not in self._doubts:
             self._doubts[served.which] = f"{served.name} version {served.version} failed at a question: {error}"
             _log.warning("%s version %s failed at a question", served.name, served.version, exc_info=error)
@@ -119,11 +119,11 @@ class Follower:
         self._wake.set()
 
     def first(self) -> None:
-        """Load what the alias names; raises what prevents it."""
+        """Load the version that the alias names; raise what prevents it."""
         self.current = self._load(self._look())
 
     def step(self) -> None:
-        """Look once, and load what is new or was damaged; whatever fails is a fault and changes nothing."""
+        """Look the alias up once, and load a new or damaged version; a failure sets `fault` and nothing else."""
         which = None
         try:
             sound = self._check()
@@ -135,24 +135,24 @@ class Follower:
                 self.current = self._load(version)
                 _log.warning("%s version %s answers", self.current.name, self.current.version)
             self._fault, self._failed = "", None
-        except Exception as error:    # the one that answers goes on, whatever it is
-            said = error.what if isinstance(error, ProjectError) else f"{type(error).__name__}: {error}"
-            if said != self._fault:
+        except Exception as error:    # the version that answers goes on, whatever it is
+            reason = error.what if isinstance(error, ProjectError) else f"{type(error).__name__}: {error}"
+            if reason != self._fault:
                 answers = self.current is not None and not self.current.watch.damage
-                _log.warning("%s; %s", said, "the version before it answers on" if answers else "nothing answers")
-            self._fault = said
+                _log.warning("%s; %s", reason, "the version before it answers on" if answers else "nothing answers")
+            self._fault = reason
             self._failed = (which, time.monotonic() + AGAIN) if which else None
 
     def _check(self) -> bool:
-        """Return whether the files of what answers are right, as far as they seem to have changed."""
+        """Return whether the files of `current` are right; those that seem to have changed are hashed."""
         if (served := self.current) is None:
             return True
-        known, every, self._suspect = served.watch.damage, self._suspect, False
+        damaged_before, every, self._suspect = served.watch.damage, self._suspect, False
         served.watch.verify(every=every)
-        if served.watch.damage and not known:
+        if served.watch.damage and not damaged_before:
             _log.warning("%s; version %s is refused", served.watch.damage, served.version)
-            self._doubts.pop(served.which, None)    # this is why
-            verify.cache_clear()                    # it goes by the time of a change, which may not tell of this one
+            self._doubts.pop(served.which, None)    # the damage explains them
+            verify.cache_clear()                    # its key is the time of a change, which may not show this one
         return not served.watch.damage
 
     def _follow(self) -> None:

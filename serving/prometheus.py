@@ -1,4 +1,4 @@
-"""What the serving app tells Prometheus."""
+"""Prometheus metrics of the HTTP server."""
 
 from typing import Any
 
@@ -20,46 +20,47 @@ METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"}
 
 
 class Measures:
-    """The metrics of one app; `routes` are its own, every other path counts as "other"."""
+    """The metrics of one app; a path that is not among its `routes` counts as "other"."""
 
     def __init__(self, routes: frozenset[str]) -> None:
-        disable_created_metrics()    # a second series for each, which nobody reads
+        disable_created_metrics()    # a second time series for each metric, which nobody reads
         self.routes, self.registry = routes, CollectorRegistry()
-        made: dict[str, Any] = {"registry": self.registry}
-        asked = ("route", "method", "status")
+        common: dict[str, Any] = {"registry": self.registry}
+        names = ("route", "method", "status")
         self.seconds = Histogram("xc_request_duration_seconds", "From a request's headers to the end of its answer",
-                                 asked, buckets=SECONDS, **made)
-        self.requests = Counter("xc_requests_total", "Requests answered", asked, **made)
-        self.batch = Histogram("xc_batch_size", "Texts answered together", buckets=SIZES, **made)
-        self.length = Gauge("xc_queue_length", "Texts that wait", **made)
+                                 names, buckets=SECONDS, **common)
+        self.requests = Counter("xc_requests_total", "Requests answered", names, **common)
+        self.batch = Histogram("xc_batch_size", "Texts answered together", buckets=SIZES, **common)
+        self.length = Gauge("xc_queue_length", "Texts that wait", **common)
         self.wait = Histogram("xc_queue_wait_seconds", "How long the first text of a batch waited", buckets=SECONDS,
-                              **made)
-        self.rejected = Counter("xc_rejected_total", "Requests refused, by a problem's code", ("reason",), **made)
-        self.model = Gauge("xc_model_info", "1 for the version that answers", ("name", "version"), **made)
-        self.labels = Gauge("xc_labels", "Labels of the version that answers", **made)
+                              **common)
+        self.rejected = Counter("xc_rejected_total", "Requests refused, by a problem's code", ("reason",), **common)
+        self.model = Gauge("xc_model_info", "1 for the version that answers", ("name", "version"), **common)
+        self.labels = Gauge("xc_labels", "Labels of the version that answers", **common)
         self.recall = Gauge("xc_index_recall_ratio", "Recall of each index against exact search, as measured when the "
-                            "version was evaluated", ("index",), **made)
-        self.degraded = Gauge("xc_degraded", "1 while the alias cannot be followed, or what answers is damaged", **made)
-        ProcessCollector(**made)
+                            "version was evaluated", ("index",), **common)
+        self.degraded = Gauge("xc_degraded", "1 while the alias cannot be followed, or what answers is damaged",
+                              **common)
+        ProcessCollector(**common)
 
     def refused(self, code: str) -> None:
         """Count a refusal by its problem's code."""
         self.rejected.labels(code).inc()
 
     def request(self, path: str, method: str, status: int, seconds: float) -> None:
-        """Count a request; what a stranger chooses never becomes a label's value."""
-        known = (path if path in self.routes else "other", method if method in METHODS else "other",
-                 f"{status // 100}xx")
-        self.seconds.labels(*known).observe(seconds)
-        self.requests.labels(*known).inc()
+        """Count a request; a client's input never becomes a label value."""
+        values = (path if path in self.routes else "other", method if method in METHODS else "other",
+                  f"{status // 100}xx")
+        self.seconds.labels(*values).observe(seconds)
+        self.requests.labels(*values).inc()
 
-    def told(self, size: int, waited: float) -> None:
-        """Take note of a batch."""
+    def batch_begun(self, size: int, waited: float) -> None:
+        """Record a batch of `size` texts whose first one waited `waited` seconds."""
         self.batch.observe(size)
         self.wait.observe(waited)
 
     def text(self, served: Served | None, fault: str, waiting: int) -> bytes:
-        """Return all of it, with what holds at present, as Prometheus reads it."""
+        """Return all metrics and the present state in Prometheus' text format."""
         self.model.clear()
         self.recall.clear()
         if served is not None:

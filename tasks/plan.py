@@ -1,4 +1,4 @@
-"""From a run's configuration to the list of its steps."""
+"""The plan of a run: its data set, its resolved settings and the list of its steps."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from xcmodels.data.tokens import LEARNED, MINILM
 from xcmodels.methods.presets import Settings, flat, resolve
 from xcmodels.methods.registry import METHODS
 
-# Steps by kind, and the setting by which they may read a folder of the user's, a tokenizer's or a model's.
+# Kinds of step that may read a user's folder (a tokenizer or a model) -> the setting that names it.
 _READ_FOLDERS = {"tokens": "prepare.tokenizer", "checkpoint": "encoder.source"}
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Pipeline:
 
     @property
     def key(self) -> str:
-        """The digest of everything that decides the run: the same key, the same run."""
+        """The digest of everything that decides the run: equal keys mean the same run."""
         return digest_of([step.about() for step in self.steps])
 
     @property
@@ -56,18 +56,18 @@ class Pipeline:
         return {key: value for key, value in flat(self.settings).items() if value != preset[key]}
 
     def about(self) -> dict[str, Any]:
-        """Return what repeats the run on the same data: method, preset, seed, what was changed, and every setting."""
+        """Return what repeats the run on the same data: method, preset, seed, changed settings, and all settings."""
         return {"method": self.method_name, "preset": self.preset, "seed": self.settings.seed,
                 "changed": self.changed(), "settings": flat(self.settings)}
 
 
 def timing_key(data: str, method: str, preset: str) -> str:
-    """Return what runs are called alike by that take about as long and as much memory."""
+    """Return the name shared by runs that take about as long and as much memory."""
     return f"{data} {method} {preset}"
 
 
 def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str]) -> tuple[RawDataSet, Settings]:
-    """Return what a run is to work on and how, from the names of its files alone.
+    """Detect the data set's format and resolve the settings, from the names of the files alone.
 
     Raises UsageError for a setting or a folder that is invalid.
     """
@@ -76,48 +76,48 @@ def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str])
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
     raw = describe(data)
-    made = METHODS[method].make(settings.method)
-    if made.needs_graphs and not (raw.anchors and settings.prepare.walks):
+    built = METHODS[method].make(settings.method)
+    if built.needs_graphs and not (raw.anchors and settings.prepare.walks):
         raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
                          hint="add one (docs/data.md), leave prepare.walks true, or run its base instead")
-    if raw.numbered and (settings.prepare.augment or made.needs_label_texts):
+    if raw.numbered and (settings.prepare.augment or built.needs_label_texts):
         raise UsageError(f"{method} as it is set learns from label texts, and {data} has a number for each label alone",
                          hint="xc run --method astra --preset cpu-numbered, or add a file with their texts")
     return raw, settings
 
 
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
-    """Lay out a run; this digests what it reads: the raw files, and folders that settings name.
+    """Plan a run; computes the digests of what it reads: the raw files, and folders that settings name.
 
     Raises UsageError as `resolve_run` does.
     """
     raw, settings = resolve_run(data, method, preset, overrides)
-    job = timing_key(raw.name, method, preset)
-    preparation = prepare.steps(raw, settings.prepare, settings.seed)
-    trained = training.steps(Recipe(method, preset, overrides))
+    group = timing_key(raw.name, method, preset)
+    prepare_steps = prepare.steps(raw, settings.prepare, settings.seed)
+    training_steps = training.steps(Recipe(method, preset, overrides))
     return Pipeline(raw, method, preset, settings,
-                    [_reading(replace(step, of=raw.name), settings) for step in preparation],
-                    [_reading(replace(step, of=job), settings) for step in trained],
-                    replace(evaluate_step(settings.seed), of=job))
+                    [_with_folder(replace(step, timing_group=raw.name), settings) for step in prepare_steps],
+                    [_with_folder(replace(step, timing_group=group), settings) for step in training_steps],
+                    replace(evaluate_step(settings.seed), timing_group=group))
 
 
-def _reading(step: Step, settings: Settings) -> Step:
-    """Return a step whose key has the digests of the folder that it reads beside its inputs, where it reads one."""
+def _with_folder(step: Step, settings: Settings) -> Step:
+    """Return the step with the digests of the user's folder that it reads, if any, as part of its key."""
     setting = _READ_FOLDERS.get(step.kind)
     folder = next((value for key, value in flat(settings).items() if setting and key.endswith(setting)), "")
     if folder in ("", LEARNED, MINILM, "random") or not Path(folder).is_dir():
         return step
-    found = folder_digests(Path(folder))
-    return replace(step, settings={**step.settings, "files": found},
-                   action=partial(_unchanged, step.action, Path(folder).absolute(), found))
+    digests = folder_digests(Path(folder))
+    return replace(step, settings={**step.settings, "files": digests},
+                   action=partial(_run_if_unchanged, step.action, Path(folder).absolute(), digests))
 
 
-def _unchanged(action: Callable[[Job], None], folder: Path, digests: Mapping[str, str], job: Job) -> None:
-    """Make a step's result; ProjectError where the folder that it reads is another one before or after."""
-    before = folder_digests(folder) == digests
-    if before:
+def _run_if_unchanged(action: Callable[[Job], None], folder: Path, digests: Mapping[str, str], job: Job) -> None:
+    """Run a step's action. Raises ProjectError where the folder that it reads has changed before or after."""
+    unchanged = folder_digests(folder) == digests
+    if unchanged:
         action(job)
-    if not before or folder_digests(folder) != digests:
-        shutil.rmtree(job.scratch, ignore_errors=True)    # it may hold a model that was begun with other files
+    if not unchanged or folder_digests(folder) != digests:
+        shutil.rmtree(job.scratch, ignore_errors=True)    # it may hold a model begun with other files
         raise ProjectError(f"{folder} has changed since the run began",
                            hint="run the same command again when nothing writes to it any more")

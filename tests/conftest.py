@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from flows.cli.app import main
+from tests.support.encoding import idf, texts  # noqa: F401
 from tests.support.faults import artifact, quick, store  # noqa: F401
 from tests.support.planted import write_planted
 from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401

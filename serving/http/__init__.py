@@ -1,1 +1,1 @@
-"""What is done to a request before it is one: limits, time-outs, hosts, tokens."""
+"""Request checks in front of the app: limits, timeouts, host names, tokens."""

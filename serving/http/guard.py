@@ -1,4 +1,4 @@
-"""HTTP as strangers may use it: who may ask, how much and how long, and errors that never repeat what was sent.
+"""Access checks, body limits and error responses; no error repeats what was sent.
 
 Errors are problem+json (RFC 9457): type, title, status, detail, code, link, and pointers to the fields.
 """
@@ -27,14 +27,14 @@ DEPTH = 32             # of its JSON
 VALUES = 1024          # in its JSON, keys not counted
 SECONDS = 10.0         # that a request's headers may take to come, and its body
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-OPEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # what is told without a token
+OPEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # need no token
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
            "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Cache-Control": "no-store"}
 _log = logging.getLogger("serving")
 
 
 class Problem(Exception):
-    """What goes wrong with a request, as it is told; nothing of it may hold what was sent but plain words.
+    """An error response; it may repeat nothing that was sent, except plain words.
 
     errors: (JSON pointer to a field, what is wrong with it).
     """
@@ -46,20 +46,20 @@ class Problem(Exception):
 
     def body(self) -> bytes:
         """Return the problem as JSON."""
-        told: dict[str, Any] = {"type": "about:blank", "title": HTTPStatus(self.status).phrase, "status": self.status,
-                                "detail": self.detail, "code": self.code, "link": f"/docs#{self.code}"}
+        fields: dict[str, Any] = {"type": "about:blank", "title": HTTPStatus(self.status).phrase, "status": self.status,
+                                  "detail": self.detail, "code": self.code, "link": f"/docs#{self.code}"}
         if self.errors:
-            told["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in self.errors]
-        return orjson.dumps(told)
+            fields["errors"] = [{"pointer": pointer, "detail": detail} for pointer, detail in self.errors]
+        return orjson.dumps(fields)
 
     def response(self) -> Response:
-        """Return the answer."""
+        """Return the problem as an HTTP response."""
         return Response(self.body(), self.status, dict(self.headers), "application/problem+json")
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may ask: the names that the server goes by, and the token that is asked for; "" asks for none."""
+    """Who may send requests: the server's host names, and the token that is required, "" for none."""
 
     hosts: frozenset[str] = LOOPBACK
     token: str = field(default="", repr=False)
@@ -80,60 +80,60 @@ class Access:
 
 
 class Guard:
-    """Stands before an ASGI app: admits, names and times every request, and turns what is raised into problems.
+    """An ASGI app in front of another: checks access, gives each request an id, and turns exceptions into problems.
 
-    told: (path, method, status, seconds) of each request. refused: the code of each problem.
+    on_request: called with (path, method, status, seconds) of each request. on_refusal: with the code of each problem.
     """
 
-    def __init__(self, app: App, access: Access, told: Callable[[str, str, int, float], None],
-                 refused: Callable[[str], None]) -> None:
-        self.app, self.access, self._told, self._refused = app, access, told, refused
+    def __init__(self, app: App, access: Access, on_request: Callable[[str, str, int, float], None],
+                 on_refusal: Callable[[str], None]) -> None:
+        self.app, self.access, self._on_request, self._on_refusal = app, access, on_request, on_refusal
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
-        asked = headers.get("x-request-id", "")
-        name = asked if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", asked) else uuid.uuid4().hex
+        sent_id = headers.get("x-request-id", "")
+        request_id = sent_id if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", sent_id) else uuid.uuid4().hex
         clock, status = asyncio.get_running_loop().time, 0
         began = clock()
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = {key.lower() for key, _ in message["headers"]}
-                message["headers"] = [*message["headers"], (b"x-request-id", name.encode()), *(
+                present = {key.lower() for key, _ in message["headers"]}
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode()), *(
                     (key.encode(), value.encode()) for key, value in HEADERS.items()
-                    if key.lower().encode() not in own)]
+                    if key.lower().encode() not in present)]
             await send(message)
 
         problem = None
-        # HEAD is answered as GET is, by the same code; who writes to the connection leaves the body out.
-        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        # HEAD is answered as GET, by the same code; the protocol leaves the body out.
+        app_scope = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
             self.access.admit(scope["method"], scope["path"], headers)
-            await self.app(inner, receive, sending)
+            await self.app(app_scope, receive, send_with_headers)
         except Problem as error:
             problem = error
         except ClientDisconnect:
             status = 499
         except Exception:
-            _log.exception("request %s failed", name)
+            _log.exception("request %s failed", request_id)
             problem = Problem(500, "internal", "the server failed; its log has the request under its X-Request-ID")
         if problem is not None and not status:
-            self._refused(problem.code)
-            await problem.response()(scope, receive, sending)
-        self._told(scope["path"], scope["method"], status, clock() - began)
+            self._on_refusal(problem.code)
+            await problem.response()(scope, receive, send_with_headers)
+        self._on_request(scope["path"], scope["method"], status, clock() - began)
 
 
 async def read_json(request: Request) -> Any:
     """Return a request's body as JSON: at most BODY bytes within SECONDS, at most DEPTH deep."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "content-type", "send Content-Type: application/json")
-    # The rest of such a body is read and forgotten until the connection is closed: who has sent it all may then read
-    # the answer, where a connection that is closed at once would be reset under it.
+    # The rest of such a body is read and dropped before the connection is closed: closing it at once would reset it,
+    # and the client could not read the answer.
     too_large = Problem(413, "body", f"a body has at most {BODY:,} bytes")
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:20]) > BODY:
@@ -152,7 +152,7 @@ async def read_json(request: Request) -> Any:
 
 
 def parsed(body: bytes) -> Any:
-    """Return JSON as the value that it stands for; a Problem where it is none, holds too much or nests too deep."""
+    """Parse JSON; raise Problem where it is invalid, has too many values or nests too deep."""
     if count_values(body) > VALUES:
         raise Problem(413, "values", f"the body's JSON has at most {VALUES:,} values")
     try:
@@ -161,22 +161,22 @@ def parsed(body: bytes) -> Any:
         raise Problem(400, "json", f"the body is not JSON: line {error.lineno}, column {error.colno}") from None
     level = [value]
     for _ in range(DEPTH):
-        level = [child for each in level if isinstance(each, dict | list)
-                 for child in (each.values() if isinstance(each, dict) else each)]
+        level = [child for parent in level if isinstance(parent, dict | list)
+                 for child in (parent.values() if isinstance(parent, dict) else parent)]
         if not level:
             return value
-    if any(isinstance(each, dict | list) for each in level):
+    if any(isinstance(child, dict | list) for child in level):
         raise Problem(400, "depth", f"the body's JSON nests at most {DEPTH} deep")
     return value
 
 
 def count_values(body: bytes) -> int:
-    """Return about how many values JSON has, by its brackets and commas outside of strings.
+    """Estimate how many values JSON has, by its brackets and commas outside of strings.
 
-    It takes a millisecond a megabyte, where making hundreds of thousands of values holds every other request up for
+    It takes a millisecond a megabyte, while parsing hundreds of thousands of values would block every other request for
     most of a second.
     """
-    plain = body.replace(rb"\\", b"").replace(rb'\"', b"")    # what is left of quotation marks begins or ends a string
+    plain = body.replace(rb"\\", b"").replace(rb'\"', b"")    # each quotation mark left begins or ends a string
     strings = plain.count(b'"') // 2
     if strings > 2 * VALUES:    # a value has a key at most and is a string at most
         return strings // 2

@@ -1,4 +1,4 @@
-"""A digest of the code that a step runs, so that a change of code redoes what it touches and nothing else."""
+"""Digests of the code that a step runs, so that a change redoes only what it affects."""
 
 import ast
 import hashlib
@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
-# How a step is run, not what it makes; a method's wiring, which its settings and its stages' own code decide.
+# Code that cannot change a result: how a step is run, and a method's wiring, which its settings and stages decide.
 MACHINERY = ("tasks.core", "tasks.training.launcher", "tasks.training.recipe", "tasks.training.worker",
              "xcmodels.methods.presets", "xcmodels.methods.registry")
 
@@ -18,34 +18,34 @@ MACHINERY = ("tasks.core", "tasks.training.launcher", "tasks.training.recipe", "
 def modules(module: str) -> frozenset[str]:
     """Return `module` and every module of this project that it imports, directly or not.
 
-    Imports inside functions count too; they are read from the source, nothing is run.
+    Imports inside functions count too. The source is parsed, nothing is run.
     """
-    found: set[str] = set()
+    visited: set[str] = set()
     queue = [module]
     while queue:
         name = queue.pop()
-        if name in found or not _counts(name) or (tree := _tree(name)) is None:
+        if name in visited or not _affects_results(name) or (tree := _tree(name)) is None:
             continue
-        found.add(name)
+        visited.add(name)
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 queue += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 queue += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return frozenset(found)
+    return frozenset(visited)
 
 
-def _counts(name: str) -> bool:
+def _affects_results(name: str) -> bool:
     """Return whether a module's code can change what a step makes."""
     return name.partition(".")[0] in PACKAGES and not any(
-        name == each or name.startswith(f"{each}.") for each in MACHINERY)
+        name == excluded or name.startswith(f"{excluded}.") for excluded in MACHINERY)
 
 
 @cache
 def code_digests(*roots: str) -> dict[str, str]:
-    """Return, for each module that the roots lead to, the digest of its syntax tree.
+    """Return the digest of the syntax tree of each module that the roots import, directly or not.
 
-    Of the tree rather than of the file: a comment or a docstring costs no retraining.
+    The tree is digested rather than the file, so that a comment or a docstring causes no retraining.
     """
     return {name: _digest(name) for name in sorted(frozenset().union(*map(modules, roots)))}
 
@@ -72,14 +72,14 @@ def _tree(name: str) -> ast.Module | None:
 
 @cache
 def commit() -> str:
-    """Return the git commit of the code that runs, with a + where files differ from it; else the package's version."""
+    """Return the git commit of the running code, with a + where files differ from it; else the package's version."""
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
                               timeout=10).stdout.strip()
 
     try:
-        ours = Path(git("rev-parse", "--show-toplevel")) == Path(__file__).resolve().parents[2]
-        if ours:    # not a checkout of something else that this is installed in
+        is_checkout = Path(git("rev-parse", "--show-toplevel")) == Path(__file__).resolve().parents[2]
+        if is_checkout:    # not a checkout of something else that this is installed in
             return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         pass

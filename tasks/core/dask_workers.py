@@ -9,15 +9,15 @@ from typing import Any
 from data_contracts.errors import ProjectError, ServerError
 
 STARTS = 3    # attempts at starting the embedded workers
-KEPT = 1 << 28    # bytes freed that a worker keeps
+KEPT = 1 << 28    # bytes of freed memory that a worker keeps
 
 
 class Workers:
     """Dask workers, started at the first use: a run that reuses every step starts none.
 
-    address: of a scheduler that runs already, "tcp://host:8786"; None for an embedded cluster of `count` processes, of
-    which 0 means none: this process does it all.
-    processes: how many train together, on this machine and beside the workers (`tasks.training.launcher`).
+    address: of a running scheduler, "tcp://host:8786"; None for an embedded cluster of `count` processes, where 0 means
+    that this process does everything.
+    processes: how many train together on this machine, apart from the workers (`tasks.training.launcher`).
     """
 
     def __init__(self, address: str | None = None, count: int = 2, *, processes: int = 1) -> None:
@@ -37,7 +37,7 @@ class Workers:
         """Yield the results of `function(*job)` as they come, in no order; a job whose worker dies is run again.
 
         `function` must be idempotent. Raises ProjectError naming the job that killed its workers four times; a worker
-        that is heard of no more for minutes (distributed.scheduler.worker-ttl) counts as killed. ServerError where the
+        that does not answer for minutes (distributed.scheduler.worker-ttl) counts as killed. ServerError where the
         scheduler went away.
         """
         if self.address is None and not self.count:
@@ -59,14 +59,14 @@ class Workers:
             yield result
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return `function(*arguments)` as a worker computes it; as `map` does for one job."""
+        """Return `function(*arguments)`, computed by a worker as one job of `map`."""
         return next(self.map(function, [arguments], lambda job: function.__name__))
 
     def close(self) -> None:
-        """Stop what was started; who waits for a result gets an error."""
-        for each in (self._client, self._cluster):
-            if each is not None:
-                each.close()
+        """Stop what was started; callers that wait for a result get an error."""
+        for started in (self._client, self._cluster):
+            if started is not None:
+                started.close()
         self._client = self._cluster = None
 
     def __enter__(self) -> "Workers":
@@ -79,42 +79,42 @@ class Workers:
         from distributed import Client
 
         logging.getLogger("distributed").setLevel(logging.ERROR)
-        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)    # what it loses is raised
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)    # lost connections are raised as errors
         if self.address is None:
-            self._cluster = self._embedded()
+            self._cluster = self._local_cluster()
             self._client = Client(self._cluster)
-            self._client.register_plugin(_quiet())
+            self._client.register_plugin(_silence_plugin())
             return
         try:
             self._client = Client(self.address, timeout=10)
-        except (OSError, ValueError) as error:    # ValueError: it cannot be an address
+        except (OSError, ValueError) as error:    # ValueError: not an address
             raise ServerError(f"no Dask scheduler answers at {self.address}",
                               hint="start one with: dask scheduler, and give tcp://HOST:8786; or leave --dask out"
                               ) from error
         try:
-            self._client.run_on_scheduler(_here)
+            self._client.run_on_scheduler(_can_import)
         except Exception as error:
             raise ServerError(f"the Dask scheduler at {self.address} cannot run xcflow: {type(error).__name__}",
                               hint="install the same version where the scheduler and its workers run") from error
 
 
-    def _embedded(self) -> Any:
-        """Start a cluster in this process; a worker that dies while it starts takes the whole of it along."""
+    def _local_cluster(self) -> Any:
+        """Start an embedded cluster; tried again, as one worker that dies at the start ends all of it."""
         import dask
         from distributed import LocalCluster
 
-        # What is mined while a GPU trains may have all the cores but one; Dask's own choice is a single one.
-        # By Dask's own choice a worker gives memory back 64 KB at a time, and faults it in anew for the next array.
+        # Mining beside training on a GPU may use all cores but one; Dask's default is a single one.
+        # By Dask's default a worker returns memory 64 KB at a time, and faults it in again for the next array.
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in (
             ("OMP_NUM_THREADS", max(1, (os.cpu_count() or 2) - 1)),
             ("MALLOC_TRIM_THRESHOLD_", KEPT), ("MALLOC_MMAP_THRESHOLD_", KEPT))})
-        # A worker tokenises by one thread: there are as many workers as are wanted. Said here, as the run's own
-        # environment says otherwise and would go before what the configuration says.
-        own = {"TOKENIZERS_PARALLELISM": "false"}
+        # A worker tokenises with one thread. Set here, since the environment of the run, which sets it otherwise,
+        # would override the configuration.
+        environment = {"TOKENIZERS_PARALLELISM": "false"}
         failed = 0
         while True:
             try:
-                return LocalCluster(n_workers=self.count, threads_per_worker=1, env=own,
+                return LocalCluster(n_workers=self.count, threads_per_worker=1, env=environment,
                                     dashboard_address="127.0.0.1:0")
             except (RuntimeError, OSError) as error:
                 failed += 1
@@ -123,18 +123,18 @@ class Workers:
                                        hint="the same command resumes; fewer workers need less: --workers 1") from error
 
 
-def _here() -> bool:
-    """Return True where this package can be imported, which sending it there needs."""
+def _can_import() -> bool:
+    """Return True; the scheduler can only run this where it can import this package."""
     return True
 
 
-def _quiet() -> Any:
-    """Return a plugin that silences an embedded worker: what fails, or is interrupted, is raised here and said once."""
+def _silence_plugin() -> Any:
+    """Return a plugin that silences an embedded worker: its errors are raised, and shown once, by the run."""
     from distributed import WorkerPlugin
 
     class Quiet(WorkerPlugin):
         def setup(self, worker: Any) -> None:
             logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches all of a terminal; the run ends its workers
+            signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches them too; the run ends them
 
     return Quiet()

@@ -1,14 +1,14 @@
-"""Which devices this machine has to train on."""
+"""GPUs and free disk space of this machine."""
 
 import shutil
 import sys
 from pathlib import Path
 
-DRIVERS = ("nvidia[0-9]*", "kfd", "dxg")    # what a GPU's driver makes in /dev: NVIDIA, AMD, Windows below Linux
+DRIVERS = ("nvidia[0-9]*", "kfd", "dxg")    # device files of GPU drivers in /dev: NVIDIA, AMD, WSL
 
 
 def gpus() -> int:
-    """Return how many GPUs torch sees; torch, which takes seconds to import, is asked where there may be one."""
+    """Return how many GPUs torch sees; torch takes seconds to import, so it is only imported where there may be one."""
     if sys.platform == "linux" and not any(list(Path("/dev").glob(name)) for name in DRIVERS):
         return 0
     import torch
@@ -17,10 +17,10 @@ def gpus() -> int:
 
 
 def standing(folder: Path) -> Path:
-    """Return the folder, or the nearest above it that is there."""
-    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    """Return the folder, or its nearest parent that exists."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def free_space(folder: Path) -> int:
-    """Return the bytes that are free where a folder is, or would be."""
+    """Return the free bytes on the disk where a folder is, or would be created."""
     return shutil.disk_usage(standing(folder)).free

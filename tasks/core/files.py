@@ -1,4 +1,4 @@
-"""Files as a store needs them: whole and flushed to the disk, hashed, and locks that a kill frees."""
+"""File operations of the store: flushed writes, digests, permissions and file locks."""
 
 import errno
 import fcntl
@@ -25,25 +25,25 @@ _REMEDIES = {
     errno.EACCES: "give this user the right to write there",
     errno.ENOTDIR: "choose a HOME below a folder",
 }
-FULL = 8_000_000    # bytes free below which a database cannot be expected to work
+FULL = 8_000_000    # free bytes below which a database may fail
 _NO_ROOM = ("No space left on device", "database or disk is full")
-_held: set[int] = set()
+_held: set[int] = set()    # file descriptors of the locks of this process
 
 
 def file_digest(path: Path) -> str:
-    """The sha256 of a file."""
+    """Return the sha256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_digests(folder: Path) -> dict[str, str]:
-    """The sha256 of each file that lies in a folder itself, by its name."""
+    """Return the sha256 of each file directly in a folder, by name."""
     return {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 @contextmanager
 def explained(doing: str, place: Path) -> Iterator[None]:
-    """Turns what a disk refuses into one line with a remedy; other errors pass."""
+    """Turn disk errors into a ProjectError with a remedy; other errors pass."""
     try:
         yield
     except OSError as error:
@@ -54,11 +54,11 @@ def explained(doing: str, place: Path) -> Iterator[None]:
 
 
 def full_disk(error: BaseException, place: Path) -> ProjectError | None:
-    """Return what to say of a failure that comes of the disk of `place` being full; None where that is not why."""
+    """Return the error to raise where a failure is due to the disk of `place` being full; else None."""
     free = shutil.disk_usage(place).free
-    # What failed to be written is gone by now, and may have left room.
+    # The file that failed to be written is gone by now, and may have left room.
     if free >= FULL and getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) \
-            and not any(said in str(error) for said in _NO_ROOM):
+            and not any(message in str(error) for message in _NO_ROOM):
         return None
     what = "is full" if free < FULL else "had no room for a file"
     return ProjectError(f"the disk of {place} {what}: {free / 1e6:,.1f} MB free",
@@ -66,7 +66,7 @@ def full_disk(error: BaseException, place: Path) -> ProjectError | None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Makes a file that must not be there yet, and flushes it to the disk."""
+    """Create a file that must not exist yet, and flush it to the disk."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         while data:
@@ -77,19 +77,19 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def secret(path: Path) -> str:
-    """Returns the line in a private file, "xc:" and a password, which is made at the first call."""
+    """Return the line in a private file, "xc:" and a password; the first call creates it."""
     if not path.exists():
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         part = path.with_name(f".{uuid.uuid4().hex}")
         write_file(part, f"xc:{secrets.token_urlsafe(18)}\n".encode())
         with suppress(FileExistsError):
-            os.link(part, path)    # where two processes make one, both get the first
+            os.link(part, path)    # of two processes that create it, both get the first one
         os.unlink(part)
     return path.read_text().strip()
 
 
 def fsync(path: Path) -> None:
-    """Flushes a file or a folder to the disk."""
+    """Flush a file or a folder to the disk."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -98,25 +98,25 @@ def fsync(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a private folder, unless it is there."""
+    """Create a private folder, unless it exists."""
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
         fsync(path.parent)
 
 
 def others_may(path: Path) -> int:
-    """Returns the mode of a folder that others than its owner may look into, else 0."""
+    """Return the mode of a folder that others than its owner may look into, else 0."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError:    # it is not there, or nobody's to look into
+    except OSError:    # it does not exist, or nobody may look into it
         return 0
     return mode if mode & 0o077 else 0
 
 
 def make_private(path: Path) -> None:
-    """Closes a folder to all but its owner, whatever its mode was, so that no mode of a file in it matters.
+    """Close a folder to all but its owner, so that the modes of the files in it do not matter.
 
-    Raises ProjectError where it cannot be, unless this process could not write there either.
+    Raises ProjectError where that fails, unless this process could not write there either.
     """
     if not (mode := others_may(path)):
         return
@@ -130,7 +130,7 @@ def make_private(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or a folder, best effort: what stays in tmp/ is collected later."""
+    """Delete a file or a folder, best effort: what stays in tmp/ is collected later."""
     try:
         os.unlink(path)
     except OSError:
@@ -139,25 +139,25 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
-    """Holds a flock on a file or folder; yields False where it could not be had in that time.
+    """Hold a flock on a file or folder; yield whether it was acquired within `seconds`.
 
     The kernel frees it when the last process that holds the open file ends. Programs started meanwhile do not
-    inherit it (close-on-exec), nor do forks (`_forget_locks`), so that a killed holder's children keep nothing.
+    inherit it (close-on-exec), nor do forks (`_forget_locks`), so a killed process leaves no lock to its children.
     """
-    deadline, mine, pause = time.monotonic() + seconds, False, 0.01
+    deadline, acquired, pause = time.monotonic() + seconds, False, 0.01
     lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     _held.add(lock)
     try:
-        while not mine:
+        while not acquired:
             try:
                 fcntl.flock(lock, how | fcntl.LOCK_NB)
-                mine = True
+                acquired = True
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     break
                 time.sleep(pause)
-                pause = min(1.5 * pause, 0.5)    # whoever waits for hours is not to keep a processor awake
-        yield mine
+                pause = min(1.5 * pause, 0.5)    # a wait of hours should not keep a processor awake
+        yield acquired
     finally:
         if lock in _held:
             _held.remove(lock)
@@ -165,14 +165,14 @@ def locked(path: Path, how: int, seconds: float = inf) -> Iterator[bool]:
 
 
 def hold(path: Path, by: object) -> None:
-    """Holds a folder for as long as an object of this process lives: `held` tells others, and a kill ends it."""
-    grip = ExitStack()
-    grip.enter_context(locked(path, fcntl.LOCK_SH))
-    weakref.finalize(by, grip.close)
+    """Mark a folder as in use (`held`) for as long as the object `by` of this process lives."""
+    lock = ExitStack()
+    lock.enter_context(locked(path, fcntl.LOCK_SH))
+    weakref.finalize(by, lock.close)
 
 
 def held(path: Path) -> bool:
-    """Whether any process holds a folder."""
+    """Return whether any process holds a folder."""
     with locked(path, fcntl.LOCK_EX, 0.0) as free:
         return not free
 

@@ -1,10 +1,10 @@
-"""One HOME: the folder of all state, who may look into it, who is at work in it, and small named files (refs).
+"""The layout of HOME, the folder of all state: its locks, refs and permissions.
 
     HOME/FORMAT               version of this layout
     HOME/lock, gc.lock        flock: one run at a time; writers hold gc.lock shared, garbage collection exclusively
     HOME/tmp/<uuid>           unfinished; dead whenever gc.lock can be had exclusively
     HOME/objects/<sha256>/    immutable, named by the sha256 of its MANIFEST.json, which lists the sha256 of each file;
-                              with SPENT in it, files that nothing reads any more were removed
+                              with SPENT in it, some of its files were removed
     HOME/refs/<kind>/<name>   small JSON; refs/steps/<step key> is written once, the others can be moved
     HOME/scratch/<step key>/  checkpoints of an unfinished step        HOME/quarantine/   objects that do not verify
 """
@@ -23,13 +23,13 @@ from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import explained, fsync, locked, make_folder, make_private, others_may, remove, write_file
 from tasks.core.manifest import VERSION, canonical, damaged, newer
 
-LOCK_SECONDS = 0.5  # long enough for a holder that has just started to write its pid
+LOCK_SECONDS = 0.5  # long enough for a run that has just started to write its pid
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class Home:
-    """A HOME's locks, refs and scratch folders; it holds nothing but its path."""
+    """A HOME's locks, refs and scratch folders; its only state is its path."""
 
     def __init__(self, home: Path, *, create: bool = True) -> None:
         self.home = Path(home).absolute()
@@ -58,13 +58,13 @@ class Home:
 
     @contextmanager
     def run_lock(self, seconds: float = LOCK_SECONDS, *, page: str = "") -> Iterator[None]:
-        """Makes this the only run in HOME; UsageError with the pid of the holder where there still is one then.
+        """Make this the only run in HOME. Raises UsageError with the pid of the other run after `seconds`.
 
-        page: where the run can be cancelled, if it is not its user's to kill.
+        page: where a scheduled run can be cancelled.
         """
         path = self.home / "lock"
-        with locked(path, fcntl.LOCK_EX, seconds) as mine:
-            if not mine:
+        with locked(path, fcntl.LOCK_EX, seconds) as acquired:
+            if not acquired:
                 pid, _, scheduled = path.read_text().strip().partition("\n")
                 raise UsageError(f"{self.home} is in use by process {pid}{', a scheduled run' if scheduled else ''}",
                                  hint=f"wait for it, or cancel it: {scheduled}" if scheduled else
@@ -74,7 +74,7 @@ class Home:
             yield
 
     def set_ref(self, kind: str, name: str, value: Mapping[str, Any]) -> None:
-        """Points refs/<kind>/<name> to `value`, at once for every reader; `collect` keeps each digest in it."""
+        """Set refs/<kind>/<name> to `value` atomically; `collect` keeps each digest in it."""
         target = self._ref(kind, name)
         with self._writing(f"set {kind}/{name}"):
             make_folder(target.parent)
@@ -93,14 +93,14 @@ class Home:
         return value
 
     def drop_ref(self, kind: str, name: str) -> None:
-        """Forgets a ref, so that `collect` may remove what it alone names."""
+        """Remove a ref, so that `collect` may remove what it alone names."""
         target = self._ref(kind, name)
         with self._writing(f"drop {kind}/{name}"), suppress(FileNotFoundError):
             os.unlink(target)
             fsync(target.parent)
 
     def scratch(self, key: str) -> Path:
-        """A folder for the checkpoints of step `key`, which outlives a killed run."""
+        """Return a folder for the checkpoints of step `key`, which outlives a killed run."""
         folder = self.home / "scratch" / checked(key, DIGEST)
         with explained("make a scratch folder", self.home):
             make_folder(folder)
@@ -111,21 +111,21 @@ class Home:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Nothing is collected meanwhile, so that what is found or published can be used before a ref names it."""
+        """Block garbage collection, so that what is found or published can be used before a ref names it."""
         with locked(self.home / "gc.lock", fcntl.LOCK_SH):
             yield
 
     def sweep(self) -> None:
-        """Removes what killed writers left in tmp/, unless somebody writes right now: then the next sweep does."""
-        with self._alone(0.0) as mine:
-            for path in (self.home / "tmp").iterdir() if mine else ():
+        """Remove what killed writers left in tmp/; does nothing while somebody writes."""
+        with self._alone(0.0) as acquired:
+            for path in (self.home / "tmp").iterdir() if acquired else ():
                 remove(path)
 
     def _ref(self, kind: str, name: str) -> Path:
         return self.home / "refs" / checked(kind) / checked(name)
 
     def _place(self, data: bytes, target: Path, move: Callable[[Path, Path], None]) -> bool:
-        """Creates (os.link) or replaces (os.replace) a small file whole; False where os.link finds one there."""
+        """Create (os.link) or replace (os.replace) a small file atomically; return False where os.link finds one."""
         temporary, placed = self.home / "tmp" / uuid.uuid4().hex, True
         try:
             write_file(temporary, data)
@@ -139,8 +139,8 @@ class Home:
 
     @contextmanager
     def _alone(self, seconds: float) -> Iterator[bool]:
-        with explained("collect", self.home), locked(self.home / "gc.lock", fcntl.LOCK_EX, seconds) as mine:
-            yield mine
+        with explained("collect", self.home), locked(self.home / "gc.lock", fcntl.LOCK_EX, seconds) as acquired:
+            yield acquired
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
@@ -149,7 +149,7 @@ class Home:
 
 
 def close_home(home: Path) -> None:
-    """Have nobody but its owner look into a HOME, whatever its mode was; a folder that is none is left alone."""
+    """Make a HOME private to its owner, whatever its mode was; another folder is left alone."""
     if (home / "FORMAT").exists():
         make_private(home)
 

@@ -1,4 +1,4 @@
-"""The manifest of an object, which lists the sha256 of each file: how it is made, read and compared with the files."""
+"""Manifests of stored objects (the sha256 of each file): written, read and verified."""
 
 import errno
 import hashlib
@@ -18,12 +18,12 @@ from tasks.core.files import file_digest, fsync, remove
 
 VERSION = 1
 MANIFEST = "MANIFEST.json"
-SPENT = "SPENT"    # beside the manifest: some of the files that it lists were removed, as nothing reads them any more
-_Fact = namedtuple("_Fact", "path mode device inode size modified_ns changed_ns")  # they stay while nobody writes
+SPENT = "SPENT"    # marks an object of which some files were removed, as nothing reads them any more
+_Fact = namedtuple("_Fact", "path mode device inode size modified_ns changed_ns")  # unchanged while nobody writes
 
 
 def sealed(folder: Path) -> tuple[list[dict[str, Any]], list[Path]]:
-    """Flushes and hashes every file; -> the manifest's list of files, and the folders that are to be flushed."""
+    """Flush and hash every file; return the manifest's list of files, and the folders that are to be flushed."""
     facts, folders = entries(folder)
     files = []
     for fact in facts:
@@ -36,22 +36,22 @@ def sealed(folder: Path) -> tuple[list[dict[str, Any]], list[Path]]:
 
 
 def share(folder: Path, files: Iterable[Mapping[str, Any]], sources: Iterable[Path]) -> None:
-    """Replaces files that one of the objects `sources` has, too, by links to those: nothing is ever written to."""
-    there: dict[tuple[int, str], Path] = {}
+    """Replace files that are also in one of the objects `sources` by hard links: no published file is ever changed."""
+    known: dict[tuple[int, str], Path] = {}
     for source in sources:
         with suppress(OSError, ProjectError):
-            there |= {found: source / path for path, found in read_manifest(source)[1].items()}
+            known |= {content: source / path for path, content in read_manifest(source)[1].items()}
     for file in files:
-        before, link = there.get((file["size"], file["sha256"])), folder / f"{uuid.uuid4().hex}.link"
-        if before is not None:
+        original, link = known.get((file["size"], file["sha256"])), folder / f"{uuid.uuid4().hex}.link"
+        if original is not None:
             with suppress(OSError):    # it was spent, or the disk has no links
-                os.link(before, link)
+                os.link(original, link)
                 os.replace(link, folder / file["path"])
             remove(link)    # a rename to another name of the same file leaves both
 
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, str]]]:
-    """The manifest of an object, and {path: (size, sha256)} of the files that it lists."""
+    """Return the manifest of an object, and {path: (size, sha256)} of the files that it lists."""
     path = folder / MANIFEST
     if not S_ISREG(path.lstat().st_mode):
         raise damaged(path, "is not a regular file")
@@ -69,9 +69,9 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, st
 
 @lru_cache(maxsize=1024)
 def verify(folder: Path, facts: tuple[_Fact, ...], *, whole: bool = True) -> None:
-    """Compares every file with the manifest; a failure is not cached, a success until one of the facts changes.
+    """Compare every file with the manifest; a success is cached until one of the facts changes, a failure is not.
 
-    whole: nothing may be missing, whatever was spent.
+    whole: spent files may not be missing either.
     """
     for fact in facts:
         if not S_ISREG(fact.mode):
@@ -94,38 +94,39 @@ def verify(folder: Path, facts: tuple[_Fact, ...], *, whole: bool = True) -> Non
 
 
 def entries(folder: Path) -> tuple[tuple[_Fact, ...], list[Path]]:
-    """Everything below `folder` that is no folder, links not followed; and the folders, each after its parent."""
+    """Return the facts of all files below `folder`, links not followed, and all folders, each after its parent."""
     facts, folders = [], [folder]
     for parent in folders:
         with os.scandir(parent) as content:
             for entry in content:
-                s = entry.stat(follow_symlinks=False)
-                if S_ISDIR(s.st_mode):
+                stat = entry.stat(follow_symlinks=False)
+                if S_ISDIR(stat.st_mode):
                     folders.append(Path(entry.path))
                     continue
                 path = Path(entry.path).relative_to(folder).as_posix()
-                facts.append(_Fact(path, s.st_mode, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns))
+                facts.append(_Fact(path, stat.st_mode, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns,
+                                   stat.st_ctime_ns))
     return tuple(sorted(facts)), folders
 
 
 def canonical(value: Any) -> bytes:
-    """A JSON value as bytes: equal for equal values, whatever the order of their keys."""
+    """Return a JSON value as bytes: equal for equal values, whatever the order of their keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def damaged(path: Path | str, what: str) -> DamagedArtifact:
-    """The error that says which file is damaged and how."""
+    """Return the error that says which file is damaged and how."""
     return DamagedArtifact(f"{path} {what}", hint="run the same command again: it is not used, but built anew")
 
 
 def newer(path: Path) -> ProjectError:
-    """The error for a file of a later format than this program knows."""
+    """Return the error for a file of a later format than this program knows."""
     return ProjectError(f"{path} was made by a newer version of xcflow", hint="upgrade: pip install -U xcflow")
 
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Takes a file that is gone or unreadable for damage; other failures (descriptors, permissions) are no damage."""
+    """Raise DamagedArtifact where a file is missing or unreadable; pass on other errors (descriptors, permissions)."""
     try:
         yield
     except OSError as error:

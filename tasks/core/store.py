@@ -1,4 +1,4 @@
-"""Atomic, content-addressed publishing: the files of a step are in HOME whole and verified, or not there at all."""
+"""The artifact store: atomic, content-addressed publishing of the results of steps."""
 
 import errno
 import fcntl
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Artifact:
-    """The name of a published object: what tasks exchange instead of its content; asdict(artifact) is its JSON."""
+    """A reference to a published object, which tasks exchange instead of its content; asdict(artifact) is its JSON."""
 
     path: str  # "objects/<digest>", relative to HOME
     digest: str
@@ -52,14 +52,14 @@ class Store(Home):
     """The objects and refs of one HOME; holds nothing but its path, so threads share it and processes exchange it."""
 
     def find(self, key: str) -> Artifact | None:
-        """The verified artifact that step `key` made, spent or not; None where the step has to be run (again).
+        """Return the verified artifact of step `key`, spent or not; None where the step has to be run (again).
 
-        The time of refs/steps/<key> says when it was asked for last, which `collect` goes by.
+        Updates the time of refs/steps/<key>, by which `collect` knows when it was last used.
         """
         artifact = self._step(key)
         if artifact is None or not self._usable(artifact, whole=False):
             return None
-        with suppress(OSError):    # a HOME that can only be read is not collected
+        with suppress(OSError):    # a read-only HOME is not collected
             os.utime(self._ref("steps", key))
         return artifact
 
@@ -71,11 +71,11 @@ class Store(Home):
         write: Callable[[Path], None],
         about: Mapping[str, Any] | None = None,
     ) -> Artifact:
-        """Runs `write` on an empty folder and publishes what it leaves there as the result of step `key`.
+        """Run `write` on an empty folder and publish what it leaves there as the result of step `key`.
 
-        `about` holds JSON facts that follow from the inputs: no times, no host names. A file that an input has, too,
-        is a link to that one's, and takes no room. Where another process has
-        published `key` meanwhile, its artifact is returned. After an exception nothing is published.
+        about: JSON facts that follow from the inputs: no times, no host names. A file that is also in an input becomes
+        a hard link to it, and takes no room. Where another process has published `key` meanwhile, its artifact is
+        returned. After an exception nothing is published.
         """
         head = {"version": VERSION, "kind": checked(kind), "key": checked(key, DIGEST), "inputs": dict(inputs)}
         folder = self.home / "tmp" / uuid.uuid4().hex
@@ -87,8 +87,8 @@ class Store(Home):
                 share(folder, files, [self.home / "objects" / name for name in inputs.values()])
                 manifest = canonical({**head, "about": dict(about or {}), "files": files})
                 write_file(folder / MANIFEST, manifest)
-                for each in folders:
-                    fsync(each)
+                for subfolder in folders:
+                    fsync(subfolder)
                 artifact = Artifact.of(hashlib.sha256(manifest).hexdigest())
                 self._commit(folder, artifact)
             finally:
@@ -96,10 +96,10 @@ class Store(Home):
             return self._name_step(key, artifact)
 
     def open(self, artifact: Artifact, *, whole: bool = True) -> Path:
-        """The folder of an artifact, every file checked against its sha256 before any parser sees a byte of it.
+        """Return the folder of an artifact, after checking every file against its sha256.
 
-        A process hashes a file once, and again when its device, inode, size or times change. With `whole` false, files
-        may be missing that were spent.
+        A process hashes a file once, and again when its device, inode, size or times change. With `whole` false, spent
+        files may be missing.
         Raises DamagedArtifact, or ProjectError where a newer version of this program wrote it.
         """
         with reading(artifact.path):
@@ -108,21 +108,21 @@ class Store(Home):
             return folder
 
     def spend(self, artifact: Artifact, *keep: str) -> None:
-        """Removes the files of an artifact that nothing is to read any more, all but `keep`; its name stays known."""
+        """Remove the files of an artifact, all but `keep`; its key stays published."""
         with self._writing("make room"), reading(artifact.path):
             folder = self._folder(artifact)
-            if not self.spent(artifact):    # said first, so that a kill leaves no object that looks damaged
+            if not self.spent(artifact):    # marked first, so that a kill leaves no object that looks damaged
                 self._place(b"", folder / SPENT, os.replace)
             for path in read_manifest(folder)[1].keys() - set(keep):
                 with suppress(FileNotFoundError):
                     os.unlink(folder / path)
 
     def spent(self, artifact: Artifact) -> bool:
-        """Whether files of an artifact were removed: who has to read them makes it again."""
+        """Return whether files of an artifact were removed: a step that reads them has to make it again."""
         return os.path.lexists(self.home / artifact.path / SPENT)
 
     def forget(self, key: str) -> None:
-        """Removes the result of step `key`, so that it is made again."""
+        """Remove the result of step `key`, so that it is made again."""
         artifact, dead = self._step(key), self.home / "tmp" / uuid.uuid4().hex
         with self._writing("make room"):
             with suppress(FileNotFoundError):
@@ -135,12 +135,12 @@ class Store(Home):
                 remove(dead)
 
     def manifest(self, artifact: Artifact) -> dict[str, Any]:
-        """What the manifest of an artifact says: it is verified, the files that it lists are not."""
+        """Return the manifest of an artifact; it is verified, the files that it lists are not."""
         with reading(artifact.path):
             return read_manifest(self._folder(artifact))[0]
 
     def steps(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(key, manifest) of every published step, the last used last; those that are gone or damaged are left out."""
+        """Yield (key, manifest) of every published step, the last used last; missing and damaged ones are left out."""
         refs = [ref for ref in (self.home / "refs" / "steps").iterdir() if DIGEST.fullmatch(ref.name)]
         for ref in sorted(refs, key=lambda ref: (ref.stat().st_mtime_ns, ref.name)):
             artifact, manifest = self._step(ref.name), None
@@ -150,20 +150,20 @@ class Store(Home):
                 yield ref.name, manifest
 
     def collect(self, keep: Collection[str] = (), *, unused_since: float = -inf, dry_run: bool = False) -> list[str]:
-        """Removes every object that nothing needs, and what killed writers left; -> the digests of the objects.
+        """Remove every object that nothing needs, and what killed writers left; return the digests of the objects.
 
-        Needed is what a ref or `keep` names, or a process holds (`held`); the name of a step that was asked for last
-        before `unused_since`, in seconds since 1970, does not count, and goes with its object. Nobody writes while
+        Needed is what a ref or `keep` names, or a process holds (`held`). The ref of a step last used before
+        `unused_since`, in seconds since 1970, does not count, and is removed with its object. Nobody writes while
         gc.lock is held exclusively, so all of tmp/ is dead then. An object does not keep its inputs.
         """
         objects, tmp = self.home / "objects", self.home / "tmp"
-        with nullcontext(True) if dry_run else self._alone(GC_SECONDS) as mine:
-            if not mine:
+        with nullcontext(True) if dry_run else self._alone(GC_SECONDS) as acquired:
+            if not acquired:
                 raise UsageError(f"a step is being published in {self.home}", hint="collect again when it is done")
             refs = {ref: set(DIGEST.findall(ref.read_text(errors="replace")))
                     for ref in (self.home / "refs").glob("*/*")}
             unused = {ref for ref in refs if ref.parent.name == "steps" and ref.stat().st_mtime < unused_since}
-            live = set(keep).union(*(named for ref, named in refs.items() if ref not in unused))
+            live = set(keep).union(*(digests for ref, digests in refs.items() if ref not in unused))
             for digest in keep:
                 checked(digest, DIGEST)
             removed = sorted(path.name for path in objects.iterdir() if DIGEST.fullmatch(path.name)
@@ -171,7 +171,7 @@ class Store(Home):
             if dry_run:
                 return removed
             dead = list(tmp.iterdir())
-            for name in removed:  # renamed first, so that no kill leaves half an object under its name
+            for name in removed:  # renamed first, so that a kill leaves no half-removed object under its name
                 dead.append(tmp / uuid.uuid4().hex)
                 os.rename(objects / name, dead[-1])
             fsync(objects)
@@ -200,10 +200,10 @@ class Store(Home):
             return None
 
     def _usable(self, artifact: Artifact, *, whole: bool = True) -> bool:
-        """Whether the object verifies; one that does not is moved out of the way, so that it is built again."""
+        """Return whether the object verifies; move a damaged one to quarantine, so that it is built again."""
         with suppress(DamagedArtifact):
             return self.open(artifact, whole=whole).is_dir()
-        # Looked at again under a lock: another process may have moved it, and built it anew, meanwhile.
+        # Checked again under a lock: another process may have moved and rebuilt it meanwhile.
         with explained("set a damaged object aside", self.home), locked(self.home / "objects", fcntl.LOCK_EX):
             try:
                 return self.open(artifact, whole=whole).is_dir()
@@ -217,7 +217,7 @@ class Store(Home):
                 return False
 
     def _commit(self, folder: Path, artifact: Artifact) -> None:
-        """Renames a sealed folder to its digest, which is never created beforehand: the rename is the commit."""
+        """Rename a sealed folder to its digest, which is never created beforehand: the rename is the commit."""
         while True:
             try:
                 os.rename(folder, self.home / artifact.path)
@@ -230,7 +230,7 @@ class Store(Home):
         fsync(self.home / "objects")
 
     def _name_step(self, key: str, artifact: Artifact) -> Artifact:
-        """Links refs/steps/<key> to the artifact, or returns the one that another process has linked before."""
+        """Point refs/steps/<key> to the artifact; return it, or the one that another process has published before."""
         data, target = canonical(asdict(artifact)), self._ref("steps", key)
         if not self._place(data, target, os.link):
             winner = self.find(key)
@@ -241,5 +241,5 @@ class Store(Home):
 
 
 def digest_of(value: Any) -> str:
-    """The sha256 of a JSON value: equal for equal values, whatever the order of their keys."""
+    """Return the sha256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(canonical(value)).hexdigest()

@@ -1,4 +1,4 @@
-"""How texts and numbers are written for people: inert, short, signed."""
+"""Formatting of texts, numbers and durations for people."""
 
 import re
 
@@ -10,26 +10,26 @@ JOINERS = re.compile("([\u200c\u200d])")     # zero-width, but Persian, Hindi an
 
 
 def clean(value: object, limit: int = 240) -> str:
-    """Return a text on one line, of at most `limit` characters, whose unprintable characters are spelt out."""
+    """Return a text on one line of at most `limit` characters, with unprintable characters spelt out."""
     text = " ".join(str(value)[:4 * limit].split())
     text = text if len(text) <= limit else text[:limit - 1] + "…"
     return "".join(part if JOINERS.fullmatch(part) else inert(part, limit) for part in JOINERS.split(text))
 
 
 def version_name(version: object) -> str:
-    """Return a version as it is called: v3, or the name that it has."""
+    """Return a version's display name: v3 for a number, else its name."""
     text = clean(version, 40)
     return f"v{text}" if text.isdigit() else text
 
 
 def signed(value: float) -> str:
-    """Return a difference with its sign, ±0.0 where there is none."""
+    """Return a difference with its sign, or ±0.0."""
     text = f"{value:+.1f}".replace("-", "−")
     return "±0.0" if text in ("+0.0", "−0.0") else text
 
 
 def counted(value: object) -> str:
-    """Return a number with thousands apart, anything else as text."""
+    """Return a number with thousands separators, anything else as text."""
     return f"{value:,}" if isinstance(value, int | np.integer) else clean(value, 80)
 
 
@@ -39,7 +39,7 @@ def many(count: int, noun: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration as people write it: 0.4 s, 12 s, 3 min 20 s, 2 h 05 min."""
+    """Return a duration: 0.4 s, 12 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -1,1 +1,1 @@
-"""Versions in the model registry: made, compared, promoted, edited, fetched."""
+"""The model registry: versions registered, compared, promoted, edited and fetched."""

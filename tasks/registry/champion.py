@@ -1,4 +1,4 @@
-"""The champion on the newest data: how good is what answers today?"""
+"""Evaluation of the champion on the newest data."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from xcmodels.retrieval.retriever import Retriever
 class Judged:
     """A champion's score on a corpus' test queries, over the labels that it knows, and its run in MLflow.
 
-    note: what has to be said beside the score, as of queries that were left out.
+    note: a remark on the score, such as how many queries were left out.
     """
 
     name: str
@@ -27,22 +27,23 @@ class Judged:
 
 
 def evaluate_champion(tracker: Tracker, name: str, corpus: Corpus, pack: Artifact, command: str = "") -> Judged:
-    """Score the champion of `name` on a corpus as it answers today, and keep that as a run in MLflow.
+    """Score the champion of `name` on a corpus as it answers today, and log that as a run in MLflow.
 
     Test queries that it was trained on are left out: a new import may have put them there.
-    pack: the artifact that the corpus was opened from; the same champion on the same one is the same run. Raises
+    pack: the artifact of the corpus; the same champion on the same artifact is the same run. Raises
     UsageError where there is no champion, ValueError where the test queries have none of its labels.
     """
-    found = resolve(tracker, f"{name}@{CHAMPION}")
-    compared = compare([Retriever.load(found.folder)], corpus, [trained_texts(Store(tracker.home), found)])
-    score, note = compared.scores[0], compared.note(f"version {found.version}")
-    tracker.start(digest_of(["champion", found.digest, pack.digest]), experiment=corpus.name,
-                  name=f"champion v{found.version} · {corpus.name}", params={"model": name, "version": found.version},
+    champion = resolve(tracker, f"{name}@{CHAMPION}")
+    comparison = compare([Retriever.load(champion.folder)], corpus, [trained_texts(Store(tracker.home), champion)])
+    score, note = comparison.scores[0], comparison.note(f"version {champion.version}")
+    tracker.start(digest_of(["champion", champion.digest, pack.digest]), experiment=corpus.name,
+                  name=f"champion v{champion.version} · {corpus.name}",
+                  params={"model": name, "version": champion.version},
                   config_yaml="", data={corpus.name: {"path": pack.path, "digest": pack.digest}},
-                  tags={"xc.champion": found.version, "xc.retriever": found.digest})
+                  tags={"xc.champion": champion.version, "xc.retriever": champion.digest})
     tracker.sync([Entry("champion", pack.digest, dict(score.metrics), tables={"decile": list(score.deciles)})])
-    points = f"{score.metrics['points']:,.0f} test queries"
-    said = f"version {found.version} on {points}: P@1 {score.metrics['P/1']:.2f}, PSP@5 {score.metrics['PSP/5']:.2f}"
-    tracker.finish("FINISHED", f"{said}{'; ' if note else ''}{note}\n\n    {command}")
+    result = (f"version {champion.version} on {score.metrics['points']:,.0f} test queries: "
+              f"P@1 {score.metrics['P/1']:.2f}, PSP@5 {score.metrics['PSP/5']:.2f}")
+    tracker.finish("FINISHED", f"{result}{'; ' if note else ''}{note}\n\n    {command}")
     tracker.close()
-    return Judged(name, found.version, score, note, tracker.run_id or "")
+    return Judged(name, champion.version, score, note, tracker.run_id or "")

@@ -1,8 +1,8 @@
-"""Two retrievers on the same ground: the same test queries, the labels that both know, the same machine.
+"""Comparison of two retrievers on the same test queries, over the labels that both know.
 
 A champion of last month was trained on other labels and measured on other queries. It is judged here as it would
-answer today: by its own tokenizer, from the texts, and with labels told by their uids. Queries whose text one of the
-two was trained on say nothing of how it answers new texts, and are left out.
+answer today: from the texts, by its own tokenizer, with labels matched by uid. Queries whose text one of the two was
+trained on say nothing about new texts, and are left out.
 """
 
 import json
@@ -26,15 +26,15 @@ from xcmodels.data.sorted_ids import among
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.retriever import Retriever
 
-DEPTH = 100      # labels of a query that are looked at, before those that not all retrievers know are left out
-KEPT = 10
-CHUNK = 1024
+DEPTH = 100      # predictions per query, before labels that not all retrievers know are left out
+KEPT = 10        # predictions per query that are compared
+CHUNK = 1024     # queries per search
 TIMED = 40       # texts that are tagged one by one to time a retriever
 
 
 @dataclass(frozen=True)
 class Ground:
-    """A prepared corpus, on whose test queries versions are compared; what the store holds already is not repeated."""
+    """A corpus on whose test queries versions are compared; comparisons in the store are reused."""
 
     store: Store
     pack: Artifact
@@ -43,8 +43,8 @@ class Ground:
     def __call__(self, ours: Resolved, theirs: Resolved) -> Comparison:
         """Compare a version with the champion.
 
-        Raises Incomparable where no query is left to compare them by, ValueError for a retriever of a format that is
-        no longer read.
+        Raises Incomparable where no query is left to compare them by, ValueError for a retriever of a format that is no
+        longer supported.
         """
         about = {"step": "compare", "settings": {}, "code": code_digests("tasks.registry.comparison")}
         inputs = {"ours": ours.digest, "theirs": theirs.digest, "corpus": self.pack.digest}
@@ -53,32 +53,32 @@ class Ground:
         def write(out: Path) -> None:
             corpus = Corpus(self.store.open(self.pack))
             self.say(f"    versions {ours.version} and {theirs.version} answer the test queries of {corpus.name}")
-            found = compare([Retriever.load(each.folder) for each in (ours, theirs)], corpus,
-                            [trained_texts(self.store, each) for each in (ours, theirs)])
-            (out / "comparison.json").write_text(json.dumps(asdict(found)) + "\n")
+            comparison = compare([Retriever.load(version.folder) for version in (ours, theirs)], corpus,
+                                 [trained_texts(self.store, version) for version in (ours, theirs)])
+            (out / "comparison.json").write_text(json.dumps(asdict(comparison)) + "\n")
 
         with self.store.kept():
             artifact = self.store.find(key) or self.store.publish(key, "comparison", inputs, write, about)
-            read = json.loads((self.store.open(artifact) / "comparison.json").read_text())
-        return Comparison(**{**read, "scores": [Score(**score) for score in read["scores"]]})
+            stored = json.loads((self.store.open(artifact) / "comparison.json").read_text())
+        return Comparison(**{**stored, "scores": [Score(**score) for score in stored["scores"]]})
 
 
 def newest_ground(store: Store, version: Resolved, say: Callable[[str], None]) -> Ground | None:
     """Return the corpus of a version's data set that was made or used last; None where the store has none."""
     data = json.loads((version.folder / "retriever.json").read_text())["data"]
-    found = [key for key, manifest in store.steps() if manifest["kind"] == "corpus"
-             and manifest["about"].get("settings", {}).get("facts", {}).get("name") == data]
-    pack = store.find(found[-1]) if found else None
+    keys = [key for key, manifest in store.steps() if manifest["kind"] == "corpus"
+            and manifest["about"].get("settings", {}).get("facts", {}).get("name") == data]
+    pack = store.find(keys[-1]) if keys else None
     return Ground(store, pack, say) if pack else None
 
 
 def trained_texts(store: Store, version: Resolved) -> np.ndarray | None:
     """Return the digests of the texts that a version was trained on; None where that is not known.
 
-    A version made before they were kept is asked by the corpus that it was made of, while the store has that.
+    An older version has no such file: its digests are computed from its corpus, while the store has that.
     """
-    if (kept := seen_texts.load(version.folder)) is not None:
-        return kept
+    if (digests := seen_texts.load(version.folder)) is not None:
+        return digests
     digest = version.digest
     try:
         while "corpus" not in (inputs := store.manifest(Artifact.of(digest))["inputs"]):
@@ -91,7 +91,7 @@ def trained_texts(store: Store, version: Resolved) -> np.ndarray | None:
 def compare(retrievers: Sequence[Retriever], corpus: Corpus, known: Sequence[np.ndarray | None]) -> Comparison:
     """Score retrievers on a corpus' test queries that none was trained on, over the labels that all have.
 
-    known: what `trained_texts` returns of each. Raises Incomparable where no such query has such a label.
+    known: what `trained_texts` returns for each. Raises Incomparable where no such query has such a label.
     """
     seen = np.zeros(len(corpus.sides["test"]), dtype=bool)
     for retriever, texts in zip(retrievers, known, strict=True):
@@ -101,28 +101,28 @@ def compare(retrievers: Sequence[Retriever], corpus: Corpus, known: Sequence[np.
     rows = np.flatnonzero(~seen)
     uids = Texts.load(corpus.folder, "label.uid")
     places = {uids[label]: label for label in range(corpus.n_labels)}
-    own = [np.array([places.get(each.uids[label], -1) for label in range(len(each.uids))], dtype=np.int64)
-           for each in retrievers]
+    own_labels = [np.array([places.get(retriever.uids[label], -1) for label in range(len(retriever.uids))],
+                           dtype=np.int64) for retriever in retrievers]    # -> labels of the corpus
     shared = np.ones(corpus.n_labels, dtype=bool)
-    for retriever, labels in zip(retrievers, own, strict=True):
+    for retriever, labels in zip(retrievers, own_labels, strict=True):
         shared &= np.isin(np.arange(corpus.n_labels), np.delete(labels, retriever.removed))
-    truth, filters = (of["test"].subset(rows).less(np.flatnonzero(~shared))
-                      for of in (corpus.positives, corpus.filters))
+    truth, filters = (pairs["test"].subset(rows).less(np.flatnonzero(~shared))
+                      for pairs in (corpus.positives, corpus.filters))
     if not len(truth.values):
         raise Incomparable("no test query has a label that they share" + (
             f", {len(seen) - len(rows):,} of {len(seen):,} being left out as trained on" if seen.any() else ""))
     predicted = [_predict(retriever, np.where((labels >= 0) & shared[labels], labels, -1), corpus, rows, filters)
-                 for retriever, labels in zip(retrievers, own, strict=True)]
+                 for retriever, labels in zip(retrievers, own_labels, strict=True)]
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
-    scores = [Score(metrics.evaluate(each, truth, filters, inverse, recall_ks=(1, 3, 5, 10)),
-                    metrics.by_decile(each, truth, filters, frequencies, inverse, 5)) for each in predicted]
+    scores = [Score(metrics.evaluate(labels, truth, filters, inverse, recall_ks=(1, 3, 5, 10)),
+                    metrics.by_decile(labels, truth, filters, frequencies, inverse, 5)) for labels in predicted]
     errors = metrics.difference_errors(predicted, truth, filters, frequencies, inverse) if len(predicted) == 2 else {}
-    return Comparison(scores, len(seen), len(seen) - len(rows), [each is not None for each in known], errors)
+    return Comparison(scores, len(seen), len(seen) - len(rows), [texts is not None for texts in known], errors)
 
 
 def _tokens(retriever: Retriever, corpus: Corpus, rows: np.ndarray) -> Iterator[tuple[slice, Tokens]]:
-    """Yield test queries `rows` as a retriever reads them, CHUNK at a time, and where among the rows those are."""
+    """Yield test queries `rows` as a retriever's tokens, CHUNK at a time, with their slice of `rows`."""
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
     for start in range(0, len(rows), CHUNK):
         part = slice(start, min(start + CHUNK, len(rows)))
@@ -131,32 +131,32 @@ def _tokens(retriever: Retriever, corpus: Corpus, rows: np.ndarray) -> Iterator[
 
 def _predict(retriever: Retriever, labels: np.ndarray, corpus: Corpus, rows: np.ndarray,
              filters: Ragged) -> np.ndarray:
-    """Return the best KEPT of a retriever's labels for test queries, as the corpus' labels; -1 is no label.
+    """Return a retriever's KEPT best labels for test queries, as labels of the corpus; -1 is no label.
 
-    labels: of the retriever, as the corpus numbers them. filters: of the same queries.
+    labels: the corpus' number of each of the retriever's labels. filters: of the same queries.
     """
     best = np.full((len(rows), KEPT), -1, np.int64)
     depth = min(DEPTH + int(filters.lengths.max(initial=0)), len(labels))
     for part, tokens in _tokens(retriever, corpus, rows):
         ids, _ = retriever.search(tokens, depth)
-        found = np.full((len(ids), max(depth, KEPT)), -1, np.int64)
-        found[:, :depth] = np.where(ids >= 0, labels[ids], -1)
-        own = filters.subset(np.arange(part.start, part.stop))
-        best[part] = metrics.drop_filtered(found, np.zeros(found.shape, np.float32), own, KEPT)[0]
+        candidates = np.full((len(ids), max(depth, KEPT)), -1, np.int64)
+        candidates[:, :depth] = np.where(ids >= 0, labels[ids], -1)
+        excluded = filters.subset(np.arange(part.start, part.stop))
+        best[part] = metrics.drop_filtered(candidates, np.zeros(candidates.shape, np.float32), excluded, KEPT)[0]
     return best
 
 
 def latencies(retrievers: Sequence[Retriever]) -> list[float]:
-    """Return the milliseconds that tagging one text takes each retriever: the lower quartile over TIMED texts.
+    """Return each retriever's milliseconds to tag one text: the lower quartile over TIMED texts.
 
-    The texts are titles of its labels, evenly spread. They take turns, so that another process on
-    the machine slows a few texts, or all retrievers alike.
+    The texts are titles of its labels, evenly spread. Retrievers take turns, so that another process on the machine
+    slows a few texts, or all retrievers alike.
     """
-    texts = [[each.titles[len(each.titles) * part // TIMED] for part in range(TIMED)] for each in retrievers]
+    texts = [[retriever.titles[len(retriever.titles) * i // TIMED] for i in range(TIMED)] for retriever in retrievers]
     seconds = [[0.0] * TIMED for _ in retrievers]
     for text in (-1, *range(TIMED)):    # the first is a warm-up
-        for retriever, own, spent in zip(retrievers, texts, seconds, strict=True):
+        for retriever, titles, spent in zip(retrievers, texts, seconds, strict=True):
             began = time.perf_counter()
-            retriever.predict([own[text]])
+            retriever.predict([titles[text]])
             spent[text] = time.perf_counter() - began
     return [1000 * statistics.quantiles(spent, n=4)[0] for spent in seconds]

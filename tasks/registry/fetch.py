@@ -1,7 +1,7 @@
-"""A version as an MLflow model in a folder of one's own, for MLflow's tools: its code runs only after it was verified.
+"""Verified copies of registered models, as MLflow models in a new folder.
 
-What MLflow loads by a version's name it runs as it lies there. So the files are copied, each compared on the way with
-the manifest of the registered model, and nothing but what that lists; the copy is there whole or not at all.
+MLflow runs the code of a model that it loads by name without any check. So only the files that the manifest of the
+registered model lists are copied, each compared with its sha256; the copy is complete or not there at all.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ CHUNK = 1 << 20
 
 
 def fetch(tracker: Tracker, spec: str | None, out: Path) -> Version:
-    """Write the version that `find` finds to the new folder `out`; nothing of it is loaded or run.
+    """Copy the version that `find` returns to the new folder `out`; nothing of it is loaded or run.
 
-    Raises DamagedArtifact where a file is not as it was registered, UsageError where `out` is there already.
+    Raises DamagedArtifact where a file is not as it was registered, UsageError where `out` exists.
     """
     if os.path.lexists(out):
         raise UsageError(f"{out} is there already", hint="name a new folder, or move that one away")
@@ -51,33 +51,33 @@ def fetch(tracker: Tracker, spec: str | None, out: Path) -> Version:
 
 
 def _copy(source: Path, out: Path, digest: str) -> None:
-    """Copy the files that a model's manifest lists, each with the sha256 that it has there."""
+    """Copy the files that a model's manifest lists, and verify the sha256 of each."""
     manifest = _read(source / MANIFEST)
     if hashlib.sha256(manifest).hexdigest() != digest:
         raise _changed(source / MANIFEST)
     out.mkdir(0o700)
     (out / MANIFEST).write_bytes(manifest)
-    for each in json.loads(manifest)["files"]:
-        path = PurePosixPath(each["path"])
+    for file in json.loads(manifest)["files"]:
+        path = PurePosixPath(file["path"])
         if path.is_absolute() or ".." in path.parts:
             raise _changed(source / MANIFEST)
         (out / path).parent.mkdir(0o700, parents=True, exist_ok=True)
-        if _copy_file(source / path, out / path) != each["sha256"]:
+        if _copy_file(source / path, out / path) != file["sha256"]:
             raise _changed(source / path)
 
 
 def _copy_file(source: Path, target: Path) -> str:
-    """Copy a file; -> the sha256 of what was written, whatever the source is by now."""
-    found = hashlib.sha256()
+    """Copy a file; return the sha256 of what was written, even if the source changes meanwhile."""
+    sha256 = hashlib.sha256()
     try:
-        stream = open(source, "rb")    # noqa: SIM115  what fails here is the source
+        stream = open(source, "rb")    # noqa: SIM115  only errors of the source are caught
     except OSError as error:
         raise _changed(source) from error
     with stream, open(target, "xb") as copy:
         while block := stream.read(CHUNK):
-            found.update(block)
+            sha256.update(block)
             copy.write(block)
-    return found.hexdigest()
+    return sha256.hexdigest()
 
 
 def _read(path: Path) -> bytes:

@@ -1,7 +1,7 @@
-"""Labels added and removed while a model serves: kept in a journal, and made part of whichever version is the champion.
+"""Labels added to and removed from the champion without retraining.
 
-A trained version is never changed. Its labels are edited into a version of their own, always from the trained one and
-all of the journal, so that a retraining loses no edit and the same edits of the same version are one and the same.
+Edits are kept in a journal. A trained version is never changed: a new version is made of it with all edits of the
+journal, so that a retraining loses no edit, and the same edits of the same version give the same version.
 """
 
 import difflib
@@ -32,7 +32,7 @@ COUNTS, COUNTED = "edited.json", "xc.labels"    # how many labels were added and
 
 @dataclass(frozen=True)
 class Refreshed:
-    """The champion with the journal's edits in it: made from version `base`, moved to now or there already."""
+    """The champion with the journal's edits, made from version `base`; moved: it became champion just now."""
 
     name: str
     version: str
@@ -44,9 +44,9 @@ class Refreshed:
 
 def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequence[Row], *,
                 dry_run: bool = False) -> int:
-    """Enter the rows of a file in the journal, to be added or removed at the next refresh; -> how many.
+    """Write the rows of a file to the journal, to be added or removed at the next refresh; return how many.
 
-    Raises ContractError at the first row that is invalid: then none is entered.
+    Raises ContractError at the first invalid row: then none is written.
     """
     base = _base(tracker, name)
     labels = Labels(Retriever.load(base.folder))
@@ -62,23 +62,23 @@ def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequen
 
 
 def _check(labels: Labels, op: str, row: Row) -> None:
-    there = row.uid in labels
-    if op == ADD and there:
+    exists = row.uid in labels
+    if op == ADD and exists:
         raise ContractError(f"label {row.uid!r} is there already", where=row.where,
                             hint="leave the row out; or remove the label first, and add it with its new text")
-    if op == REMOVE and not there:
-        gone = row.uid in labels.ids
-        near = [] if gone else difflib.get_close_matches(
+    if op == REMOVE and not exists:
+        removed = row.uid in labels.ids
+        near = [] if removed else difflib.get_close_matches(
             row.uid, [uid for uid in labels.ids if uid in labels], n=1, cutoff=0.75)
         hint = f"did you mean {near[0]!r}?" if near else "leave the row out"
-        raise ContractError(f"label {row.uid!r} {'was removed already' if gone else 'is not there'}", where=row.where,
-                            hint=hint)
+        state = "was removed already" if removed else "is not there"
+        raise ContractError(f"label {row.uid!r} {state}", where=row.where, hint=hint)
 
 
 def refresh(store: Store, tracker: Tracker, name: str) -> Refreshed | None:
-    """Give the champion the edits of the journal; -> None where there is none to give.
+    """Apply the edits of the journal to the champion; return None where there are none.
 
-    Nothing is done where it has them. Raises ServerError where MLflow fails; the journal waits.
+    Does nothing where it has them. Raises ServerError where MLflow fails; the journal stays.
     """
     journal = Journal(store.home, name)
     if not journal.path.exists():
@@ -90,26 +90,27 @@ def refresh(store: Store, tracker: Tracker, name: str) -> Refreshed | None:
         while True:
             with tracker.required() as client:
                 before = _champion(client, name)
-                made = _made(store, tracker, client, before, edits)
-                if made.version == str(before.version):
-                    return made
+                edited = _edited_version(store, tracker, client, before, edits)
+                if edited.version == str(before.version):
+                    return edited
                 now = champion_of(client, name)
                 if now is None or now.version != before.version:
-                    continue    # a training has made another one the champion meanwhile
-                move(client, name, made.version, f"labels: +{made.added} -{made.removed} on v{made.base}", how="labels")
-                return Refreshed(**{**vars(made), "moved": True})
+                    continue    # a run has promoted another version meanwhile
+                why = f"labels: +{edited.added} -{edited.removed} on v{edited.base}"
+                move(client, name, edited.version, why, how="labels")
+                return Refreshed(**{**vars(edited), "moved": True})
 
 
 def with_edits(store: Store, tracker: Tracker, name: str, version: str) -> str:
-    """Return the version that is `version` with the edits of the journal, made if it has to be."""
+    """Return `version` with the edits of the journal, a version that is created if it does not exist."""
     if not (edits := Journal(store.home, name).edits()):
         return version
     with tracker.required() as client:
-        return _made(store, tracker, client, client.get_model_version(name, version), edits).version
+        return _edited_version(store, tracker, client, client.get_model_version(name, version), edits).version
 
 
 def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[Entry], bool]:
-    """Return the journal's entries, and whether the champion has all that they ask for."""
+    """Return the journal's entries, and whether the champion has all of their edits."""
     entries = Journal(store.home, name).entries()
     edits = [entry.edit for entry in entries]
     with tracker.required() as client:
@@ -121,17 +122,18 @@ def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[Entry], 
         return entries, Labels(Retriever.load(_base_of(tracker, champion).folder), edits).counts() == (0, 0)
 
 
-def _made(store: Store, tracker: Tracker, client: Client, version: Version, edits: Sequence[Edit]) -> Refreshed:
-    """Return the version that is this one's trained version with the edits."""
+def _edited_version(store: Store, tracker: Tracker, client: Client, version: Version,
+                    edits: Sequence[Edit]) -> Refreshed:
+    """Return the version that is the trained version behind this one, with the edits."""
     base = _base_of(tracker, version)
     digest = _digest(edits)
     if version.tags.get(EDITS) == digest and version.tags.get(BASE) == base.version:
         added, removed = json.loads(version.tags[COUNTED])
         return Refreshed(base.name, str(version.version), base.version, added, removed, moved=False)
-    edited = _edited(store, base, digest, edits)
-    nothing = not edited.added and not edited.removed
-    made = base.version if nothing else _registered(store, tracker, client, base, edited)
-    return Refreshed(base.name, made, base.version, edited.added, edited.removed, moved=False)
+    edited = _edit(store, base, digest, edits)
+    unchanged = not edited.added and not edited.removed
+    number = base.version if unchanged else _register(store, tracker, client, base, edited)
+    return Refreshed(base.name, number, base.version, edited.added, edited.removed, moved=False)
 
 
 @dataclass(frozen=True)
@@ -144,8 +146,8 @@ class _Edited:
     removed: int
 
 
-def _edited(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) -> _Edited:
-    """Return the trained retriever with the edits."""
+def _edit(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) -> _Edited:
+    """Return the trained retriever with the edits, made or from the store."""
     code = code_digests("xcmodels.retrieval.label_editing")
     about = {"step": "edit labels", "settings": {"edits": digest}, "code": code}
     inputs = {"retriever": base.digest}
@@ -159,21 +161,21 @@ def _edited(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) ->
     return _Edited(artifact, digest, *json.loads((store.open(artifact) / COUNTS).read_text()))
 
 
-def _registered(store: Store, tracker: Tracker, client: Client, base: Resolved, edited: _Edited) -> str:
-    """Register an edited retriever with what was measured of the trained one; -> its version."""
+def _register(store: Store, tracker: Tracker, client: Client, base: Resolved, edited: _Edited) -> str:
+    """Register an edited retriever with the metrics of the trained one; return its version."""
     trained = client.get_model_version(base.name, base.version)
-    said = f"\n\n## Labels\n\nVersion {base.version} with {many(edited.added, 'label')} added and " \
+    note = f"\n\n## Labels\n\nVersion {base.version} with {many(edited.added, 'label')} added and " \
            f"{edited.removed:,} removed; the metrics are those of version {base.version}.\n"
     facts = {key: trained.tags[key] for key in (DATA, COMMIT, CONTRACTS, EXAMPLES) if key in trained.tags}
     challenger = client.get_registered_model(base.name).aliases.get(CHALLENGER)
-    made = register(
+    registered = register(
         tracker, trained.run_id, base.name, retriever_dir=store.open(edited.artifact),
         retriever_digest=edited.artifact.digest,
-        score=score_of(trained), test_digest=trained.tags.get(TEST, ""), card=(trained.description or "") + said,
+        score=score_of(trained), test_digest=trained.tags.get(TEST, ""), card=(trained.description or "") + note,
         facts=facts | {BASE: base.version, EDITS: edited.digest, COUNTED: json.dumps([edited.added, edited.removed])})
-    if challenger is not None:    # it is no challenger: it goes where its trained version is
+    if challenger is not None:    # the edited version is no challenger of its own
         client.set_registered_model_alias(base.name, CHALLENGER, challenger)
-    return made.version
+    return registered.version
 
 
 def _digest(edits: Sequence[Edit]) -> str:
@@ -194,8 +196,8 @@ def _base(tracker: Tracker, name: str) -> Resolved:
 
 
 def _base_of(tracker: Tracker, version: Version) -> Resolved:
-    """Return the trained version that a version was edited from; itself where that was deleted, or it is one."""
+    """Return the trained version that a version was edited from; itself where it is trained, or that was deleted."""
     base = version.tags.get(BASE)
     with tracker.required() as client:
-        there = {str(each.version) for each in client.search_model_versions(f"name = '{version.name}'")}
-    return resolve(tracker, f"{version.name}/{base if base in there else version.version}")
+        existing = {str(each.version) for each in client.search_model_versions(f"name = '{version.name}'")}
+    return resolve(tracker, f"{version.name}/{base if base in existing else version.version}")

@@ -1,4 +1,4 @@
-"""Files of labels to add or to remove: tables or lines, each label with the place where it stands."""
+"""Reading of files of labels to add or to remove, as tables or plain lines."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ REMOVE = Layout(_COLUMNS, required=("uid",), unnamed=("uid",), plain="uid", clos
 
 @dataclass(frozen=True)
 class Row:
-    """One label of a file; where: file:line."""
+    """One label of a file; where: "file:line"."""
 
     where: str
     uid: str
@@ -24,19 +24,19 @@ class Row:
 def read_labels(source: str, *, texts: bool) -> list[Row]:
     """Return the labels of a file, or of stdin where `source` is "-".
 
-    texts: each row has a text and maybe a content beside the uid; without, a line is a uid, or a table has a column
-    "uid". A table without a header line has the columns uid, text, content. Raises ContractError at the first bad row.
+    texts: each row has a uid, a text and maybe a content; else a line is a uid, or a table has a column "uid". A
+    table without a header line has the columns uid, text, content. Raises ContractError at the first bad row.
     """
     rows = []
     seen: dict[str, str] = {}
-    for found in read_rows(source, ADD if texts else REMOVE):
-        row = Row(found.where, *(found.text(role) for role in _COLUMNS))
+    for cells in read_rows(source, ADD if texts else REMOVE):
+        row = Row(cells.where, *(cells.text(role) for role in _COLUMNS))
         if not (row.uid or row.text or row.content):
-            continue    # a blank line, or what Excel leaves of a row that was emptied
+            continue    # a blank line, or a row that was emptied in Excel
         if not row.uid:
             raise ContractError("the row has no uid", where=row.where)
         if texts and not row.text:
-            hint = "it is found by its text: give one" if "text" in found.cells else \
+            hint = "it is found by its text: give one" if "text" in cells.cells else \
                 "separate uid and text by a comma, a semicolon or a tab"
             raise ContractError(f"label {row.uid!r} has no text", where=row.where, hint=hint)
         if len(row.text) + len(row.content) > LONGEST:

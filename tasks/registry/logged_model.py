@@ -1,6 +1,6 @@
-"""The model in MLflow that holds a retriever: a pyfunc model that loads wherever its requirements are installed.
+"""A retriever logged to MLflow as a pyfunc model, with its code and requirements.
 
-Its folder ends with a manifest of every file, code too, whose digest is kept with the model (`tasks.registry.fetch`).
+The manifest of its folder lists every file, code too; its digest is a tag of the model (`tasks.registry.fetch`).
 """
 
 import hashlib
@@ -22,13 +22,13 @@ PACKAGES = ("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "
 
 
 def logged_model(home: Path, client: Client, run_id: str, retriever: Path, digest: str, *, anew: bool = False) -> Any:
-    """Return the model of the run that holds the retriever; one that a kill left half written is written again.
+    """Return the run's logged model of the retriever, written if it is missing or incomplete.
 
-    Its tag FILES is the digest of its manifest. anew: write its files again whatever there is.
+    Its tag FILES is the digest of its manifest. anew: write its files again in any case.
     """
     experiment = client.get_run(run_id).info.experiment_id
-    found = client.search_logged_models([experiment], filter_string=f"tags.`{DIGEST}` = '{digest}'")
-    model = found[0] if found else client.create_logged_model(
+    models = client.search_logged_models([experiment], filter_string=f"tags.`{DIGEST}` = '{digest}'")
+    model = models[0] if models else client.create_logged_model(
         experiment, "retriever", run_id, tags={DIGEST: digest}, model_type="retriever")
     if str(model.status) == "READY" and not anew:
         return model
@@ -44,9 +44,9 @@ def logged_model(home: Path, client: Client, run_id: str, retriever: Path, diges
 
 
 def _write_model(out: Path, model: Any, retriever: Path, digest: str) -> str:
-    """Write a pyfunc model, and a manifest of its files last; -> the digest of that.
+    """Write a pyfunc model, then a manifest of its files; return the digest of the manifest.
 
-    The retriever is linked, not copied: MLflow's own way copies its 300 MB twice.
+    The retriever is linked, not copied: MLflow itself would copy its 300 MB twice.
     """
     import mlflow
     import pandas as pd
@@ -55,15 +55,15 @@ def _write_model(out: Path, model: Any, retriever: Path, digest: str) -> str:
     shutil.rmtree(out, ignore_errors=True)
     about = Model(artifact_path=model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id,
                   model_id=model.model_id)
-    packages = sorted({each.partition(".")[0] for each in modules("xcmodels.retrieval.retriever")})
+    packages = sorted({module.partition(".")[0] for module in modules("xcmodels.retrieval.retriever")})
     mlflow.pyfunc.save_model(
         str(out), python_model=str(Path(__file__).with_name("pyfunc_model.py")), mlflow_model=about,
-        code_paths=[str(Path(__file__).parents[2] / each) for each in packages],
+        code_paths=[str(Path(__file__).parents[2] / package) for package in packages],
         signature=_signature(), input_example=(pd.DataFrame({"text": ["a member of the genus Canis"]}), {"k": 5}),
         pip_requirements=_requirements(), model_config={"retriever": digest})
     shutil.copytree(retriever, out / INSIDE, copy_function=_link)
     about.flavors["python_function"]["artifacts"] = {"retriever": {"path": INSIDE, "uri": f"objects/{digest}"}}
-    about.model_size_bytes = sum(each.stat().st_size for each in out.rglob("*") if each.is_file())
+    about.model_size_bytes = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     about.save(str(out / "MLmodel"))
     manifest = canonical({"version": VERSION, "kind": "model", "files": sealed(out)[0]})
     write_file(out / MANIFEST, manifest)
@@ -71,7 +71,7 @@ def _write_model(out: Path, model: Any, retriever: Path, digest: str) -> str:
 
 
 def _signature() -> Any:
-    """Return the types of params and outputs; with columns for the input, MLflow would refuse a list of texts."""
+    """Return the types of params and outputs; with input columns, MLflow would refuse a list of texts."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
     from mlflow.types.schema import Array
@@ -83,16 +83,16 @@ def _signature() -> Any:
 
 
 def _requirements() -> list[str]:
-    """Return what is installed of the packages that a retriever needs, pinned, without a local part like +cpu."""
-    out = []
-    for each in PACKAGES:
+    """Return the installed packages that a retriever needs, pinned, without a local part like +cpu."""
+    pinned = []
+    for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            out.append(f"{each}=={installed(each).partition('+')[0]}")
-    return out
+            pinned.append(f"{package}=={installed(package).partition('+')[0]}")
+    return pinned
 
 
 def _link(source: str, target: str) -> None:
-    """Give a file a second name: objects never change, so it is as good as a copy; on another disk, copy."""
+    """Hard-link a file, as objects never change; copy it to another disk."""
     try:
         os.link(source, target)
     except OSError:

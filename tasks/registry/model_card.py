@@ -1,4 +1,4 @@
-"""A version's description: what the retriever is for, what it was trained on, and what it was measured to get wrong."""
+"""The model card of a version: intended use, data, metrics and measured limits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 
 def model_card(title: str, *, use: str, data: Mapping[str, Any], metrics: Mapping[str, float],
                deciles: Sequence[Mapping[str, float]], command: str) -> str:
-    """Return a version's description in Markdown; its limits are what the evaluation measured.
+    """Return a version's description in Markdown; its limits follow from the evaluation.
 
-    data: facts by name, shown as they are. metrics and deciles: those of the evaluation step.
+    data: facts by name, shown as they are. metrics and deciles: of the evaluation step.
     """
     facts = [f"- {name}: {value:,}" if isinstance(value, int) else f"- {name}: {value}" for name, value in data.items()]
     shown = [key for key in ("P/1", "P/3", "P/5", "nDCG/5", "PSP/1", "PSP/3", "PSP/5", "recall/10", "recall/100")
@@ -22,13 +22,13 @@ def model_card(title: str, *, use: str, data: Mapping[str, Any], metrics: Mappin
 
 
 def _limits(metrics: Mapping[str, float], deciles: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return what the measurement says about where the retriever fails, one line each."""
+    """Return the measured limits of the retriever, one line each."""
     out = ["- It answers every text with labels from its own list, also one that none of them fits."]
     if "P/1" in metrics:
         out.append(f"- The best label is wrong for {100 - metrics['P/1']:.1f}% of the test queries.")
     if {"P/1/low", "P/1/high"} <= metrics.keys():
         out.append(f"- P@1 lies between {metrics['P/1/low']:.2f} and {metrics['P/1/high']:.2f} (95% interval).")
-    judged = [each for each in deciles if each["positives"]]
+    judged = [decile for decile in deciles if decile["positives"]]
     if judged:
         low, high = judged[0], judged[-1]
         key = next(key for key in low if key.startswith("recall/"))

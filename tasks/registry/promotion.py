@@ -1,4 +1,4 @@
-"""Which version is the champion: moved by the gates, by a person with a reason, and back again.
+"""Promotion of versions to champion: by the gates, by a person with a reason, and rollback.
 
 MLflow keeps no history of aliases, so each move is a record in a tag of the version that it made the champion; the
 record is written before the alias moves, and not twice when a kill comes in between.
@@ -21,18 +21,17 @@ from tasks.tracking.mlflow_client import Client
 from tasks.tracking.mlflow_run import user_name
 from tasks.tracking.tracker import Tracker
 
-Ground = Callable[[Resolved, Resolved], Comparison]    # of a version and the champion, on the same test queries
+Ground = Callable[[Resolved, Resolved], Comparison]    # compares a version with the champion on the same test queries
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of a version at the gates.
+    """Whether a version was promoted, and why.
 
-    champion: of the one there was before, "version", "metrics" and "deciles", and "gains", how much higher the
-    version's metrics are, all measured on the same test queries; empty where that is not known. note: what has to be
-    said beside these figures. became: the version that took the champion's place, this one or this one with the labels
-    that were edited meanwhile.
+    champion: "version", "metrics" and "deciles" of the previous champion, and "gains", how much higher the version's
+    metrics are, all measured on the same test queries; empty where that is not known. note: a remark on these figures.
+    became: the version that is champion now, this one or this one with the labels that were edited meanwhile.
     """
 
     promoted: bool
@@ -48,21 +47,21 @@ class Decision:
 
 def contest(tracker: Tracker, name: str, version: str, ground: Ground | None = None, *,
             dry_run: bool = False, edited: Callable[[], str] | None = None) -> Decision:
-    """Let a version pass the gates against the champion; it becomes the champion where all of them hold.
+    """Check a version by the gates against the champion, and promote it where all of them hold.
 
-    ground: compares both; without one, they are compared by what was measured of each, if on the same test set.
-    edited: gives the version that takes its place as the champion, the same with the labels that were edited meanwhile.
+    ground: compares both; without one, their recorded metrics are compared, if they are of the same test set.
+    edited: returns the version to promote in its place, the same with the labels that were edited meanwhile.
     """
     with tracker.required() as client:
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
         if champion is not None and _trained(champion) == _trained(ours):
-            own = {**_named(champion, score_of(champion)), "version": version}
-            return Decision(False, "it is the champion already", champion=own)
+            current = {**_champion_facts(champion, score_of(champion)), "version": version}
+            return Decision(False, "it is the champion already", champion=current)
         decision = _judged(tracker, ours, champion, ground)
         if not dry_run:
-            told = {"promoted": decision.promoted, "reason": str(decision),
-                    "gates": [gate.to_json() for gate in decision.gates]}
-            client.set_model_version_tag(name, version, GATES, json.dumps(told))
+            record = {"promoted": decision.promoted, "reason": str(decision),
+                      "gates": [gate.to_json() for gate in decision.gates]}
+            client.set_model_version_tag(name, version, GATES, json.dumps(record))
             if decision.promoted:
                 decision = replace(decision, became=edited() if edited else version)
                 move(client, name, str(decision.became), str(decision), how="gates")
@@ -71,87 +70,88 @@ def contest(tracker: Tracker, name: str, version: str, ground: Ground | None = N
 
 def _judged(tracker: Tracker, ours: Version, champion: Version | None, ground: Ground | None) -> Decision:
     if champion is None:
-        return _weighed(Comparison([score_of(ours)]), None, "there was no champion")
+        return _apply_gates(Comparison([score_of(ours)]), None, "there was no champion")
     try:
-        found = resolve(tracker, f"{champion.name}/{champion.version}")
+        theirs = resolve(tracker, f"{champion.name}/{champion.version}")
     except ProjectError as error:
         _log.warning("champion v%s of %s cannot be opened: %s", champion.version, champion.name, error.what)
-        found = None
-    own = resolve(tracker, f"{ours.name}/{ours.version}") if found else None
+        theirs = None
+    own = resolve(tracker, f"{ours.name}/{ours.version}") if theirs else None
     try:
-        if ground and own and found:
-            compared, note = _measured(ours, champion, partial(ground, own, found))
+        if ground and own and theirs:
+            comparison, note = _measure(ours, champion, partial(ground, own, theirs))
         else:
-            compared, note = _recorded(ours, champion, "no test set is prepared here (xc prepare --data DIR)" if found
-                                       else "its files cannot be opened")
+            why = "no test set is prepared here (xc prepare --data DIR)" if theirs else "its files cannot be opened"
+            comparison, note = _recorded(ours, champion, why)
     except Incomparable as error:
         return Decision(False, f"it cannot be compared with champion v{champion.version}: {error}",
-                        champion=_named(champion))
-    score, theirs = compared.scores
-    score = replace(score, metrics={**_indexes(ours), **score.metrics})
-    if own and found:
-        score, theirs = _timed((score, own.folder), (theirs, found.folder))
-    return replace(_weighed(replace(compared, scores=[score, theirs]), champion), note=note)
+                        champion=_champion_facts(champion))
+    score, champion_score = comparison.scores
+    score = replace(score, metrics={**_index_recalls(ours), **score.metrics})
+    if own and theirs:
+        score, champion_score = _with_latency((score, own.folder), (champion_score, theirs.folder))
+    return replace(_apply_gates(replace(comparison, scores=[score, champion_score]), champion), note=note)
 
 
-def _measured(ours: Version, champion: Version, measure: Callable[[], Comparison]) -> tuple[Comparison, str]:
-    """Return what both reach on the same test queries, measured now, and what has to be said beside it."""
+def _measure(ours: Version, champion: Version, compare: Callable[[], Comparison]) -> tuple[Comparison, str]:
+    """Return what both reach on the same test queries, measured now, and a note on it."""
     try:
-        compared = measure()
+        comparison = compare()
     except Incomparable:
         raise
-    except ValueError as error:    # a champion of a format that is no longer read
+    except ValueError as error:    # the champion has a format that is no longer supported
         _log.warning("v%s and v%s are not measured again: %s", ours.version, champion.version, error)
         return _recorded(ours, champion, str(error))
-    return compared, compared.note(f"v{ours.version}", f"v{champion.version}")
+    return comparison, comparison.note(f"v{ours.version}", f"v{champion.version}")
 
 
 def _recorded(ours: Version, champion: Version, why: str) -> tuple[Comparison, str]:
-    """Return what was measured of both before; why: they are not measured now."""
+    """Return the recorded metrics of both, and a note on them; why: they are not measured now."""
     if champion.tags.get(TEST) != ours.tags.get(TEST):
         raise Incomparable(f"it was measured on another test set, and {why}")
-    edited = [f"v{each.version} is compared by what v{each.tags[BASE]} reached, before its labels were edited"
-              for each in (ours, champion) if BASE in each.tags]
-    return Comparison([score_of(ours), score_of(champion)]), "; ".join(edited)
+    notes = [f"v{version.version} is compared by what v{version.tags[BASE]} reached, before its labels were edited"
+             for version in (ours, champion) if BASE in version.tags]
+    return Comparison([score_of(ours), score_of(champion)]), "; ".join(notes)
 
 
-def _weighed(compared: Comparison, champion: Version | None, reason: str = "") -> Decision:
-    """Return what the gates say of a version and the champion; reason: why it is promoted where there is none."""
-    score, theirs = compared.scores[0], compared.scores[1] if champion else None
-    gates = weigh(score, theirs, errors=compared.errors)
-    broken = [gate for gate in gates if not gate.holds]
-    if broken:
-        reason = "; ".join(map(str, broken[:3]))
+def _apply_gates(comparison: Comparison, champion: Version | None, reason: str = "") -> Decision:
+    """Return the decision of the gates; reason: why the version is promoted where there is no champion."""
+    score, champion_score = comparison.scores[0], comparison.scores[1] if champion else None
+    gates = weigh(score, champion_score, errors=comparison.errors)
+    failed = [gate for gate in gates if not gate.holds]
+    if failed:
+        reason = "; ".join(map(str, failed[:3]))
     elif champion is not None:
         reason = f"{gates[0]} of champion v{champion.version}; {len(gates)} gates hold"
-    return Decision(not broken, reason, gates, champion and _named(champion, theirs, score))
+    return Decision(not failed, reason, gates, champion and _champion_facts(champion, champion_score, score))
 
 
-def _timed(*judged: tuple[Score, Path]) -> list[Score]:
-    """Return each score with what one text takes the retriever in its folder; without, where one cannot be read."""
+def _with_latency(*scored: tuple[Score, Path]) -> list[Score]:
+    """Return each score with the latency of the retriever in its folder; unchanged where one cannot be loaded."""
     from tasks.registry.comparison import latencies
     from xcmodels.retrieval.retriever import Retriever
 
     try:
-        loaded = [Retriever.load(folder) for _, folder in judged]
-    except ValueError as error:    # a champion of a format that is no longer read
+        loaded = [Retriever.load(folder) for _, folder in scored]
+    except ValueError as error:    # the champion has a format that is no longer supported
         _log.warning("latencies are not compared: %s", error)
-        return [score for score, _ in judged]
-    return [replace(score, latency=each) for (score, _), each in zip(judged, latencies(loaded), strict=True)]
+        return [score for score, _ in scored]
+    return [replace(score, latency=latency) for (score, _), latency in zip(scored, latencies(loaded), strict=True)]
 
 
 def score_of(version: Version) -> Score:
-    """Return what a version's tags say that it reached."""
+    """Return the score recorded in a version's tags."""
     return Score(json.loads(version.tags.get(METRICS, "{}")), json.loads(version.tags.get(DECILES, "[]")))
 
 
-def _indexes(version: Version) -> dict[str, float]:
-    """Return the recalls of a version's own indexes, which do not depend on what it is compared with."""
+def _index_recalls(version: Version) -> dict[str, float]:
+    """Return the recalls of a version's own indexes, which no comparison changes."""
     return {key: value for key, value in score_of(version).metrics.items() if key.startswith("index/")}
 
 
-def _named(champion: Version, score: Score | None = None, ours: Score | None = None) -> dict[str, Any]:
-    """Return the champion as `Decision` has it; ours: of the version that it is compared with."""
+def _champion_facts(champion: Version, score: Score | None = None,
+                    ours: Score | None = None) -> dict[str, Any]:
+    """Return the champion as in `Decision`; ours: the score of the version that it is compared with."""
     metrics = dict(score.metrics) if score else {}
     gains = {key: ours.metrics[key] - value for key, value in metrics.items() if key in ours.metrics} if ours else {}
     return {"version": str(champion.version), "metrics": metrics, "gains": gains,
@@ -159,16 +159,16 @@ def _named(champion: Version, score: Score | None = None, ours: Score | None = N
 
 
 def _trained(version: Version) -> str:
-    """Return the version that was trained, of one whose labels may have been edited since."""
+    """Return the trained version behind a version whose labels may have been edited."""
     return str(version.tags.get(BASE, version.version))
 
 
 def promote(tracker: Tracker, name: str, version: str, reason: str, *, ground: Ground | None = None,
             edited: Callable[[], str] | None = None, force: bool = False, dry_run: bool = False) -> Decision:
-    """Make a version the champion because a person says so; the gates are asked unless `force`.
+    """Make a version the champion because a person says so, if it passes the gates or with `force`.
 
-    ground, edited: as `contest` takes them. Raises GateRefused, which names the gate, and UsageError where it is the
-    champion already.
+    ground, edited: as in `contest`. Raises GateRefused, which names the gate, and UsageError where it is the champion
+    already.
     """
     with tracker.required() as client:
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
@@ -189,16 +189,16 @@ def promote(tracker: Tracker, name: str, version: str, reason: str, *, ground: G
 
 
 def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False) -> tuple[str, str]:
-    """Make the champion before the present one the champion again; -> (from, to).
+    """Make the previous champion the champion again; return the versions (from, to).
 
-    A second rollback goes back one further. Raises UsageError where there is none to go back to.
+    A second rollback goes back one further. Raises UsageError where there is no earlier champion.
     """
     with tracker.required() as client:
-        there = {str(each.version) for each in client.search_model_versions(f"name = '{name}'")}
+        existing = {str(each.version) for each in client.search_model_versions(f"name = '{name}'")}
         champion = champion_of(client, name)
         now = str(champion.version) if champion else ""
-        before = [each for each in _before(_reigns(history(client, name)), now) if each in there]
-        while before and before[-1] == now:    # what reigned in between was deleted
+        before = [each for each in _before(_champions(history(client, name)), now) if each in existing]
+        while before and before[-1] == now:    # the champion in between was deleted
             before.pop()
         if not before:
             raise UsageError(f"{name} has had no champion before {'v' + now if now else 'now'}",
@@ -208,29 +208,29 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
         return now, before[-1]
 
 
-def _reigns(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the versions that reigned, the last one last, each as often as it did.
+def _champions(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the versions that were champion, in order, each as often as it was.
 
-    Left out are reigns that a rollback took back, and versions that were given edited labels: the version that has
-    those reigns in their place.
+    Left out are champions that a rollback took back, and versions whose labels were edited: the version with the edits
+    stands in their place.
     """
-    reigns: list[str] = []
+    champions: list[str] = []
     for record in records:
         to, last, how = record["to"], record.get("from"), record.get("how")
-        if last and last not in reigns:
-            reigns.append(last)    # the alias was moved by other means, or the record of it went with its version
-        reigns = [*_before(reigns, last), last] if last else []
+        if last and last not in champions:
+            champions.append(last)    # the alias was moved by other means, or its record was deleted with the version
+        champions = [*_before(champions, last), last] if last else []
         if how == "labels":
-            reigns = reigns[:-1]
+            champions = champions[:-1]
         elif how == "rollback":
-            reigns = _before(reigns[:-1], to)
-        reigns.append(to)
-    return reigns
+            champions = _before(champions[:-1], to)
+        champions.append(to)
+    return champions
 
 
-def _before(reigns: list[str], version: str) -> list[str]:
-    """Return the reigns before the last one of a version; all of them where it has none."""
-    return reigns[:len(reigns) - 1 - reigns[::-1].index(version)] if version in reigns else reigns
+def _before(champions: list[str], version: str) -> list[str]:
+    """Return the champions before the last time that `version` was; all of them where it never was."""
+    return champions[:len(champions) - 1 - champions[::-1].index(version)] if version in champions else champions
 
 
 def history(client: Client, name: str) -> list[dict[str, Any]]:
@@ -241,35 +241,35 @@ def history(client: Client, name: str) -> list[dict[str, Any]]:
 
 
 def move(client: Client, name: str, version: str, why: str, *, how: str) -> None:
-    """Make a version the champion and keep the record of it; how: gates | promoted | forced | rollback | labels."""
-    before, known = champion_of(client, name), history(client, name)
+    """Make a version the champion and record the move; how: gates | promoted | forced | rollback | labels."""
+    before, records = champion_of(client, name), history(client, name)
     record = {"from": before and str(before.version), "to": str(version), "why": why, "how": how}
-    if not known or {key: known[-1].get(key) for key in record} != record:
-        stamp = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "who": user_name(), "n": len(known) + 1}
-        own = json.loads(client.get_model_version(name, version).tags.get(PROMOTIONS, "[]"))
-        client.set_model_version_tag(name, version, PROMOTIONS, json.dumps([*own, {**stamp, **record}]))
+    if not records or {key: records[-1].get(key) for key in record} != record:
+        stamp = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "who": user_name(), "n": len(records) + 1}
+        earlier = json.loads(client.get_model_version(name, version).tags.get(PROMOTIONS, "[]"))
+        client.set_model_version_tag(name, version, PROMOTIONS, json.dumps([*earlier, {**stamp, **record}]))
     client.set_registered_model_alias(name, CHAMPION, version)
 
 
 def listing(tracker: Tracker) -> list[dict[str, Any]]:
     """Return every version of every model: name, version, aliases, metrics, moves of the alias to it, gates.
 
-    test: the digest of the test set that the metrics were measured on. base: the version they were measured of, where
-    this is that one with edited labels, else "".
+    test: the digest of the test set that the metrics were measured on. base: for a version with edited labels, the
+    trained version, which was measured; else "".
     """
     if tracker.embedded and not (tracker.home / "mlflow.db").exists():
         return []
     with tracker.required() as client:
         rows = []
         for model in client.search_registered_models():
-            # What is searched for comes without aliases.
+            # Search results come without aliases.
             aliases = client.get_registered_model(model.name).aliases
-            for each in client.search_model_versions(f"name = '{model.name}'"):
+            for version in client.search_model_versions(f"name = '{model.name}'"):
+                number, tags = str(version.version), version.tags
                 rows.append({
-                    "name": model.name, "version": str(each.version),
-                    "aliases": sorted(alias for alias, of in aliases.items() if str(of) == str(each.version)),
-                    "digest": each.tags.get(DIGEST, ""), "metrics": dict(score_of(each).metrics),
-                    "test": each.tags.get(TEST, ""), "base": each.tags.get(BASE, ""),
-                    "moves": json.loads(each.tags.get(PROMOTIONS, "[]")),
-                    "gates": json.loads(each.tags.get(GATES, "{}"))})
+                    "name": model.name, "version": number,
+                    "aliases": sorted(alias for alias, target in aliases.items() if str(target) == number),
+                    "digest": tags.get(DIGEST, ""), "metrics": dict(score_of(version).metrics),
+                    "test": tags.get(TEST, ""), "base": tags.get(BASE, ""),
+                    "moves": json.loads(tags.get(PROMOTIONS, "[]")), "gates": json.loads(tags.get(GATES, "{}"))})
         return sorted(rows, key=lambda row: (row["name"], int(row["version"])))

@@ -1,7 +1,7 @@
 """The retriever as an MLflow model: texts in; label texts, scores, ids and uids out.
 
-MLflow keeps a copy of this file beside the model and runs it wherever the model is loaded, so it may import nothing but
-what goes with it: `xcmodels` and the packages in the model's requirements.
+MLflow stores a copy of this file with the model and runs it wherever the model is loaded, so it may import only what
+is stored with it: `xcmodels` and the packages in the model's requirements.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ class RetrieverModel(PythonModel):
     """Tags texts with the best labels of the retriever in the model's folder."""
 
     def load_context(self, context: Any) -> None:
-        """Open the retriever once its files are known to be those that were registered; they are mapped into memory.
+        """Verify and open the retriever; its files are mapped into memory.
 
-        Raises ValueError where they are not.
+        Raises ValueError where they are not those that were registered.
         """
         from xcmodels.retrieval.retriever import Retriever
 
@@ -28,21 +28,21 @@ class RetrieverModel(PythonModel):
         self.retriever = Retriever.load(context.artifacts["retriever"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return a row a text, its lists best first: labels, scores, ids and uids.
+        """Return one row per text with lists, best first: labels, scores, ids and uids.
 
         model_input: a data frame with a column "text" and maybe "content", or a list of texts. params: {"k": 10}.
         """
         texts, contents = columns(model_input)
-        found = self.retriever.predict(texts, int((params or {}).get("k", 10)), contents)
+        predictions = self.retriever.predict(texts, int((params or {}).get("k", 10)), contents)
         return pd.DataFrame({
-            "labels": [[label.text for label in row] for row in found],
-            "scores": [[label.score for label in row] for row in found],
-            "ids": [[label.id for label in row] for row in found],
-            "uids": [[label.uid for label in row] for row in found]})
+            "labels": [[label.text for label in row] for row in predictions],
+            "scores": [[label.score for label in row] for row in predictions],
+            "ids": [[label.id for label in row] for row in predictions],
+            "uids": [[label.uid for label in row] for row in predictions]})
 
 
 def verify(folder: Path, digest: str) -> None:
-    """Raise ValueError unless a folder's manifest has this sha256, and each file the one that is listed there."""
+    """Raise ValueError unless a folder's manifest has this sha256, and each file the sha256 listed there."""
     manifest = (folder / "MANIFEST.json").read_bytes()
     if hashlib.sha256(manifest).hexdigest() != digest:
         raise ValueError(f"{folder} is not the retriever {digest[:12]}: MANIFEST.json is another one")
@@ -55,13 +55,13 @@ def verify(folder: Path, digest: str) -> None:
 def columns(model_input: Any) -> tuple[list[str], list[str]]:
     """Return texts and contents; a missing content is empty. Raises ValueError without texts."""
     if not isinstance(model_input, pd.DataFrame):
-        texts = [model_input] if isinstance(model_input, str) else [str(each) for each in model_input]
+        texts = [model_input] if isinstance(model_input, str) else [str(text) for text in model_input]
         return texts, [""] * len(texts)
     if "text" not in model_input.columns:
         raise ValueError(f'need a column "text", got {", ".join(map(str, model_input.columns))}')
     texts = model_input["text"].tolist()
     contents = model_input["content"].tolist() if "content" in model_input.columns else [""] * len(texts)
-    return texts, [each if isinstance(each, str) else "" for each in contents]
+    return texts, [content if isinstance(content, str) else "" for content in contents]
 
 
 set_model(RetrieverModel())

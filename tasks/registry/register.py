@@ -1,4 +1,4 @@
-"""A retriever becomes a version in the model registry: made once, and what is measured of it is renewed."""
+"""Registration of a retriever as a version in the model registry."""
 
 import json
 import logging
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Registered:
-    """The version that holds a retriever, and whether it was one already."""
+    """The version that holds a retriever, and whether it existed already."""
 
     version: str
     reused: bool
@@ -30,19 +30,19 @@ class Registered:
 
 def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, retriever_digest: str, score: Score,
              test_digest: str, card: str, facts: Mapping[str, str] | None = None) -> Registered:
-    """Make the retriever a version of `name`, the challenger unless it is the champion.
+    """Register the retriever as a version of `name`, the challenger unless it is the champion.
 
-    A retriever that is a version already stays that version, with its measurement renewed. run_id: "" means the
-    tracker's run, also where MLflow had not answered yet. test_digest: of what the score was measured on. facts:
-    further tags, which say how the version came about. Raises ServerError where MLflow fails.
+    A retriever that is a version already stays that version, with its metrics updated. run_id: "" means the tracker's
+    run, also where MLflow had not answered yet. test_digest: of the test set of the score. facts: further tags, on how
+    the version was made. Raises ServerError where MLflow fails.
     """
     if set("/:@'\"") & set(name) or not name.strip():
         raise UsageError(f"{name!r} cannot be the name of a model", hint="leave out / : @ and quotes")
     if file_digest(retriever_dir / MANIFEST) != retriever_digest:
         raise DamagedArtifact(f"{retriever_dir} is not the retriever {retriever_digest[:12]}",
                               hint="give the folder of an artifact, HOME/objects/<digest>")
-    measured = {TEST: test_digest, METRICS: json.dumps(dict(score.metrics), sort_keys=True),
-                DECILES: json.dumps([dict(row) for row in score.deciles], sort_keys=True)}
+    metrics = {TEST: test_digest, METRICS: json.dumps(dict(score.metrics), sort_keys=True),
+               DECILES: json.dumps([dict(row) for row in score.deciles], sort_keys=True)}
     with tracker.required() as client:
         run_id = run_id or _run_of(tracker)
         version = _version_of(client, name, retriever_digest)
@@ -54,30 +54,30 @@ def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, r
             version = client.create_model_version(
                 name, source, run_id, description=card, model_id=model.model_id, tags={
                     **(facts or {}), DIGEST: retriever_digest, FILES: model.tags.get(FILES, ""),
-                    OWNER: identity(tracker.home).id, **measured})
+                    OWNER: identity(tracker.home).id, **metrics})
         else:
-            _mend(tracker, client, version, retriever_dir)
-            _renew(client, version, measured, card)
+            _repair(tracker, client, version, retriever_dir)
+            _update(client, version, metrics, card)
         champion = champion_of(client, name)
         if champion is None or champion.version != version.version:
             client.set_registered_model_alias(name, CHALLENGER, version.version)
     return Registered(str(version.version), reused)
 
 
-def _renew(client: Client, version: Version, measured: Mapping[str, str], card: str) -> None:
-    """Have a version tell what is measured of it now."""
-    if any(version.tags.get(key) != value for key, value in measured.items()) or version.description != card:
-        for key, value in measured.items():
+def _update(client: Client, version: Version, metrics: Mapping[str, str], card: str) -> None:
+    """Update a version's metrics and description where they have changed."""
+    if any(version.tags.get(key) != value for key, value in metrics.items()) or version.description != card:
+        for key, value in metrics.items():
             client.set_model_version_tag(version.name, version.version, key, value)
         client.update_model_version(version.name, version.version, card)
 
 
-def _mend(tracker: Tracker, client: Client, version: Version, retriever: Path) -> None:
-    """Write the model of a version again where its files are not as they were registered, or no list says how."""
+def _repair(tracker: Tracker, client: Client, version: Version, retriever: Path) -> None:
+    """Write a version's model again where its files are not as registered, or no manifest tells."""
     if files := version.tags.get(FILES):
         place = model_folder(client, version)
         if place is None or not (tracker.embedded or place.is_dir()):
-            return    # a server has them: whoever fetches them verifies them
+            return    # a server has them: they are verified when fetched
         try:
             verified(place, files)
             return
@@ -96,7 +96,7 @@ def _run_of(tracker: Tracker) -> str:
 
 
 def _version_of(client: Client, name: str, digest: str) -> Version | None:
-    """Return the version that holds this retriever, None where there is none; the model is made if it has to be."""
+    """Return the version that holds this retriever, or None; creates the registered model if it does not exist."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,4 +1,4 @@
-"""A name becomes a folder: the version that "NAME", "NAME@alias" or "NAME/3" means, with its files verified."""
+"""Lookup of a registered version by "NAME", "NAME@alias" or "NAME/3", and its verified files."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ class Resolved(NamedTuple):
 
 
 def resolve(tracker: Tracker, spec: str | None = None) -> Resolved:
-    """Return what `find` finds, and the folder of its retriever, verified.
+    """Return the version that `find` returns, with the verified folder of its retriever.
 
     Raises what `find` does, and DamagedArtifact where the files are not those that were registered.
     """
@@ -39,16 +39,16 @@ def resolve(tracker: Tracker, spec: str | None = None) -> Resolved:
 
 
 def find(tracker: Tracker, spec: str | None = None) -> Version:
-    """Return the version that "NAME", "NAME@alias" or "NAME/3" names; no file of it is looked at.
+    """Return the version that "NAME", "NAME@alias" or "NAME/3" names, without reading its files.
 
-    NAME alone is its champion, or its newest version without one; None is the only model there is. Raises UsageError
+    NAME alone means its champion, or its newest version where it has none; None means the only model. Raises UsageError
     with the nearest name.
     """
     if tracker.embedded and not (tracker.home / "mlflow.db").exists():
-        model_name(tracker)    # says so; making a database takes seconds
+        model_name(tracker)    # raises UsageError; creating a database would take seconds
     name, mark, which = _parsed(spec or "")
     with tracker.required() as client:
-        # One look where the name is right: what follows an alias asks every second.
+        # A single request where the name is right: a server that follows an alias asks every second.
         version = version_at(client, name, which if mark else CHAMPION) if name and mark != "/" else None
         if version is not None and DIGEST in version.tags:
             return version
@@ -61,7 +61,7 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
 
 
 def folder_of(tracker: Tracker, version: Version) -> Path:
-    """Return the folder of a version's retriever, in HOME or from MLflow, with every file verified."""
+    """Return the verified folder of a version's retriever, in HOME or from MLflow."""
     digest = version.tags[DIGEST]
     if (folder := _stored(tracker.home, digest)) is not None:
         return folder
@@ -71,13 +71,13 @@ def folder_of(tracker: Tracker, version: Version) -> Path:
 
 def model_name(tracker: Tracker, name: str | None = None) -> str:
     """Return the name of a registered model, None meaning the only one. Raises UsageError with the nearest name."""
-    nothing = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
+    no_model = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
     if tracker.embedded and not (tracker.home / "mlflow.db").exists():
-        raise nothing    # making a database takes seconds
+        raise no_model    # creating a database would take seconds
     with tracker.required() as client:
         models = [model.name for model in client.search_registered_models()]
     if not models:
-        raise nothing
+        raise no_model
     if name is None and len(models) > 1:
         raise UsageError(f"there are {len(models)} models: {', '.join(models)}", hint="name one of them")
     if name is not None and name not in models:
@@ -89,12 +89,12 @@ def _parsed(spec: str) -> tuple[str, str, str]:
     """Return (name, "@" or "/" or "", alias or version)."""
     spec = spec.removeprefix("models:/")
     mark = "@" if "@" in spec else "/"
-    name, found, which = spec.partition(mark)
-    return name, found, which
+    name, mark, which = spec.partition(mark)
+    return name, mark, which
 
 
 def _number(name: str, mark: str, which: str, aliases: Mapping[str, Any], versions: Mapping[str, Version]) -> str:
-    """Return the version that is meant."""
+    """Return the version number that a parsed name means."""
     if not versions:
         raise UsageError(f"model {name!r} has no version", hint="xc run --data DIR")
     if mark == "/":
@@ -113,7 +113,7 @@ def _number(name: str, mark: str, which: str, aliases: Mapping[str, Any], versio
 
 
 def _stored(home: Path, digest: str) -> Path | None:
-    """Return the verified object in HOME, None where there is none or it is damaged."""
+    """Return the verified object in HOME; None where it is missing or damaged."""
     artifact = Artifact.of(digest)
     if not (home / artifact.path).is_dir():
         return None
@@ -125,7 +125,7 @@ def _stored(home: Path, digest: str) -> Path | None:
 
 
 def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) -> Path:
-    """Return MLflow's copy, verified: in place where it is on this machine, else downloaded once to HOME/downloads."""
+    """Return MLflow's verified copy: in place where it is on this machine, else downloaded once to HOME/downloads."""
     if (place := local_folder(version.source)) is not None:
         return verified(place / INSIDE, digest)
     folder = tracker.home / "downloads" / digest
@@ -143,12 +143,12 @@ def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) ->
 
 
 def model_folder(client: Client, version: Version) -> Path | None:
-    """Return the folder of a version's model; None where it is behind a server. It may be another machine's."""
+    """Return the folder of a version's model, maybe on another machine; None where a server has it."""
     return local_folder(client.get_model_version_download_uri(version.name, version.version))
 
 
 def download(tracker: Tracker, client: Client, version: Version, inside: str, out: Path) -> None:
-    """Copy a folder of a version's model, all of it where `inside` is empty, from MLflow to somewhere below `out`."""
+    """Copy the folder `inside` of a version's model, or all of it where that is empty, from MLflow to below `out`."""
     from mlflow.artifacts import download_artifacts
 
     source = client.get_model_version_download_uri(version.name, version.version)
@@ -156,14 +156,14 @@ def download(tracker: Tracker, client: Client, version: Version, inside: str, ou
 
 
 def verified(folder: Path, digest: str) -> Path:
-    """Return a folder once it is known to hold what the manifest of this digest lists; else DamagedArtifact."""
+    """Return the folder. Raises DamagedArtifact unless it holds what the manifest with this digest lists."""
     try:
         wrong = None if file_digest(folder / MANIFEST) == digest else MANIFEST
         if wrong is None:
-            listed = {each["path"]: each["sha256"] for each in json.loads((folder / MANIFEST).read_bytes())["files"]}
-            found = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if not each.is_dir()}
-            strange = listed.keys() ^ (found - {MANIFEST})
-            wrong = next((path for path in sorted(listed.keys() | strange) if path in strange
+            listed = {file["path"]: file["sha256"] for file in json.loads((folder / MANIFEST).read_bytes())["files"]}
+            present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+            unmatched = listed.keys() ^ (present - {MANIFEST})
+            wrong = next((path for path in sorted(listed.keys() | unmatched) if path in unmatched
                           or file_digest(folder / path) != listed[path]), None)
     except OSError as error:
         wrong = f"{error.filename}: {error.strerror}"

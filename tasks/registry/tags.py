@@ -1,4 +1,4 @@
-"""What is in the model registry: the tags and aliases of a version, and how they are read."""
+"""Tags and aliases of versions in the model registry, and how to look versions up."""
 
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,19 @@ DATA, COMMIT, CONTRACTS = "xc.data", "xc.commit", "xc.contracts"
 OWNER = "xc.owner"                # id of the home that registered the version
 GATES, PROMOTIONS = "xc.gates", "xc.promotions"
 EXAMPLES = "xc.examples"          # a few texts of the test set
-BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: the trained version, the digest of the edits
+BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: its trained version, the edits' digest
 FILES = "xc.files"                # sha256 of the manifest in the model's folder, which lists the sha256 of each file
 INSIDE = "artifacts/retriever"    # where the retriever is in the model's folder
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
 
 def champion_of(client: Client, name: str) -> Version | None:
-    """Return the champion; None where the model, the alias or the version it names is not there (any more)."""
+    """Return the champion; None where the model, the alias or its version does not exist."""
     return version_at(client, name, CHAMPION)
 
 
 def version_at(client: Client, name: str, alias: str) -> Version | None:
-    """Return the version that an alias names; None where the model, the alias or the version is not there."""
+    """Return the version that an alias names; None where the model, the alias or the version does not exist."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -37,13 +37,13 @@ def version_at(client: Client, name: str, alias: str) -> Version | None:
 
 
 def registered_digests(tracker: Tracker) -> set[str]:
-    """Return the digests of every version's retriever: what a garbage collection has to keep."""
+    """Return the digests of all versions' retrievers, which garbage collection has to keep."""
     with tracker.required() as client:
         return {version.tags[DIGEST] for version in client.search_model_versions() if DIGEST in version.tags}
 
 
 def local_folder(uri: str) -> Path | None:
-    """Return the folder that an artifact location is on this machine; None where it is behind a server."""
+    """Return the local folder of an artifact location; None where it is on a server."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -51,7 +51,7 @@ def local_folder(uri: str) -> Path | None:
 
 
 def did_you_mean(word: str, options: list[str]) -> str:
-    """Return a question for the end of a message where one of the options is near the word, else nothing."""
-    from xcmodels.methods.presets import nearest  # takes torch along, so only where there is something to explain
+    """Return "did you mean ...?" for the end of a message where an option is near the word, else nothing."""
+    from xcmodels.methods.presets import nearest  # imports torch, so only on an error
 
     return nearest(word, options) if options else ""

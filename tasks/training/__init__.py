@@ -1,1 +1,1 @@
-"""The steps of training: who trains, mines and embeds, by which processes."""
+"""Training: rounds, hard-negative mining, embedding, and training by several processes."""

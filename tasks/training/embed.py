@@ -1,4 +1,4 @@
-"""A trained encoder's vectors of every training query and label."""
+"""The embed step: a trained encoder's vectors of every training query and label."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from xcmodels.training.loop import device, fast_products
 
 
 def vectors_of(stage: Stage[Any], corpus: Corpus, checkpoint: Path) -> Vectors:
-    """Return the vectors of a stage's model as it is in a checkpoint, made when called for."""
+    """Return functions that compute, by side, the vectors of a stage's model loaded from a checkpoint."""
     model = stage.build(corpus, {})
     load_model(model, checkpoint)
     return stage.vectors(model.to(device()), corpus)
@@ -22,9 +22,9 @@ def vectors_of(stage: Stage[Any], corpus: Corpus, checkpoint: Path) -> Vectors:
 
 @fast_products()
 def embed(stage: Stage[Any], job: Job) -> None:
-    """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever stand on."""
-    made = vectors_of(stage, Corpus(job.inputs["corpus"]), job.inputs["model"])
+    """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever use."""
+    compute = vectors_of(stage, Corpus(job.inputs["corpus"]), job.inputs["model"])
     for name in SIDES:
-        vectors = made[name]()
+        vectors = compute[name]()
         np.save(job.out / f"{name}.npy", vectors)
         job.say(f"{len(vectors):,} {name}")

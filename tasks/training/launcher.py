@@ -1,7 +1,7 @@
-"""A training step by several processes of this machine, started by `torchrun`: one a GPU, or as many as are asked for.
+"""Training by several processes of this machine, started by `torchrun`.
 
-Each is `tasks.training.worker`, and trains the same round (`xcmodels.nn.distributed`). The first one speaks for all: a
-line of JSON a step of training on its stdout, which the run reads. The run asks them to stop by a file.
+Each process is `tasks.training.worker`, and trains the same round (`xcmodels.nn.distributed`). The first one reports
+for all: a line of JSON per step of training on its stdout, which the run reads. A file tells them to stop.
 """
 
 import json
@@ -24,13 +24,13 @@ SPEC, STOP, FAILED, LOG = "launched.json", "launched.stop", "launched.failed", "
 
 
 def launch(recipe: Recipe, name: str, job: Any) -> None:
-    """Have the job's processes train the round of a name, and pass on what they report.
+    """Train the round called `name` by several processes, and pass on what they report.
 
-    Raises what the first process raised, and ProjectError with the end of their log where one was killed.
+    Raises what the first process raised, and ProjectError with the exit code from their log where one was killed.
     """
     scratch, processes = job.scratch, job.workers.processes
-    for left in (STOP, FAILED):
-        (scratch / left).unlink(missing_ok=True)
+    for leftover in (STOP, FAILED):
+        (scratch / leftover).unlink(missing_ok=True)
     (scratch / SPEC).write_text(json.dumps({
         "recipe": asdict(recipe), "round": name, "out": str(job.out), "home": str(job.home),
         "inputs": {role: str(path) for role, path in job.inputs.items()},
@@ -56,21 +56,21 @@ def launch(recipe: Recipe, name: str, job: Any) -> None:
         failed = json.loads((scratch / FAILED).read_text())
         raise getattr(errors, failed["kind"])(failed["what"], where=failed["where"], hint=failed["hint"])
     if run.returncode:
-        said = (scratch / LOG).read_text(errors="replace").splitlines()
-        killed = next((line.strip() for line in said if "exitcode" in line), "no reason was given")
+        log_lines = (scratch / LOG).read_text(errors="replace").splitlines()
+        killed = next((line.strip() for line in log_lines if "exitcode" in line), "no reason was given")
         raise ProjectError(f"one of {processes} training processes ended: {killed}; {scratch / LOG}",
                            hint="the same command resumes")
 
 
 def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None]) -> None:
-    """Tell the run what the first process reported."""
+    """Pass a line of the first process to the run."""
     from xcmodels.training.loop import Progress
 
     try:
-        told = json.loads(line)
-    except json.JSONDecodeError:    # a library that prints
+        message = json.loads(line)
+    except json.JSONDecodeError:    # printed by a library
         return
-    if "say" in told:
-        say(told["say"])
-    elif "progress" in told:
-        report(Progress(**told["progress"]))
+    if "say" in message:
+        say(message["say"])
+    elif "progress" in message:
+        report(Progress(**message["progress"]))

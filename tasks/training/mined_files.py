@@ -1,4 +1,4 @@
-"""The files of what was mined and of fixed vectors, as training reads them."""
+"""The files that a training round reads: clusters, hard negatives, edges and vectors."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ CLUSTERS, NEGATIVES, KEPT = "clusters.npy", "negatives.npy", "kept."
 
 
 def read_mined(mined: Path | None, vectors: Path | None) -> Mined:
-    """Map into memory what a round is given, from the folders of its mined files and of its fixed vectors."""
-    def there(name: str) -> np.ndarray | None:
+    """Map the mined files and the fixed vectors that a round trains on into memory."""
+    def load(name: str) -> np.ndarray | None:
         return np.load(mined / name, mmap_mode="r") if mined and (mined / name).exists() else None
 
     kept = {file.name.removeprefix(KEPT).removesuffix(".npy"): np.load(file, mmap_mode="r")
             for file in sorted(mined.glob(f"{KEPT}*"))} if mined else {}
-    return Mined(there(CLUSTERS), there(NEGATIVES), kept, read_vectors(vectors))
+    return Mined(load(CLUSTERS), load(NEGATIVES), kept, read_vectors(vectors))
 
 
 def read_vectors(folder: Path | None) -> dict[str, np.ndarray]:

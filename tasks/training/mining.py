@@ -1,4 +1,4 @@
-"""What a round trains on is mined, and held against its contract."""
+"""The mine step: clusters, hard negatives and edges of a round, checked by data contracts."""
 
 import json
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from xcmodels.method import Round, Stage, Vectors
 from xcmodels.mining.hardness import hardness
 from xcmodels.training.loop import fast_products
 
-SHARD = 1 << 20   # rows of a shard that a contract is held against
+SHARD = 1 << 20   # rows of a shard of the tables that are checked
 
 
 @fast_products()
 def mine(stage: Stage[Any], round_: Round, job: Job) -> None:
-    """Mine what a round trains on, and hold it against its contract."""
+    """Mine what a round trains on, write it, and check it against its contract."""
     corpus = Corpus(job.inputs["corpus"])
     if "vectors" in job.inputs:
         vectors: Vectors = {name: partial(np.load, job.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}
@@ -35,9 +35,9 @@ def mine(stage: Stage[Any], round_: Round, job: Job) -> None:
         vectors = vectors_of(stage, corpus, job.inputs["start"])
     vectors = {name: cache(make) for name, make in vectors.items()}
     mined = stage.mine(vectors, corpus, round_)
-    measured = mined.measured | hardness(mined, vectors, corpus, seeds.generator(stage.seed, "hardness", round_.name))
-    (job.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **measured}]) + "\n")
-    job.say(", ".join(f"{name} {value:.3g}" for name, value in measured.items()))
+    metrics = mined.measured | hardness(mined, vectors, corpus, seeds.generator(stage.seed, "hardness", round_.name))
+    (job.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **metrics}]) + "\n")
+    job.say(", ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     rows = corpus.training_rows()
     if (clusters := mined.clusters) is not None:
         np.save(job.out / CLUSTERS, clusters)
@@ -57,7 +57,7 @@ def mine(stage: Stage[Any], round_: Round, job: Job) -> None:
 
 
 def _check(job: Job, table: str, rows: np.ndarray, column: Callable[[slice], pa.Array]) -> None:
-    """Hold what was mined for `rows` against its contract, shard by shard, beside the tables that it refers to."""
+    """Check what was mined for `rows` against its contract, together with the tables that it refers to."""
     shards = job.scratch / "mined" / table
     shards.mkdir(parents=True, exist_ok=True)
     for number, start in enumerate(range(0, max(len(rows), 1), SHARD)):
@@ -65,8 +65,8 @@ def _check(job: Job, table: str, rows: np.ndarray, column: Callable[[slice], pa.
         pq.write_table(pa.table([rows[part], column(part)], schema=SCHEMAS[kind_of(table)]),
                        shards / f"part-{number:05d}.parquet")
     anchors = {f"anchors.{table.split('.')[1]}"} if table.startswith("pruned") else set()
-    beside = {name: job.inputs["tables"] for name in {"queries.train", "labels", "positives.train"} | anchors}
-    view = contract_view(job.scratch / "view", {table: shards.parent, **beside})
+    referenced = {name: job.inputs["tables"] for name in {"queries.train", "labels", "positives.train"} | anchors}
+    view = contract_view(job.scratch / "view", {table: shards.parent, **referenced})
     check(Tables(view), only=[table]).raise_for_failure()
 
 
@@ -75,9 +75,7 @@ def _slice(values: np.ndarray, part: slice) -> pa.Array:
 
 
 def _lists(ids: np.ndarray) -> pa.Array:
-    """Return (n, k) ids as n lists without the -1 that stand for none."""
-    there = ids >= 0
-    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(there.sum(1))]), pa.int32()),
-                                    pa.array(ids[there], pa.int32()))
-
-
+    """Return (n, k) ids as n lists, without the -1 that pad them."""
+    valid = ids >= 0
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(valid.sum(1))]), pa.int32()),
+                                    pa.array(ids[valid], pa.int32()))

@@ -1,4 +1,4 @@
-"""What a run's method is made from, by names and texts, so that another process makes the same of it."""
+"""A method's name, preset and changed settings, from which another process rebuilds it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from xcmodels.method import Method
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method, one of its presets, and the settings changed, as `resolve` takes them."""
+    """A method, one of its presets, and the changed settings, as `resolve` takes them."""
 
     method: str
     preset: str
@@ -19,5 +19,5 @@ class Recipe:
         from xcmodels.methods.presets import resolve
         from xcmodels.methods.registry import METHODS
 
-        settings = resolve(self.method, self.preset, self.changed)    # refuses a method that is none
+        settings = resolve(self.method, self.preset, self.changed)    # refuses an unknown method
         return METHODS[self.method].make(settings.method)

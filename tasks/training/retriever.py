@@ -1,4 +1,4 @@
-"""The trained models become the folder that answers queries."""
+"""The build step of the retriever: the folder that answers queries, from trained models."""
 
 import json
 
@@ -9,10 +9,10 @@ from xcmodels.method import Method
 
 
 def build_retriever(method: Method, job: Job) -> None:
-    """Fit what scores labels and write the folder that answers queries."""
+    """Fit the scorer and write the folder that answers queries."""
     corpus = Corpus(job.inputs["corpus"])
-    measured = method.build_retriever(corpus, {stage.name: job.inputs[stage.name] for stage in method.stages},
-                                      read_vectors(job.inputs.get("vectors")), job.out)
-    (job.out / "metrics.json").write_text(json.dumps(measured, indent=1, sort_keys=True) + "\n")
-    if measured:
-        job.say(", ".join(f"{name} {value:,.6g}" for name, value in measured.items()))
+    metrics = method.build_retriever(corpus, {stage.name: job.inputs[stage.name] for stage in method.stages},
+                                     read_vectors(job.inputs.get("vectors")), job.out)
+    (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1, sort_keys=True) + "\n")
+    if metrics:
+        job.say(", ".join(f"{name} {value:,.6g}" for name, value in metrics.items()))

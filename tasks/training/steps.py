@@ -1,4 +1,4 @@
-"""The steps of training as steps of a run: what each reads, what decides its result, and who makes it."""
+"""The training steps of a run: their inputs, settings, code and actions."""
 
 from functools import partial
 from typing import Any
@@ -14,9 +14,9 @@ from xcmodels.training.steps import EMBED, MINE, TRAIN, TrainingStep, training_s
 
 
 def steps(recipe: Recipe) -> list[Step]:
-    """Return the steps from a corpus to a retriever, in order; `pack` makes the corpus."""
+    """Return the steps from the corpus, which `pack` makes, to the retriever, in order."""
     method = recipe.make()
-    return [_step(recipe, method, each) for each in training_steps(method)]
+    return [_step(recipe, method, step) for step in training_steps(method)]
 
 
 def _step(recipe: Recipe, method: Method, step: TrainingStep) -> Step:
@@ -42,7 +42,7 @@ def _step(recipe: Recipe, method: Method, step: TrainingStep) -> Step:
 
 
 def modules_of(part: Any) -> tuple[str, ...]:
-    """Return the modules that a stage's or a builder's code is in: its own, and those of the parts that it is given."""
-    given = [value for value in vars(part).values() if type(value).__module__.startswith("xcmodels.methods.")]
-    inner = [modules_of(value) for value in given if hasattr(value, "settings")]
-    return tuple(sorted({type(part).__module__, *(name for names in inner for name in names)}))
+    """Return the modules with the code of a stage or a builder: its own, and those of the parts that it holds."""
+    inner = [value for value in vars(part).values() if type(value).__module__.startswith("xcmodels.methods.")]
+    modules = [modules_of(value) for value in inner if hasattr(value, "settings")]
+    return tuple(sorted({type(part).__module__, *(name for names in modules for name in names)}))

@@ -1,4 +1,4 @@
-"""One round is trained, by this process or by several."""
+"""The train step: one round of training, by this process or by several."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from xcmodels.training.loop import Interrupted, Watch, train_round
 
 
 def train(recipe: Recipe, name: str, job: Job) -> None:
-    """Train the round of a name, by one process or several; `metrics.json` holds one entry an epoch."""
+    """Train the round called `name`, by one process or several; `metrics.json` has one entry per epoch."""
     if job.workers.processes > 1:
         launch(recipe, name, job)
         return
@@ -26,21 +26,21 @@ def train(recipe: Recipe, name: str, job: Job) -> None:
     corpus = Corpus(job.inputs["corpus"])
     mined = read_mined(job.inputs.get("mined"), job.inputs.get("vectors"))
     model = stage.build(corpus, mined.vectors)
-    with job.watch(name) as (report, stop), _stoppable():
+    with job.watch(name) as (report, stop), _explained():
         metrics = train_round(stage, model, corpus, round_, mined, start=job.inputs.get("start"),
                               before=job.inputs.get("before"), scratch=job.scratch / "steps", out=job.out,
                               watch=Watch(report, stop))
     if distributed.rank() == 0:
         if round_ == stage.rounds[-1]:
-            (job.out / OPTIMISER).unlink()    # no round goes on from it, and it is two thirds of what was written
+            (job.out / OPTIMISER).unlink()    # no round continues from it, and it is two thirds of what was written
         (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
-        told = [f"{name} {value:.4g}" for name, value in metrics[-1].items() if name not in ("epoch", "loss")]
-        job.say(", ".join([f"loss {metrics[-1]['loss']:.4f}", *told]))
+        others = [f"{name} {value:.4g}" for name, value in metrics[-1].items() if name not in ("epoch", "loss")]
+        job.say(", ".join([f"loss {metrics[-1]['loss']:.4f}", *others]))
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
-    """Turn what ends a round early into errors that a user can act on."""
+def _explained() -> Iterator[None]:
+    """Turn errors that end a round early into ones that a user can act on."""
     try:
         yield
     except Interrupted as error:

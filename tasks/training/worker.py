@@ -1,4 +1,4 @@
-"""One of the processes that train a step together (`tasks.training.launcher`): python -m tasks.training.worker SPEC."""
+"""One of several processes that train a round: python -m tasks.training.worker SPEC."""
 
 import json
 import os
@@ -21,29 +21,29 @@ from xcmodels.nn import distributed
 
 
 def main(spec: Path) -> None:
-    """Take a process's part in a step; what the first one raises is left beside `spec`.
+    """Train a round together with the other processes; an error of the first one is written to a file next to `spec`.
 
-    It stops where the run asks for it by a file, and by itself where the run is gone.
+    Stops where the run wrote the file that asks for it, or where the run itself has ended.
     """
-    asked, scratch = json.loads(spec.read_text()), spec.parent
+    task, scratch = json.loads(spec.read_text()), spec.parent
     distributed.join()
     first = distributed.rank() == 0
 
-    def tell(told: dict[str, Any]) -> None:
-        with suppress(OSError):    # the run is gone; what was trained is saved all the same
-            os.write(sys.stdout.fileno(), f"{json.dumps(told)}\n".encode())
+    def send(message: dict[str, Any]) -> None:
+        with suppress(OSError):    # the run has ended; the trained model is saved all the same
+            os.write(sys.stdout.fileno(), f"{json.dumps(message)}\n".encode())
 
     def stopped() -> bool:
-        return (scratch / STOP).exists() or not _lives(asked["parent"], asked["born"])
+        return (scratch / STOP).exists() or not _is_alive(task["parent"], task["born"])
 
     @contextmanager
     def watch(name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
-        yield (lambda progress: tell({"progress": asdict(progress)})), stopped
+        yield (lambda progress: send({"progress": asdict(progress)})), stopped
 
     try:
-        train(Recipe(**asked["recipe"]), asked["round"], Job(
-            Path(asked["out"]), {role: Path(path) for role, path in asked["inputs"].items()}, scratch,
-            Path(asked["home"]), Workers(), lambda line: tell({"say": line}), watch))
+        train(Recipe(**task["recipe"]), task["round"], Job(
+            Path(task["out"]), {role: Path(path) for role, path in task["inputs"].items()}, scratch,
+            Path(task["home"]), Workers(), lambda line: send({"say": line}), watch))
     except ProjectError as error:
         if first:
             (scratch / FAILED).write_text(json.dumps({
@@ -53,8 +53,8 @@ def main(spec: Path) -> None:
     distributed.leave()
 
 
-def _lives(pid: int, born: float) -> bool:
-    """Return whether the process that began at `born` is still there."""
+def _is_alive(pid: int, born: float) -> bool:
+    """Return whether the process that started at `born` still runs."""
     try:
         return psutil.Process(pid).create_time() == born
     except psutil.Error:

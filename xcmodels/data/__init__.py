@@ -1,1 +1,1 @@
-"""Texts, labels and their relation as memory-mapped arrays, and the batches made of them."""
+"""Corpora as memory-mapped arrays, tokens, seeded generators, and training batches."""

@@ -1,7 +1,7 @@
-"""From rows of a corpus to batches: in which order rows come, and what a batch holds.
+"""From corpus rows to batches: the order of an epoch, sampling, and a batch's blocks.
 
-A `Block` is one relation between two sides of a batch. Everything about which pair counts as what (positives,
-filter pairs, duplicates, padding) is decided here, once; losses only read it.
+A `Block` is one relation between two sides of a batch. Which pairs are positives, negatives or ignored (filter
+pairs, duplicates, padding) is decided here, once; losses only read it.
 """
 
 from dataclasses import dataclass, replace
@@ -35,9 +35,9 @@ class Block:
     """One relation between two sides of a batch.
 
     rows and cols name sides. positives (R, C) bool comes from the full label matrix, so that no true pair is
-    ever taken for a negative. weights (R, C) float or bool, or None for all ones; 0 = the pair is no term of the loss.
+    ever taken for a negative. weights (R, C) float or bool, or None for all ones; 0 = the loss ignores the pair.
     columns: None = the columns are a pool shared by all rows; (R, C) int64 = each row's own candidates.
-    active_positives (R, P) int64: the columns of a row's positives that count, -1 = none, where they were chosen.
+    active_positives (R, P) int64: the columns of the chosen positives of a row, -1 = none; None = none were chosen.
     """
 
     rows: str
@@ -49,7 +49,7 @@ class Block:
 
     @property
     def active_negatives(self) -> torch.Tensor:
-        """Which pairs are negatives that count, (R, C) bool."""
+        """The negative pairs that the loss counts, (R, C) bool."""
         return ~self.positives & counting(self.positives, self.weights)
 
     def to(self, device: torch.device) -> "Block":
@@ -60,7 +60,7 @@ class Block:
 
 
 def counting(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """Return which pairs are terms of a loss, (R, C) bool."""
+    """Return which pairs the loss counts, (R, C) bool."""
     if weights is None:
         return torch.ones_like(positives)
     return weights if weights.dtype == torch.bool else weights > 0    # torch compares flags as integers, in 6 ms
@@ -80,7 +80,7 @@ class Batch:
 
 
 def clustered_order(rows: np.ndarray, clusters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return `rows` with the members of a cluster side by side and the clusters shuffled (NGAME, Algorithm 1).
+    """Return `rows` with the members of each cluster adjacent and the clusters shuffled (NGAME, Algorithm 1).
 
     clusters (len(rows),) int: the cluster of each row. Slicing the result into batches of S takes about
     S / C random clusters a batch.
@@ -90,43 +90,43 @@ def clustered_order(rows: np.ndarray, clusters: np.ndarray, rng: np.random.Gener
 
 
 def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
-    """Return `rows` shuffled: one by one, or by clusters where there are any."""
+    """Return `rows` shuffled, by clusters where there are any."""
     return rng.permutation(rows) if clusters is None else clustered_order(rows, clusters, rng)
 
 
 def sample_positive(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return one positive label of each row (n,), uniformly drawn; every row must have one."""
+    """Return one positive label of each row (n,), drawn uniformly; every row must have one."""
     lengths = positives.offsets[rows + 1] - positives.offsets[rows]
     return positives.values[positives.offsets[rows] + (rng.random(len(rows)) * lengths).astype(np.int64)]
 
 
 def sample_pair(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return two positives of each row (n,), drawn without replacement; of a row that has one, that one twice."""
+    """Return two positives of each row (n,), drawn without replacement; the same one twice where a row has one."""
     lengths = positives.offsets[rows + 1] - positives.offsets[rows]
     first = (rng.random(len(rows)) * lengths).astype(np.int64)
-    step = 1 + (rng.random(len(rows)) * (lengths - 1)).astype(np.int64)    # to another one, around the row's end
+    step = 1 + (rng.random(len(rows)) * (lengths - 1)).astype(np.int64)    # to another position, wrapping around
     second = np.where(lengths > 1, (first + step) % np.maximum(lengths, 1), first)
-    drawn = [positives.values[positives.offsets[rows] + place].astype(np.int64) for place in (first, second)]
+    drawn = [positives.values[positives.offsets[rows] + index].astype(np.int64) for index in (first, second)]
     return drawn[0], drawn[1]
 
 
 def sample_kept(edges: Ragged, kept: np.ndarray | None, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return one value of each row (n,), uniformly among those that `kept` marks (None = all); -1 where none is.
+    """Return one value of each row (n,), drawn uniformly from the kept ones; -1 where a row has none.
 
-    kept: a flag a value of `edges`.
+    kept: a flag per value of `edges`, None = all.
     """
     values, lengths = edges.take(rows)
     row = np.repeat(np.arange(len(rows)), lengths)
-    there = np.arange(len(values)) if kept is None else np.flatnonzero(Ragged(edges.offsets, kept).take(rows)[0])
-    there = there[rng.permutation(len(there))]
+    eligible = np.arange(len(values)) if kept is None else np.flatnonzero(Ragged(edges.offsets, kept).take(rows)[0])
+    eligible = eligible[rng.permutation(len(eligible))]
     drawn = np.full(len(rows), -1, dtype=np.int64)
-    drawn[row[there]] = values[there]
+    drawn[row[eligible]] = values[eligible]
     return drawn
 
 
 def sample_some(positives: Ragged, rows: np.ndarray, most: int,
                 rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return up to `most` labels of each row, drawn without replacement, end to end, and how many each row has.
+    """Return up to `most` labels of each row, drawn without replacement and concatenated, and the count per row.
 
     UniDEC, section 3.1: beta; ASTRA: k_p.
     """
@@ -138,39 +138,39 @@ def sample_some(positives: Ragged, rows: np.ndarray, most: int,
 
 
 def sample_columns(matrix: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return up to `count` entries of each row, drawn without replacement, end to end; -1 is no entry."""
+    """Return up to `count` entries of each row, drawn without replacement and concatenated; -1 is no entry."""
     keys = np.where(matrix >= 0, rng.random(matrix.shape), np.inf)
     drawn = np.take_along_axis(matrix, np.argsort(keys, axis=1)[:, :count], axis=1)
     return drawn[drawn >= 0]
 
 
 def membership(ragged: Ragged, rows: np.ndarray, pool: np.ndarray) -> np.ndarray:
-    """Return (R, C) bool: whether label pool[c] stands in row rows[r]; `pool` sorted and unique."""
-    found = np.zeros((len(rows), len(pool)), dtype=bool)
-    found[_places(*_pairs(ragged, rows), pool)] = True
-    return found
+    """Return (R, C) bool: whether row rows[r] has label pool[c]; `pool` sorted and unique."""
+    member = np.zeros((len(rows), len(pool)), dtype=bool)
+    member[_cells(*_pairs(ragged, rows), pool)] = True
+    return member
 
 
 def _pairs(ragged: Ragged, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels of `rows`, each with the place of its row among them."""
+    """Return every (index into `rows`, label) pair, as two arrays."""
     values, lengths = ragged.take(rows)
     return np.repeat(np.arange(len(rows)), lengths), values
 
 
-def _places(rows: np.ndarray, labels: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column of every pair whose label is in the pool."""
+def _cells(rows: np.ndarray, labels: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row and the pool column of every pair whose label is in the pool."""
     if not len(pool):
         return rows[:0], rows[:0]
-    place = np.minimum(np.searchsorted(pool, labels), len(pool) - 1)
-    hit = pool[place] == labels
-    return rows[hit], place[hit]
+    columns = np.minimum(np.searchsorted(pool, labels), len(pool) - 1)
+    hit = pool[columns] == labels
+    return rows[hit], columns[hit]
 
 
 def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.ndarray | None = None) -> Block:
     """Return the block of training queries `rows` against the label `pool` (sorted, unique).
 
-    chosen (R, P) label ids, -1 = none: the positives that count in the loss, by default all that the pool holds. A
-    row's other positives in the pool, and its filter pairs, get weight 0: they are ignored by the loss.
+    chosen (R, P) label ids, -1 = none: the positives that the loss counts, by default all in the pool. A row's other
+    positives in the pool, and its filter pairs, get weight 0: they are ignored by the loss.
     """
     positives = membership(corpus.positives["train"], rows, pool)
     if chosen is None:
@@ -183,14 +183,14 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
 def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
     """Return the block of `labels` (B,) against one training query drawn for each, `queries` (B,) (SiameseXML, I).
 
-    A label's own query is its one positive that counts; other queries that have it, or a filter pair with it, are
-    ignored by the loss. Either may come up twice.
+    Only a label's own query counts as its positive; other queries that have it, or a filter pair with it, are ignored
+    by the loss. Labels and queries may repeat.
     """
-    pool, place = np.unique(labels, return_inverse=True)
+    pool, column = np.unique(labels, return_inverse=True)
     positives = membership(corpus.positives["train"], queries, pool)
     weights = ~positives
     weights[_filters(corpus, queries, pool)] = False
-    positives, weights = positives.T[place], weights.T[place]
+    positives, weights = positives.T[column], weights.T[column]
     np.fill_diagonal(weights, True)
     return Block("labels", "queries", torch.from_numpy(positives), torch.from_numpy(weights))
 
@@ -199,37 +199,37 @@ def anchor_block(sides: tuple[str, str], edges: Ragged, rows: np.ndarray, pool: 
                  chosen: np.ndarray) -> Block:
     """Return the block of the nodes `rows` of one side against the anchor `pool` (sorted, unique).
 
-    sides: the names of nodes and anchors in the batch; chosen (R,) the anchor that each node is pulled to, -1 = none.
-    Its other anchors, those of pruned edges too, are ignored by the loss.
+    sides: the names of nodes and anchors in the batch; chosen (R,) the positive anchor of each node, -1 = none.
+    Its other anchors, pruned ones included, are ignored by the loss.
     """
     return _chosen_block(sides, membership(edges, rows, pool), pool, chosen[:, None])
 
 
 def _chosen_block(sides: tuple[str, str], positives: np.ndarray, pool: np.ndarray, chosen: np.ndarray,
                   excluded: tuple[np.ndarray, np.ndarray] | None = None) -> Block:
-    """Return the block where the chosen positives (R, P) count, and what is none; but none of the `excluded` pairs."""
-    place = np.where(chosen >= 0, np.searchsorted(pool, chosen), -1)
-    weights, (row, slot) = ~positives, np.nonzero(place >= 0)
-    weights[row, place[row, slot]] = True
+    """Return the block that counts the chosen positives (R, P) and all negatives, without the `excluded` pairs."""
+    columns = np.where(chosen >= 0, np.searchsorted(pool, chosen), -1)
+    weights, (row, slot) = ~positives, np.nonzero(columns >= 0)
+    weights[row, columns[row, slot]] = True
     if excluded is not None:
         weights[excluded] = False
-        place[~np.take_along_axis(weights, place, axis=1)] = -1
+        columns[~np.take_along_axis(weights, columns, axis=1)] = -1
     return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights),
-                 active_positives=torch.from_numpy(place))
+                 active_positives=torch.from_numpy(columns))
 
 
 def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.ndarray, weight: float) -> Block:
-    """Return the block of training queries `rows` against labels drawn for all of them alike, negatives alone.
+    """Return the block of training queries `rows` against shared uniform labels, as negatives only.
 
-    pool: labels drawn uniformly from all, sorted and unique; mined (R, H) label ids, -1 = none, that another block
+    pool: labels drawn uniformly from all, sorted and unique; mined (R, H) label ids, -1 = none, which another block
     holds. A pair weighs `weight`, or 0 where the label is a positive, a filter pair or mined for the row (ASTRA, eq.
     2).
     """
     weights = np.full((len(rows), len(pool)), weight, dtype=np.float32)
     row, slot = np.nonzero(mined >= 0)
-    # Few pairs are excluded: they are set one by one, and no matrix but the one of weights is made.
-    weights[_places(*_pairs(corpus.positives["train"], rows), pool)] = 0.0
-    weights[_places(row, mined[row, slot], pool)] = 0.0
+    # Few pairs are excluded: setting them one by one needs no second matrix.
+    weights[_cells(*_pairs(corpus.positives["train"], rows), pool)] = 0.0
+    weights[_cells(row, mined[row, slot], pool)] = 0.0
     weights[_filters(corpus, rows, pool)] = 0.0
     # Not torch.zeros: a torch of more than one thread would start more of them for the thread that makes batches, and
     # until they sleep they take a quarter of the step that is computed meanwhile.
@@ -238,10 +238,10 @@ def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.
 
 
 def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:
-    """Return the block of training queries `rows` against labels of their own: some positives and what was mined.
+    """Return the block of training queries `rows` against each row's own labels: positives and mined negatives.
 
-    most: positives of a row; of a row that has more as many are drawn, and each weighs positives / most, so that
-    their sum has the mean of all. mined (R, H) label ids that are neither positives nor filter pairs, -1 = none.
+    most: positives of a row; where a row has more, `most` are drawn, each weighed by positives / most, so that the
+    expected sum is that over all. mined (R, H) label ids that are neither positives nor filter pairs, -1 = none.
     """
     values, lengths = sample_some(corpus.train_positives, rows, most, rng)
     drawn = padded(values, lengths)
@@ -256,7 +256,7 @@ def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rn
 
 
 def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return (n, longest) of rows of these lengths that stand end to end in `values`, padded with -1."""
+    """Return (n, longest): rows of these lengths, concatenated in `values`, padded with -1."""
     out = np.full((len(lengths), int(lengths.max(initial=0))), -1, dtype=np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = values
     return out
@@ -264,7 +264,7 @@ def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def _filters(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the row and the column of every filter pair."""
-    # Label texts added as queries come after the queries that filters speak of.
+    # Label texts added as queries come after the queries that have filters.
     known = np.flatnonzero(rows < len(corpus.filters["train"]))
     row, labels = _pairs(corpus.filters["train"], rows[known])
-    return _places(known[row], labels, pool)
+    return _cells(known[row], labels, pool)

@@ -1,4 +1,4 @@
-"""Label centroids: where the training queries of a label lie."""
+"""Label centroids: the mean embedding of each label's training queries."""
 
 from functools import lru_cache
 
@@ -10,7 +10,7 @@ from xcmodels.data.corpus import Corpus, Ragged
 
 @lru_cache(maxsize=2)
 def queries_of(corpus: Corpus, held_out: bool = False) -> Ragged:
-    """Return the training queries of each label, (L, ...), those of the validation split only where `held_out`."""
+    """Return the training queries of each label, (L, ...), with the validation split where `held_out`."""
     rows = np.arange(len(corpus.train_positives)) if held_out else corpus.training_rows()
     values, lengths = corpus.train_positives.take(rows)
     return Ragged.of_pairs(values.astype(np.int64), np.repeat(rows, lengths), corpus.n_labels)
@@ -18,20 +18,20 @@ def queries_of(corpus: Corpus, held_out: bool = False) -> Ragged:
 
 def label_matrix(corpus: Corpus, held_out: bool = False) -> sp.csr_array:
     """Return `queries_of` as a matrix of ones, (L, N), N the rows of the training side."""
-    of = queries_of(corpus, held_out)
-    return sp.csr_array((np.ones(len(of.values), np.float32), of.values, of.offsets),
+    queries = queries_of(corpus, held_out)
+    return sp.csr_array((np.ones(len(queries.values), np.float32), queries.values, queries.offsets),
                         shape=(corpus.n_labels, len(corpus.sides["train"])))
 
 
 def label_centroids(corpus: Corpus, queries: np.ndarray, held_out: bool = False) -> np.ndarray:
     """Return the mean embedding of each label's training queries at unit length, (L, d); zero where it has none.
 
-    queries: embeddings (N, d) of the training side. held_out: the validation split counts, too.
+    queries: embeddings (N, d) of the training side. held_out: include the validation split.
     """
     return unit(label_matrix(corpus, held_out) @ queries)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors (..., d) at unit length, float32, as `gradients.direction` does; the origin stays."""
+    """Return vectors (..., d) at unit length, float32, as `autograd.direction` does; zero vectors stay."""
     lengths = np.sqrt(np.vecdot(vectors, vectors))[..., None]
     return (vectors / np.where(lengths <= 1e-12, np.inf, lengths)).astype(np.float32, copy=False)

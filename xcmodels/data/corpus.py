@@ -1,8 +1,8 @@
 """A prepared data set as memory-mapped arrays: tokens, positives, filters, texts.
 
 One folder. Per side (`train`, `test`, `label`): `<side>.tokens.{offsets,values}.npy`, `<side>.titles.npy`,
-texts (`label.uid`, `label.title`, the same and `test.content` of test queries, and `train.text`, what a person is
-shown of a training query). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted.
+texts (`label.uid`, `label.title`; `test.uid`, `test.title`, `test.content`; and `train.text`, the text of a training
+query that is shown to people). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted.
 `idf.npy`, `validation.npy`, `tokenizer/`, and `corpus.json` with the counts.
 """
 
@@ -21,7 +21,7 @@ from xcmodels import checks
 from xcmodels.data.sorted_ids import among
 from xcmodels.data.tokens import MINILM, Tokenizer, Tokens
 
-BITS = 31              # of a value in the key of a (row, value) pair, row << BITS | value
+BITS = 31              # width of the value in a pair's key, row << BITS | value
 _TOGETHER = 1 << 14    # texts written at once
 
 
@@ -48,7 +48,7 @@ class PrepareConfig:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """Map an array, not to be written to; a plain one, since each row taken from a memmap costs microseconds."""
+    """Map an array read-only, as a plain ndarray, since indexing a memmap costs microseconds a row."""
     return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
 
 
@@ -71,20 +71,20 @@ class Ragged:
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of `rows` (m,) end to end, and the rows' lengths (m,)."""
+        """Return the concatenated values of `rows` (m,), and the rows' lengths (m,)."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         before = np.cumsum(lengths) - lengths
-        place = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
-        return self.values[place], lengths
+        positions = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+        return self.values[positions], lengths
 
     def subset(self, rows: np.ndarray) -> "Ragged":
-        """Return these rows alone, in memory."""
+        """Return these rows, copied into memory."""
         values, lengths = self.take(rows)
         return Ragged(np.concatenate([[0], np.cumsum(lengths)]), values)
 
     def less(self, values: np.ndarray) -> "Ragged":
-        """Return the rows without these values, in memory."""
+        """Return the rows without these values, copied into memory."""
         kept = ~among(self.values, np.sort(values))
         before = np.concatenate([[0], np.cumsum(kept)])
         return Ragged(before[self.offsets], self.values[kept])
@@ -114,9 +114,9 @@ class Ragged:
 
     @classmethod
     def of_keys(cls, keys: np.ndarray, n: int, kind: DTypeLike = np.int64) -> "Ragged":
-        """Group pairs by row, given as row << BITS | value, (m,) int64; values are of the `kind` asked for.
+        """Group pairs by row, given as row << BITS | value, (m,) int64; values are returned as `kind`.
 
-        There may be tens of millions: they are sorted where they lie, and what is left of them are the values.
+        There may be tens of millions: `keys` is sorted in place and overwritten by the values.
         """
         keys.sort()
         offsets = np.searchsorted(keys, np.arange(n + 1) << BITS)
@@ -126,7 +126,7 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Texts:
-    """n strings kept as UTF-8 bytes on disk, of which some are read at a time."""
+    """n strings kept as UTF-8 bytes on disk, decoded on access."""
 
     bytes: Ragged
 
@@ -137,24 +137,24 @@ class Texts:
         return self.bytes[row].tobytes().decode()
 
     def take(self, rows: np.ndarray) -> list[str]:
-        """Return the strings of `rows` (m,), in a fraction of the time that one by one takes."""
+        """Return the strings of `rows` (m,), much faster than one by one."""
         values, lengths = self.bytes.take(rows)
-        whole, ends = values.tobytes(), np.cumsum(lengths).tolist()
-        return [whole[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
+        joined, ends = values.tobytes(), np.cumsum(lengths).tolist()
+        return [joined[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
 
     @staticmethod
     def save(folder: Path, name: str, texts: Iterable[str]) -> None:
-        """Write the strings under `name`, of which some are held at a time: the files that `Ragged.save` writes."""
+        """Write the strings as `Ragged.save` would, holding only some in memory at a time."""
         texts, lengths = iter(texts), [np.zeros(1, dtype=np.int64)]
         with (folder / f"{name}.values.npy").open("wb") as file:
-            about = {"descr": "|u1", "fortran_order": False, "shape": (0,)}
-            np.lib.format.write_array_header_1_0(file, about)
-            while part := [text.encode() for text in islice(texts, _TOGETHER)]:
-                lengths.append(np.fromiter(map(len, part), np.int64, len(part)))
-                file.write(b"".join(part))
+            header = {"descr": "|u1", "fortran_order": False, "shape": (0,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            while encoded := [text.encode() for text in islice(texts, _TOGETHER)]:
+                lengths.append(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+                file.write(b"".join(encoded))
             offsets = np.concatenate(lengths).cumsum()
-            file.seek(0)    # numpy leaves room in the header for a shape of any length
-            np.lib.format.write_array_header_1_0(file, {**about, "shape": (int(offsets[-1]),)})
+            file.seek(0)    # numpy pads the header for a shape of any length
+            np.lib.format.write_array_header_1_0(file, {**header, "shape": (int(offsets[-1]),)})
         np.save(folder / f"{name}.offsets.npy", offsets)
 
     @classmethod
@@ -183,7 +183,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Graph:
-    """A metadata graph as walks left it: the anchors' texts, and the anchors of each node of either side."""
+    """A metadata graph after random walks: the anchors' texts, and the anchors of each node of either side."""
 
     anchors: Side
     edges: Mapping[str, Ragged]     # of training queries ("train") and of labels ("label")
@@ -209,7 +209,7 @@ class Corpus:
 
     @property
     def n_labels(self) -> int:
-        """L, the number of labels of the label file."""
+        """L, the number of labels."""
         return len(self.sides["label"])
 
     @property
@@ -224,7 +224,7 @@ class Corpus:
 
     @cached_property
     def train_positives(self) -> Ragged:
-        """The positives of the training side that training pulls a row to: all but its filter pairs."""
+        """The positives of the training side without its filter pairs: those that training uses."""
         positives, filters = self.positives["train"], self.filters["train"].keys(self.n_labels)
         if not len(filters):
             return positives
@@ -232,12 +232,12 @@ class Corpus:
         return Ragged(np.concatenate([[0], np.cumsum(kept)])[positives.offsets], positives.values[kept])
 
     def training_rows(self) -> np.ndarray:
-        """Return the rows to train on: those with a positive to be pulled to, less the validation split."""
+        """Return the rows to train on: those with a positive, without the validation split."""
         rows = np.flatnonzero(self.train_positives.lengths > 0)
         return np.setdiff1d(rows, self.validation, assume_unique=True)
 
     def frequencies(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return (L,) int64: how many training queries, or `rows` of them, have each label.
+        """Return (L,) int64: how many training queries, or of `rows` alone, have each label.
 
         Label texts added as queries are not counted.
         """

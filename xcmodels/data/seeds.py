@@ -1,7 +1,7 @@
-"""Seeded generators keyed by what they are for.
+"""Random generators seeded by the run's seed and the purpose of the draw.
 
-A draw depends on the run's seed and on its purpose ("order", stage, epoch), never on how many draws came
-before it. That is why a run killed anywhere and started again ends bit for bit where an unbroken one does.
+A draw depends on the seed and its purpose ("order", stage, epoch), never on how many draws came before it. That is
+why a run killed anywhere and resumed ends bit for bit where an uninterrupted one does.
 """
 
 import hashlib

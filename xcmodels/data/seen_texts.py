@@ -1,7 +1,7 @@
-"""Which texts a retriever was trained on, as digests that it keeps: it should not be judged by how it answers those.
+"""Digests of a retriever's training texts, to leave them out of its evaluation.
 
-Compared are the tokens that its encoder reads. Texts of the same tokens are one text to it, whatever their case,
-where the title ends, and what comes after the tokens that are kept.
+They are of the tokens that the encoder reads: texts of the same tokens count as one text, whatever their case, where
+the title ends, and what follows the tokens that are kept.
 """
 
 import json
@@ -16,11 +16,11 @@ from xcmodels.data.sorted_ids import distinct
 from xcmodels.data.tokens import Tokens
 
 FILE = "trained.npy"
-_TOGETHER = 1 << 16    # texts whose tokens are held at once
+_CHUNK = 1 << 16    # texts whose tokens are held at once
 
 
 def digests(tokens: Tokens) -> np.ndarray:
-    """Return 8 bytes a text, (n,) uint64: of a million different texts two are alike with a chance of 3e-8."""
+    """Return a digest of each text, (n,) uint64; among a million texts two collide with a chance of 3e-8."""
     ids, offsets = tokens.ids.numpy(), tokens.offsets.tolist()
     return np.frombuffer(b"".join(blake2b(ids[start:end].tobytes(), digest_size=8).digest()
                                   for start, end in pairwise(offsets)), np.uint64)
@@ -29,11 +29,11 @@ def digests(tokens: Tokens) -> np.ndarray:
 def trained_on(corpus: Corpus) -> np.ndarray:
     """Return the digests of a corpus' training queries that have a positive, sorted, each once.
 
-    Queries held out to fit the fusion count, too; label texts do not.
+    Queries held out to fit the fusion are included; label texts are not.
     """
     rows = np.flatnonzero(corpus.positives["train"].lengths[:corpus.n_queries] > 0)
-    parts = [digests(corpus.sides["train"].tokens(rows[start:start + _TOGETHER]))
-             for start in range(0, len(rows), _TOGETHER)]
+    parts = [digests(corpus.sides["train"].tokens(rows[start:start + _CHUNK]))
+             for start in range(0, len(rows), _CHUNK)]
     return distinct(np.concatenate([np.empty(0, np.uint64), *parts]))
 
 

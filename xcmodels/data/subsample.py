@@ -1,4 +1,4 @@
-"""A smaller corpus out of a large one: some labels, and the queries that have them."""
+"""A smaller corpus sampled from a large one: some labels and all of their queries."""
 
 import json
 import shutil
@@ -13,44 +13,45 @@ from xcmodels.data.corpus import Corpus, Ragged, Side, Texts
 
 def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, together: bool = False, augment: bool = False,
            seed: int = 0) -> Corpus:
-    """Write to `out`, and open, the corpus of some labels and of every query that has one of them (ASTRA, 3.1).
+    """Write to `out`, and open, a corpus of some labels and of every query that has one of them (ASTRA, 3.1).
 
-    labels: how many are drawn among those that a training query has; all of them where there are fewer.
-    together: labels are drawn with those that stand beside them, so that queries keep most of their labels and labels
-    most of those that are hard to tell from them; otherwise uniformly, which leaves an easy data set. queries: the most
-    training queries that are kept, drawn uniformly; 0 = all. The validation split is what it was, as far as it is kept.
+    labels: how many are drawn from those that a training query has; all where there are fewer. together: labels are
+    drawn with those that co-occur with them, so that queries keep most of their labels and labels most of those that
+    are hard to tell from them; otherwise uniformly, which leaves an easy data set. queries: at most how many training
+    queries are kept, drawn uniformly; 0 = all. The validation split keeps those of its queries that are kept.
     augment: each label's text becomes a training query of that label.
     """
     out.mkdir(parents=True)
     rng = seeds.generator(seed, "sample", "labels")
     used = rng.permutation(np.flatnonzero(corpus.frequencies()))
-    kept = {"label": np.sort(_together(corpus, used, labels) if together else used[:labels])}
-    place = np.full(corpus.n_labels, -1)
-    place[kept["label"]] = np.arange(len(kept["label"]))
+    kept = {"label": np.sort(_snowball(corpus, used, labels) if together else used[:labels])}
+    new_ids = np.full(corpus.n_labels, -1)
+    new_ids[kept["label"]] = np.arange(len(kept["label"]))
     for split in ("train", "test"):
-        every = np.arange(corpus.n_queries if split == "train" else len(corpus.sides["test"]))
-        positives = _within(corpus.positives[split].subset(every), place)
+        queries_in_split = np.arange(corpus.n_queries if split == "train" else len(corpus.sides["test"]))
+        positives = _relabelled(corpus.positives[split].subset(queries_in_split), new_ids)
         rows = np.flatnonzero(positives.lengths)
         if split == "train" and queries:
             rows = np.sort(seeds.generator(seed, "sample", "queries").permutation(rows)[:queries])
         kept[split] = rows
         positives = positives.subset(rows)
         if split == "train" and augment:
-            positives = _end_to_end(positives, Ragged(np.arange(len(kept["label"]) + 1), np.arange(len(kept["label"]))))
+            own = np.arange(len(kept["label"]) + 1)    # label i's text is a query of label i alone
+            positives = _concatenated(positives, Ragged(own, own[:-1]))
         positives.save(out, f"positives.{split}")
-        _within(corpus.filters[split].subset(rows), place).save(out, f"filters.{split}")
+        _relabelled(corpus.filters[split].subset(rows), new_ids).save(out, f"filters.{split}")
     for name, side in corpus.sides.items():
-        more = corpus.sides["label"], kept["label"]
-        _write_side(out, name, (side, kept[name]), *([more] if augment and name == "train" else []))
+        label_texts = corpus.sides["label"], kept["label"]
+        _write_side(out, name, (side, kept[name]), *([label_texts] if augment and name == "train" else []))
     for text in ("label.uid", "label.title", "train.text", "test.uid", "test.title", "test.content"):
         Texts.load(corpus.folder, text).bytes.subset(kept[text.split(".")[0]]).save(out, text)
     for anchor, graph in corpus.graphs.items():
         _write_side(out, f"anchors.{anchor}", (graph.anchors, np.arange(len(graph.anchors))))
         edges = {side: graph.edges[side].subset(kept[side]) for side in ("train", "label")}
         if augment:
-            edges["train"] = _end_to_end(edges["train"], edges["label"])
-        for end, of in edges.items():
-            of.save(out, f"walks.{anchor}.{end}")
+            edges["train"] = _concatenated(edges["train"], edges["label"])
+        for name, ragged in edges.items():
+            ragged.save(out, f"walks.{anchor}.{name}")
     shutil.copytree(corpus.folder / "tokenizer", out / "tokenizer")
     np.save(out / "idf.npy", corpus.idf)
     np.save(out / "validation.npy", np.flatnonzero(np.isin(kept["train"], corpus.validation)))
@@ -60,43 +61,43 @@ def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, together
     return Corpus(out)
 
 
-def _together(corpus: Corpus, order: np.ndarray, count: int) -> np.ndarray:
-    """Return `count` labels: the first of `order`, the labels of its queries, theirs, and so on (a snowball).
+def _snowball(corpus: Corpus, order: np.ndarray, count: int) -> np.ndarray:
+    """Return `count` labels by snowball sampling: the first of `order`, those that share a query with it, and so on.
 
-    Where a part of the data ends, the next label of `order` begins another.
+    Where a connected component ends, the next label of `order` starts another.
     """
-    of_query = corpus.positives["train"].subset(np.arange(corpus.n_queries))
-    owners = np.repeat(np.arange(corpus.n_queries), of_query.lengths)
-    of_label = Ragged.of_pairs(of_query.values, owners, corpus.n_labels)
+    labels_of = corpus.positives["train"].subset(np.arange(corpus.n_queries))
+    owners = np.repeat(np.arange(corpus.n_queries), labels_of.lengths)
+    queries_of = Ragged.of_pairs(labels_of.values, owners, corpus.n_labels)
     drawn = dict.fromkeys(order[:1].tolist())
-    starts, reached, asked = iter(order.tolist()), deque(drawn), set[int]()
+    starts, frontier, visited = iter(order.tolist()), deque(drawn), set[int]()
     while len(drawn) < min(count, len(order)):
-        if not reached:
-            reached.append(next(starts))
-        label = reached.popleft()
+        if not frontier:
+            frontier.append(next(starts))
+        label = frontier.popleft()
         drawn[label] = None
-        for query in of_label[label].tolist():
-            new = [] if query in asked else [each for each in of_query[query].tolist() if each not in drawn]
-            asked.add(query)
+        for query in queries_of[label].tolist():
+            new = [] if query in visited else [other for other in labels_of[query].tolist() if other not in drawn]
+            visited.add(query)
             drawn |= dict.fromkeys(new)
-            reached.extend(new)
+            frontier.extend(new)
     return np.array(list(drawn)[:count])
 
 
-def _within(pairs: Ragged, place: np.ndarray) -> Ragged:
-    """Return the pairs whose label is kept, by its new number."""
-    rows, labels = np.repeat(np.arange(len(pairs)), pairs.lengths), place[pairs.values]
+def _relabelled(pairs: Ragged, new_ids: np.ndarray) -> Ragged:
+    """Return the pairs whose label is kept, with new label ids; -1 in `new_ids` = not kept."""
+    rows, labels = np.repeat(np.arange(len(pairs)), pairs.lengths), new_ids[pairs.values]
     return Ragged.of_pairs(rows[labels >= 0], labels[labels >= 0].astype(np.int32), len(pairs))
 
 
-def _end_to_end(first: Ragged, second: Ragged) -> Ragged:
-    """Return the rows of both."""
+def _concatenated(first: Ragged, second: Ragged) -> Ragged:
+    """Return the rows of both, one after the other."""
     return Ragged(np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]]),
                   np.concatenate([first.values, second.values.astype(first.values.dtype)]))
 
 
 def _write_side(out: Path, name: str, *parts: tuple[Side, np.ndarray]) -> None:
-    """Write rows of sides, one part after the other."""
+    """Write the given rows of each side, concatenated, as one side."""
     tokens = [side.ragged.subset(rows) for side, rows in parts]
-    (tokens[0] if len(tokens) == 1 else _end_to_end(*tokens)).save(out, f"{name}.tokens")
+    (tokens[0] if len(tokens) == 1 else _concatenated(*tokens)).save(out, f"{name}.tokens")
     np.save(out / f"{name}.titles.npy", np.concatenate([side.titles[rows] for side, rows in parts]))

@@ -1,4 +1,4 @@
-"""Texts as token ids: the tokenizer, and the ragged form in which batches of texts travel."""
+"""Texts as token ids: the tokenizer, and the ragged arrays that hold a batch of texts."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -17,12 +17,12 @@ from xcmodels.data.text import clean
 
 MINILM = "minilm"
 LEARNED = "learned"
-_TOGETHER = 2048    # texts tokenised at once: of 65,536 titles, 0.75 of what one call takes
+_BATCH = 2048    # texts tokenised at once: 65,536 titles take 0.75 of the time of one call
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """n texts as one flat run of token ids: text i is `ids[offsets[i]:offsets[i + 1]]`, its title first.
+    """n texts as one flat array of token ids: text i is `ids[offsets[i]:offsets[i + 1]]`, its title first.
 
     ids (T,) int64, offsets (n + 1,) int64, titles (n,) int64: how many of a text's tokens are its title.
     """
@@ -39,7 +39,7 @@ class Tokens:
         return Tokens(self.ids.to(device), self.offsets.to(device), self.titles.to(device))
 
     def part(self, rows: slice) -> "Tokens":
-        """Return the tokens of some texts that stand together."""
+        """Return the tokens of a slice of the texts."""
         start, stop, _ = rows.indices(len(self))
         if (start, stop) == (0, len(self)):
             return self
@@ -51,19 +51,19 @@ class Tokens:
         return self.fields()[0]
 
     def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its place in its field."""
+        """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its position in its field."""
         lengths, n = self.offsets.diff(), len(self.ids)
-        # The size is told, so that a GPU need not be waited for.
-        starts, titles = (each.repeat_interleave(lengths, output_size=n) for each in (self.offsets[:-1], self.titles))
-        place = torch.arange(n, device=self.ids.device) - starts
-        return place < titles, torch.where(place < titles, place, place - titles)
+        # With output_size, a GPU need not be waited for.
+        starts, titles = (a.repeat_interleave(lengths, output_size=n) for a in (self.offsets[:-1], self.titles))
+        position = torch.arange(n, device=self.ids.device) - starts
+        return position < titles, torch.where(position < titles, position, position - titles)
 
 
 def join(*groups: Tokens) -> Tokens:
-    """Return the texts of every group, one group after the other."""
-    lengths = torch.cat([each.offsets.diff() for each in groups])
-    return Tokens(torch.cat([each.ids for each in groups]), F.pad(lengths.cumsum(0), (1, 0)),
-                  torch.cat([each.titles for each in groups]))
+    """Return the texts of all groups, concatenated."""
+    lengths = torch.cat([group.offsets.diff() for group in groups])
+    return Tokens(torch.cat([group.ids for group in groups]), F.pad(lengths.cumsum(0), (1, 0)),
+                  torch.cat([group.titles for group in groups]))
 
 
 def minilm_folder() -> Path:
@@ -79,7 +79,7 @@ def minilm_folder() -> Path:
 
 
 class Tokenizer:
-    """Title and content to token ids, the same at preparation and at prediction."""
+    """Turns title and content into token ids, the same at preparation and at prediction."""
 
     def __init__(self, backend: Backend, *, max_title: int, max_content: int) -> None:
         for name, value in (("max_title", max_title), ("max_content", max_content)):
@@ -95,15 +95,15 @@ class Tokenizer:
         return self.backend.get_vocab_size()
 
     def __call__(self, titles: Sequence[str], contents: Sequence[str] | None = None) -> Tokens:
-        """Tokenise cleaned or raw texts: a title's first `max_title` tokens, a content's first `max_content`."""
-        rows = titled = self._ids(titles, self.max_title)
+        """Tokenise cleaned or raw texts: the first `max_title` tokens of titles, `max_content` of contents."""
+        rows = title_ids = self._ids(titles, self.max_title)
         if contents:
             rows = [title + content for title, content in
-                    zip(titled, self._ids(contents, self.max_content), strict=True)]
+                    zip(title_ids, self._ids(contents, self.max_content), strict=True)]
         offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         flat = np.fromiter(chain.from_iterable(rows), np.int64, int(offsets[-1]))
-        in_title = np.fromiter(map(len, titled), np.int64, len(titled))
-        return Tokens(torch.from_numpy(flat), torch.from_numpy(offsets), torch.from_numpy(in_title))
+        title_lengths = np.fromiter(map(len, title_ids), np.int64, len(title_ids))
+        return Tokens(torch.from_numpy(flat), torch.from_numpy(offsets), torch.from_numpy(title_lengths))
 
     def fields(self, titles: Sequence[str], contents: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
         """Return the token ids of the titles and those of the contents, cut to their limits."""
@@ -115,13 +115,13 @@ class Tokenizer:
         # A token spans at least one character except in degenerate vocabularies, so a book-length text
         # is cut before it is tokenised, not after.
         short = [clean(text[: 64 * limit]) for text in texts]
-        # Thousands at once: what is known of a text beside its ids is in the cache still when it is thrown away.
-        return [encoding.ids[:limit] for start in range(0, len(short), _TOGETHER)
-                for encoding in self.backend.encode_batch_fast(short[start:start + _TOGETHER],
+        # In batches of thousands, so that the encodings are still in the cache when they are freed.
+        return [encoding.ids[:limit] for start in range(0, len(short), _BATCH)
+                for encoding in self.backend.encode_batch_fast(short[start:start + _BATCH],
                                                                add_special_tokens=False)]
 
     def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` in `folder`, the limits with it."""
+        """Write `tokenizer.json` and `limits.json` in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
         (folder / "limits.json").write_text(json.dumps([self.max_title, self.max_content]))
@@ -145,7 +145,7 @@ def open_backend(source: str) -> Backend:
         raise ValueError(f"{folder} holds no tokenizer.json; name a folder that does, or use prepare.tokenizer=learned")
     try:
         return Backend.from_pretrained(source)
-    except Exception as error:    # of its own kinds, by where the fetching fails
+    except Exception as error:    # its type depends on where fetching fails
         raise ValueError(f"prepare.tokenizer {source!r} is neither a folder that holds tokenizer.json nor one that can "
                          f"be fetched: {str(error).splitlines()[0]}") from error
 
@@ -154,7 +154,7 @@ def learn_backend(texts: Iterable[str], size: int) -> Backend:
     """Learn a lower-casing byte-pair vocabulary of at most `size` tokens from the data set's own texts.
 
     For languages that the packaged vocabulary does not cover. The same texts give the same vocabulary: pieces are plain
-    characters with the space in front, since WordPiece's marked pieces are numbered in the order of a hash table.
+    characters with a leading space, since WordPiece numbers its marked pieces in the order of a hash table.
     """
     backend = Backend(models.BPE(unk_token="[UNK]"))
     backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])

@@ -1,1 +1,1 @@
-"""From query vectors to labels: indexes, scores, fusion, and the folder that a retriever is."""
+"""From query vectors to ranked labels: indexes, scorers, fusion, explanations, label ed"""

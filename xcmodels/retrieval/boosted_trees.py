@@ -1,4 +1,4 @@
-"""Fusing several scores of a (query, label) pair into one: NGAME's regression tree, or a boosted sum of small ones."""
+"""Boosted regression trees that fuse the scores of a (query, label) pair (NGAME)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 BINS = 256
-CHUNK = 1 << 14    # (row, tree) pairs predicted at once: what a level gathers stays in the cache
+CHUNK = 1 << 14    # (row, tree) pairs predicted at once, so that a level fits the cache
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class RegressionTrees:
         return out
 
     def _leaves(self, x: np.ndarray) -> np.ndarray:
-        """Return the leaf of each row of x in each tree, (T, n): all trees go down a level at once."""
+        """Return the leaf of each row of x in each tree, (T, n), by descending all trees level by level."""
         inner = self.feature.shape[1]
-        first = inner * np.arange(len(self.feature))[:, None]    # where each tree's nodes begin, laid end to end
+        first = inner * np.arange(len(self.feature))[:, None]    # of each tree, in the concatenated nodes
         feature, threshold = self.feature.ravel(), self.threshold.ravel()
         values, row = x.ravel(), x.shape[1] * np.arange(len(x))
         node = np.zeros((len(self.feature), len(x)), dtype=np.int64)
         for _ in range(inner.bit_length()):
-            here = first + node
-            node = 2 * node + 1 + (values.take(row + feature.take(here)) > threshold.take(here))
+            at = first + node
+            node = 2 * node + 1 + (values.take(row + feature.take(at)) > threshold.take(at))
         return node - inner
 
     def save(self, path: Path) -> None:
@@ -57,18 +57,18 @@ def fit_trees(x: np.ndarray, y: np.ndarray, *, trees: int = 1, rate: float = 1.0
               min_leaf: int = 50) -> RegressionTrees:
     """Fit least-squares regression trees, splitting at quantiles of the features (NGAME, Appendix C: one tree).
 
-    x (n, f) float32, y (n,) float32. Each tree is fitted on what those before it leave, and adds the share `rate` of
-    what it finds. A node that no split improves passes everything to its left child. Raises ValueError for no rows.
+    x (n, f) float32, y (n,) float32. Each tree is fitted on the residuals of those before it, and `rate` scales its
+    values. A node that no split improves passes everything to its left child. Raises ValueError for no rows.
     """
     if len(x) == 0:
         raise ValueError("cannot fit a fusion tree on 0 pairs; the validation split must hold labelled queries")
     edges = [np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1])).astype(np.float32) for column in x.T]
     binned = np.stack([np.searchsorted(edge, column) for edge, column in zip(edges, x.T, strict=True)])
-    rest, grown = y.astype(np.float32), []
+    residuals, grown = y.astype(np.float32), []
     for _ in range(trees):
-        feature, threshold, leaf = _grow(x, rest, edges, binned, depth=depth, min_leaf=min_leaf)
-        value = np.float32(rate) * _leaf_values(leaf, rest, 2**depth)
-        rest = rest - value[leaf]
+        feature, threshold, leaf = _grow(x, residuals, edges, binned, depth=depth, min_leaf=min_leaf)
+        value = np.float32(rate) * _leaf_values(leaf, residuals, 2**depth)
+        residuals = residuals - value[leaf]
         grown.append((feature, threshold, value))
     return RegressionTrees(*(np.stack(part) for part in zip(*grown, strict=True)))
 
@@ -110,8 +110,8 @@ def _best_splits(counts: np.ndarray, sums: np.ndarray, min_leaf: int) -> list[tu
             - total_sum**2 / np.maximum(total, 1))
     gain = np.where((left >= min_leaf) & (right >= min_leaf), gain, 0.0)
     best = gain.reshape(len(gain), -1).argmax(1)
-    found = gain.reshape(len(gain), -1).max(1) > 1e-9
-    return [(int(b) // BINS, int(b) % BINS) if ok else (-1, -1) for b, ok in zip(best, found, strict=True)]
+    helps = gain.reshape(len(gain), -1).max(1) > 1e-9
+    return [(int(b) // BINS, int(b) % BINS) if ok else (-1, -1) for b, ok in zip(best, helps, strict=True)]
 
 
 def _leaf_values(leaf: np.ndarray, y: np.ndarray, leaves: int) -> np.ndarray:

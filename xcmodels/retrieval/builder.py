@@ -1,6 +1,6 @@
-"""From what a method has trained to a retriever: what proposes labels, what scores them, and the folder of it all.
+"""Builds a retriever from a trained method: proposers, scorer and folder.
 
-Any method can be served in any of the ways that `serving` lists; what it trains does not depend on it.
+Any method can be served in any of the ways that `serving` lists; training does not depend on it.
 """
 
 import shutil
@@ -24,12 +24,12 @@ from xcmodels.retrieval.serving import FUSED, SUM, ServingConfig
 
 @dataclass(frozen=True)
 class Trained:
-    """What a method has trained, as it can be served.
+    """The trained parts of a method that can be served.
 
-    labels: a vector a label, (L, d), by the name of the score that it makes. views: the encoder's heads that make the
-    query vectors which those are multiplied with, by the same names. proposing: the scores whose sum proposes labels to
-    a fusion. queries: the vectors (N, d) of the training side by the heads of the first score, where they are made
-    already: labels' centroids are means of them.
+    labels: label vectors (L, d) by the name of their score. views: by the same names, the encoder heads whose vectors
+    of a query they are multiplied with. proposing: the scores whose sum proposes labels to a fusion. queries: the
+    vectors (N, d) of the training side by the heads of the first score, where already computed: label centroids are
+    means of them.
     """
 
     encoder: Encoder
@@ -45,22 +45,22 @@ class Trained:
 
 def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out: Path, *,
                     method: str) -> dict[str, float]:
-    """Write a retriever of what was trained to `out`, an empty folder; return what was measured on the way."""
+    """Write a retriever to `out`, an empty folder; return the measurements of the fusion's fit."""
     names, fused = trained.served(config.serve), config.serve == FUSED
     heads: tuple[str, ...] = ()
-    firsts = {}
+    offsets = {}     # of each score's dimensions in a query vector
     for name in names:
         view = trained.views[name]
-        if not (fused and heads[:len(view)] == view):    # a fusion's terms may read the same dimensions, a sum's do not
-            firsts[name] = sum(trained.encoder.head_width(head) for head in heads)
+        if not (fused and heads[:len(view)] == view):    # only terms of a fusion may share dimensions
+            offsets[name] = sum(trained.encoder.head_width(head) for head in heads)
             heads += view
         else:
-            firsts[name] = 0
+            offsets[name] = 0
     encoder, train = trained.encoder, corpus.sides["train"]
     encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
     proposing = trained.proposing if fused else names
-    assert firsts[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
-    index = ann.build(_end_to_end([trained.labels[name] for name in proposing]), config.index,
+    assert offsets[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
+    index = ann.build(_concatenated([trained.labels[name] for name in proposing]), config.index,
                       limit=ann.EXACT_MAX_ONLINE)
     proposer, depth, measured = Proposer(index), 0, dict[str, float]()
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
@@ -68,7 +68,7 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
         depth = config.fusion.shortlist
         known = trained.queries if heads == trained.views[names[0]] else None
         queries = encode_all(encoder, train, QUERY, corpus.validation) if known is None else known[corpus.validation]
-        terms = {name: Term(trained.labels[name], firsts[name]) for name in names}
+        terms = {name: Term(trained.labels[name], offsets[name]) for name in names}
         scorer, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth), terms=terms,
                                       indexed=proposing, config=config.fusion, embedded=lambda: encode_all(
                                           encoder, train, names[0]) if trained.queries is None else trained.queries)
@@ -77,7 +77,7 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     return measured
 
 
-def _end_to_end(vectors: list[np.ndarray]) -> np.ndarray:
+def _concatenated(vectors: list[np.ndarray]) -> np.ndarray:
     return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
 
 
@@ -85,7 +85,7 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
                    shortlist: int, scorer: Scorer) -> None:
     """Write everything that a retriever needs to `out`, an empty folder.
 
-    shortlist: labels that each of the proposers has for a query, to be ranked by the scorer.
+    shortlist: labels that each proposer returns for a query, to be ranked by the scorer.
     """
     save_encoder(encoder.cpu(), out / "encoder")
     shutil.copytree(corpus.folder / "tokenizer", out / "tokenizer")

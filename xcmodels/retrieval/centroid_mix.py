@@ -1,4 +1,4 @@
-"""SiameseXML's score: classifiers mixed with label embeddings that a share of the label's centroid is added to."""
+"""SiameseXML's score: a mix of classifiers, label embeddings and label centroids."""
 
 import json
 from collections.abc import Mapping
@@ -35,36 +35,37 @@ class CentroidMix:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
         labels = ids[rows, slots]
-        seen, of = self._seen(queries, rows, labels)
-        classified, embedded = (pair_scores(seen, each, of, labels) for each in (self.classifiers, self.embeddings))
+        views, view_rows = self._views(queries, rows, labels)
+        classified, embedded = (pair_scores(views, matrix, view_rows, labels)
+                                for matrix in (self.classifiers, self.embeddings))
         return spread(ids.shape, rows, slots, self.alpha * classified + (1 - self.alpha) * embedded)
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the shares of w, of z and of v."""
-        seen, of = self._seen(queries, rows, labels)
-        classified, embedded, similar = (pair_scores(seen, each, of, labels)
-                                         for each in (self.classifiers, self.embeddings, self.centroids))
+        views, view_rows = self._views(queries, rows, labels)
+        classified, embedded, similar = (pair_scores(views, matrix, view_rows, labels)
+                                         for matrix in (self.classifiers, self.embeddings, self.centroids))
         similar *= self.share
         return {ENCODER: (1 - self.alpha) * (embedded - similar), CLASSIFIER: self.alpha * classified,
                 SIMILAR: (1 - self.alpha) * similar}
 
-    def _seen(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the queries as each part of the labels sees them, and the row of that for each (query row, label)."""
-        seen = queries[:, self.classifiers.shape[1]:].reshape(len(queries) * self.partitions, -1)
-        return seen, rows * self.partitions + labels % self.partitions
+    def _views(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the query vectors for each part of the labels, and the row in them of each (query row, label)."""
+        views = queries[:, self.classifiers.shape[1]:].reshape(len(queries) * self.partitions, -1)
+        return views, rows * self.partitions + labels % self.partitions
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[CentroidMix, dict[str, np.ndarray]]":
         """Give each label its embedding, and its text read as a query for classifier and centroid."""
-        seen, of = self._seen(new.queries, np.arange(len(new.rows)), new.rows)
+        views, view_rows = self._views(new.queries, np.arange(len(new.rows)), new.rows)
         similar = new.queries[:, :self.classifiers.shape[1]]
         return replace(
-            self, classifiers=put(self.classifiers, new.rows, seen[of]),
+            self, classifiers=put(self.classifiers, new.rows, views[view_rows]),
             embeddings=put(self.embeddings, new.rows, new.embeddings + self.share * similar),
             centroids=put(self.centroids, new.rows, similar)), {"texts": new.embeddings, "centroids": similar}
 
     def save(self, folder: Path) -> None:
-        """Write both matrices and how they mix; the index of centroids holds them alone."""
+        """Write classifiers, embeddings and the weights of the mix; the centroids are in their index."""
         np.save(folder / "classifiers.npy", self.classifiers)
         np.save(folder / "embeddings.npy", self.embeddings)
         (folder / "mix.json").write_text(json.dumps(

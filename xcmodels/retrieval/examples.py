@@ -1,4 +1,4 @@
-"""The training texts that a retriever keeps of each label, to show which are like a text."""
+"""Example training texts of each label, to explain predictions by the most similar."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,35 +20,35 @@ class Examples:
     """The training texts that a retriever keeps, numbered from 0."""
 
     counts: np.ndarray         # (L,) int64: training texts that have each label, kept or not
-    kept: Ragged               # (L, up to KEPT): the numbers of each label's
+    kept: Ragged               # (L, up to KEPT): the numbers of each label's texts
     side: Side                 # their tokens
-    texts: Texts               # as they are shown
-    labels: Ragged             # ids of the labels that each has
+    texts: Texts               # as shown to people
+    labels: Ragged             # ids of the labels of each text
 
     def nearest(self, query: np.ndarray, labels: np.ndarray, most: int,
                 embed: Callable[[Tokens], np.ndarray]) -> list[list[tuple[int, float]]]:
         """Return (number, cosine) of the `most` texts of each label that are nearest to a query vector (d,)."""
         numbers, lengths = self.kept.take(labels)
-        asked, place = np.unique(numbers, return_inverse=True)
-        cosines = unit(embed(self.side.tokens(asked))) @ unit(query[None])[0] if len(asked) else np.empty(0)
+        unique, inverse = np.unique(numbers, return_inverse=True)
+        cosines = unit(embed(self.side.tokens(unique))) @ unit(query[None])[0] if len(unique) else np.empty(0)
         out = []
-        for own in np.split(place, np.cumsum(lengths)[:-1]):
-            best = own[np.argsort(-cosines[own], kind="stable")[:most]]
-            out.append([(int(asked[at]), float(cosines[at])) for at in best])
+        for texts in np.split(inverse, np.cumsum(lengths)[:-1]):
+            best = texts[np.argsort(-cosines[texts], kind="stable")[:most]]
+            out.append([(int(unique[text]), float(cosines[text])) for text in best])
         return out
 
     def without(self, labels: np.ndarray, n_labels: int) -> "Examples":
-        """Return the same for `n_labels` labels, none of which is known of `labels`."""
+        """Return the same for `n_labels` labels, without any example of `labels`."""
         rows = np.setdiff1d(np.arange(len(self.kept)), labels)
-        values, found = self.kept.take(rows)
+        values, row_lengths = self.kept.take(rows)
         lengths = np.zeros(n_labels, np.int64)
-        lengths[rows] = found
+        lengths[rows] = row_lengths
         counts = put(self.counts, labels, np.zeros(len(labels), np.int64))
         return replace(self, counts=counts, kept=Ragged(np.concatenate([[0], np.cumsum(lengths)]), values),
                        labels=self.labels.less(labels))
 
     def save(self, folder: Path) -> None:
-        """Write everything to `folder`, which must not be there yet."""
+        """Write everything to `folder`, which must not exist yet."""
         folder.mkdir()
         np.save(folder / "counts.npy", self.counts)
         np.save(folder / "titles.npy", self.side.titles)
@@ -65,19 +65,19 @@ class Examples:
 
 
 def save_examples(corpus: Corpus, folder: Path) -> None:
-    """Write up to KEPT training texts of each label of a corpus, with what is needed to compare them."""
-    has = corpus.positives["train"].subset(np.arange(corpus.n_queries))
-    rows = np.repeat(np.arange(corpus.n_queries, dtype=np.int64), has.lengths)
-    chosen = spread(Ragged.of_pairs(has.values, rows, corpus.n_labels), KEPT)
+    """Write up to KEPT training texts of each label of a corpus, with their tokens and labels."""
+    labels_of = corpus.positives["train"].subset(np.arange(corpus.n_queries))
+    rows = np.repeat(np.arange(corpus.n_queries, dtype=np.int64), labels_of.lengths)
+    chosen = spread(Ragged.of_pairs(labels_of.values, rows, corpus.n_labels), KEPT)
     rows, numbers = np.unique(chosen.values, return_inverse=True)
     side = corpus.sides["train"]
     Examples(corpus.frequencies(), Ragged(chosen.offsets, numbers.astype(np.int32)),
              Side(side.ragged.subset(rows), side.titles[rows]),
-             Texts(Texts.load(corpus.folder, "train.text").bytes.subset(rows)), has.subset(rows)).save(folder)
+             Texts(Texts.load(corpus.folder, "train.text").bytes.subset(rows)), labels_of.subset(rows)).save(folder)
 
 
 def spread(rows: Ragged, most: int) -> Ragged:
-    """Return up to `most` values of each row: one drawn from each of as many equal stretches of it."""
+    """Return up to `most` values of each row, one drawn from each of as many equal stretches of it."""
     counts = np.minimum(rows.lengths, most)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     row = np.repeat(np.arange(len(rows)), counts)

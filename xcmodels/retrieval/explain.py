@@ -1,7 +1,7 @@
-"""Why a label fits a text: what its score is made of, and which of its training texts are like the text.
+"""Explanations of a prediction: the parts of a score, and similar training texts.
 
-A retriever keeps a few training texts of each label for that: as they are shown, and their tokens, which the query
-encoder embeds when somebody asks.
+A retriever keeps a few training texts of each label for that, with their tokens, which the query encoder embeds on
+request.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Near:
-    """A training text of a label: its cosine with the text asked about, by the query encoder, and its labels' texts."""
+    """A training text of a label: its cosine with the explained text by the query encoder, and its labels' texts."""
 
     text: str
     similarity: float
@@ -18,10 +18,10 @@ class Near:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a label's score is the sum of, how many training texts have the label, and those most like the text.
+    """The parts that a label's score is the sum of, its number of training texts, and the most similar of those.
 
-    parts: "encoder" (the label's own text), "classifier", "similar texts" (where the label's training texts lie),
-    "words" (shared with them), "trees" (what the fusion makes of the others); those that the retriever has.
+    parts: those that the retriever has of "encoder" (the label's own text), "classifier", "similar texts" (the centroid
+    of the label's training texts), "words" (shared with them), "trees" (what the fusion adds to the others).
     """
 
     parts: dict[str, float]

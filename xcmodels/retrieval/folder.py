@@ -1,16 +1,16 @@
-"""The folder that a retriever is, without a pickle in it.
+"""The files of a retriever's folder, none of them a pickle.
 
-    retriever.json     format, method, data, how long shortlists are, what scores them
+    retriever.json     format, method, data, length of shortlists, kind of scorer
     encoder/           the encoder (`xcmodels.nn.encoders`); its view "query" makes query vectors
     tokenizer/         its tokenizer
-    index/<name>/      what proposes labels (`proposers`)
-    ...                what scores need beside the indexes (`scorers`, `fusion`, `centroid_mix`)
+    index/<name>/      indexes that propose labels (`proposers`)
+    ...                data of the scorer that the indexes do not hold (`scorers`, `fusion`, `centroid_mix`)
     examples/          training texts of each label, to explain predictions (`examples`)
-    label.uid.* label.title.*    what labels are called
-    removed.npy        ids of labels that are predicted no more
+    label.uid.* label.title.*    uids and texts of the labels
+    removed.npy        ids of labels that are no longer predicted
     trained.npy        digests of the texts it was trained on (`xcmodels.data.seen_texts`)
 
-What is large is mapped when it is opened.
+Large files are mapped when they are opened.
 """
 
 import json
@@ -27,7 +27,7 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what retriever.json says; ValueError for a format that this version does not read."""
+    """Return the contents of retriever.json; raise ValueError for a format that this version does not read."""
     facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
     if facts["format"] != FORMAT:
         raise ValueError(f"{folder} is a retriever of format {facts['format']}, this version reads {FORMAT}; "

@@ -1,4 +1,4 @@
-"""NGAME's fused score: boosted trees over what is known of a (query, label) pair, fitted on validation queries."""
+"""NGAME's score fusion: boosted trees over scores, fitted on validation queries."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,14 +21,14 @@ from xcmodels.retrieval.serving import ENCODER, SIMILAR, TREES, WORDS, FusionCon
 
 @dataclass(frozen=True)
 class Term:
-    """A score that is an inner product: a vector a label, and the first of the query's dimensions that it is with."""
+    """An inner-product score: label vectors, and the first of a query vector's dimensions that they are for."""
 
     matrix: np.ndarray    # (L, d)
     first: int = 0
 
     @property
     def span(self) -> slice:
-        """The dimensions of a query vector that it reads."""
+        """The dimensions of a query vector that it uses."""
         return slice(self.first, self.first + self.matrix.shape[1])
 
     def scores(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -41,13 +41,13 @@ class TreeFusion:
     """T(s_1, ..., s_n, f) + s_1 + ... + s_n, T one tree or a sum of several (NGAME, Appendix C).
 
     In the paper the scores s are z^T x and w^T x, of the label's embedding and its classifier; here also c^T x, of the
-    mean of its training queries, and the weighed share of its words that the query has. f: how often it is a label.
+    centroid of its training queries, and the tf-idf cosine of its words with the query's. f: the label's frequency.
     """
 
     trees: RegressionTrees
     terms: Mapping[str, Term]
     frequencies: np.ndarray      # (L,) float32, f: how many training queries have the label
-    indexed: tuple[str, ...]     # the terms whose vectors, end to end, the index holds
+    indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
     kind = "tree"
 
@@ -72,7 +72,7 @@ class TreeFusion:
         return np.stack([*scores, self.frequencies[labels]], axis=1)
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[TreeFusion, dict[str, np.ndarray]]":
-        """Give each label its embedding, and its text read as a query for all other terms and for words."""
+        """Give each label its embedding, and its text encoded as a query for all other terms and for words."""
         (index,) = indexes
         vectors = {name: new.embeddings if name == ENCODER else new.queries[:, term.span]
                    for name, term in self.terms.items()}
@@ -84,20 +84,20 @@ class TreeFusion:
         ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
     def save(self, folder: Path) -> None:
-        """Write all but what the index holds and can be read from there."""
+        """Write everything that cannot be read back from the index."""
         self.trees.save(folder / "fusion.npz")
         np.save(folder / "frequencies.npy", self.frequencies)
-        places = self._places()
+        spans = self._index_spans()
         (folder / "fusion.json").write_text(json.dumps({"indexed": self.indexed, "terms": {
-            name: {"first": term.first, "place": places.get(name)} for name, term in self.terms.items()}}))
+            name: {"first": term.first, "place": spans.get(name)} for name, term in self.terms.items()}}))
         for name, term in self.terms.items():
-            if name not in places:
+            if name not in spans:
                 np.save(_file(folder, name), term.matrix)
         if self.words is not None:
             self.words.save(folder)
 
-    def _places(self) -> dict[str, tuple[int, int]]:
-        """Return which dimensions of the index's vectors are each term's, where those lie whole strides apart."""
+    def _index_spans(self) -> dict[str, tuple[int, int]]:
+        """Return each term's dimensions in the index's vectors, where their length is a multiple of the term's."""
         widths = [self.terms[name].matrix.shape[1] for name in self.indexed]
         ends = np.cumsum(widths).tolist()
         return {name: (end - width, end) for name, width, end in zip(self.indexed, widths, ends, strict=True)
@@ -108,8 +108,8 @@ class TreeFusion:
         """Map what `save` wrote."""
         (index,) = indexes.values()
         facts = json.loads((folder / "fusion.json").read_text())
-        terms = {name: Term(index.vectors[:, slice(*about["place"])] if about["place"] else
-                            mapped(_file(folder, name)), about["first"]) for name, about in facts["terms"].items()}
+        terms = {name: Term(index.vectors[:, slice(*term["place"])] if term["place"] else
+                            mapped(_file(folder, name)), term["first"]) for name, term in facts["terms"].items()}
         return cls(RegressionTrees.load(folder / "fusion.npz"), terms, mapped(folder / "frequencies.npy"),
                    tuple(facts["indexed"]), LabelWords.load(folder))
 
@@ -123,20 +123,20 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
                config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
     """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
-    embedded: makes the vectors (N, d) of the training side that labels' centroids are means of, where those are a term;
-    they read a query's first d dimensions.
-    Returns the fusion, and how many pairs it was fitted on. A label is as frequent as in the queries trained on, and
-    is left out where none of those has it: what is known of it is that the validation query does, and of no later
-    query could that be known. The paper adds the positives that the shortlist has missed.
-    Those are the only pairs of low scores then, all of them relevant, and the tree learns that a low score is a good
-    sign; here it sees what it will be asked about.
-    Once fitted, frequencies, centroids and words count the validation queries as well: nothing is judged by those any
-    more, and for a label that only they have, it is all that is known of its queries.
+    embedded: makes the vectors (N, d) of the training side that label centroids are means of, where those are a term;
+    they are multiplied with a query's first d dimensions.
+    Returns the fusion, and how many pairs it was fitted on. Frequencies are those in the queries trained on, and labels
+    that none of those has are left out: only the validation query itself is known to have such a label, which no later
+    query can rely on. The paper adds the positives that the shortlist missed. Those would be the only pairs of low
+    scores, all of them relevant, and the tree would learn that a low score is a good sign; here it is fitted on pairs
+    like those that it will score.
+    Once fitted, frequencies, centroids and words include the validation queries: nothing is validated on them any more,
+    and a label that only they have has no other queries.
     """
     row, slot = np.nonzero(ids >= 0)
-    banned = corpus.filters["train"].subset(corpus.validation)
-    kept = distinct(row * corpus.n_labels + ids[row, slot])
-    kept = kept[~among(kept, distinct(banned.keys(corpus.n_labels)))]
+    filters = corpus.filters["train"].subset(corpus.validation)
+    pairs = distinct(row * corpus.n_labels + ids[row, slot])
+    pairs = pairs[~among(pairs, distinct(filters.keys(corpus.n_labels)))]
     truth = corpus.positives["train"].subset(corpus.validation)
     vectors = embedded() if config.centroids else None
     words = CorpusWords(corpus) if config.words else None
@@ -147,12 +147,12 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         return TreeFusion(trees, {**terms, **similar}, frequencies, indexed,
                           None if words is None else words.labels(held_out))
 
-    nothing = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
-    trained_on = fusion(nothing, held_out=False)
-    kept = kept[trained_on.frequencies[kept % corpus.n_labels] > 0]
-    relevant = among(kept, distinct(truth.keys(corpus.n_labels)))
-    features = trained_on.features(queries, corpus.sides["train"].tokens(corpus.validation), kept // corpus.n_labels,
-                                   kept % corpus.n_labels)
+    no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
+    unfitted = fusion(no_trees, held_out=False)
+    pairs = pairs[unfitted.frequencies[pairs % corpus.n_labels] > 0]
+    relevant = among(pairs, distinct(truth.keys(corpus.n_labels)))
+    features = unfitted.features(queries, corpus.sides["train"].tokens(corpus.validation), pairs // corpus.n_labels,
+                                 pairs % corpus.n_labels)
     trees = fit_trees(features, relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,
                       min_leaf=config.min_leaf)
     trees = replace(trees, value=np.float32(config.weight) * trees.value)

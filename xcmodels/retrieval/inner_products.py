@@ -1,4 +1,4 @@
-"""Inner products of chosen pairs, the largest of many, and faiss kept to one thread."""
+"""Inner products of chosen pairs, exact top k, and single-threaded faiss."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 
 
 def put(matrix: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return a copy of the matrix with `values` as its `rows`: some of those there are, then the next ones."""
+    """Return a copy of the matrix with `values` at `rows`: existing rows are replaced, the next ones added."""
     shape = (max(len(matrix), int(rows.max(initial=-1)) + 1), *matrix.shape[1:])
     out = np.empty(shape, dtype=matrix.dtype)
     out[:len(matrix)] = matrix
@@ -19,20 +19,20 @@ def put(matrix: np.ndarray, rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return queries[rows] . matrix[labels], (p,) float32; queries (n, d), matrix (L, d) float32.
 
-    Nothing is gathered first, and a pair's score is the same whatever stands beside it. Raises IndexError for a row or
-    label that there is none of.
+    No vectors are copied, and a pair's score does not depend on the other pairs. Raises IndexError for a row or label
+    out of range.
     """
     import faiss
 
     if len(rows) and not (rows.max() < len(queries) and labels.min() >= 0 and labels.max() < len(matrix)):
         raise IndexError(f"pairs of {len(queries)} queries and {len(matrix)} vectors name one beyond those")
     out, dim = np.empty(len(rows), dtype=np.float32), matrix.shape[1]
-    apart, rest = divmod(matrix.strides[0], matrix.itemsize * dim)
-    # Not whole vectors from one row to the next, or none that faiss may read where they lie.
+    stride, rest = divmod(matrix.strides[0], matrix.itemsize * dim)
+    # copied where rows are not a whole number of vectors apart, or faiss cannot read them in place
     if rest or matrix.strides[1] != matrix.itemsize or matrix.dtype != np.float32:
-        matrix, apart = np.ascontiguousarray(matrix, np.float32), 1
+        matrix, stride = np.ascontiguousarray(matrix, np.float32), 1
     queries, rows = np.ascontiguousarray(queries, np.float32), np.ascontiguousarray(rows, np.int64)
-    labels = np.ascontiguousarray(labels if apart == 1 else labels * apart, np.int64)
+    labels = np.ascontiguousarray(labels if stride == 1 else labels * stride, np.int64)
     faiss.pairwise_indexed_inner_product(    # type: ignore[attr-defined]
         dim, len(rows), faiss.swig_ptr(queries), faiss.swig_ptr(rows),
         faiss.cast_integer_to_float_ptr(matrix.__array_interface__["data"][0]),
@@ -42,10 +42,10 @@ def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, label
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Let faiss work in this thread alone, where others search beside it or there is too little to do to share it.
+    """Run faiss in this thread alone, where others search at the same time or there is too little work to share.
 
-    Its threads spin while they wait for work, and torch's, which are others, wait for the cores that they spin on: on
-    two cores one of three queries took 3 ms.
+    Its threads spin while they wait for work, and torch's threads wait for the cores that they spin on: on two cores
+    one of three queries took 3 ms.
     """
     import faiss
 
@@ -58,8 +58,8 @@ def alone() -> Iterator[None]:
 
 
 def largest(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k largest of each row and their columns, equal ones by rising column."""
-    # One more than asked for tells where the cut falls between equal scores: there topk may have taken any of them.
+    """Return the k largest of each row and their columns, ties by ascending column."""
+    # one more than k shows where the cut falls between equal scores, of which topk may have taken any
     values, columns = scores.topk(min(k + 1, scores.shape[1]))
     cut = values[:, -1] == values[:, -2] if values.shape[1] > k else torch.zeros(0, dtype=torch.bool)
     columns = columns[:, :k]

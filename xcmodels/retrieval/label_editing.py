@@ -1,8 +1,8 @@
 """Labels added to and removed from a retriever, without training.
 
-A label's id is its row and stays so: an added label takes the next row, a removed one keeps its row and is proposed no
-more. An added label has what one without training queries would have, but that its own text stands in for the query
-that it lacks; what that is worth was measured (docs/labels.md).
+A label's id is its row and never changes: an added label takes the next row, a removed one keeps its row and is no
+longer proposed. An added label is scored like one without training queries, with its own text in place of a query;
+docs/labels.md has measurements of how well that works.
 """
 
 import os
@@ -25,13 +25,13 @@ from xcmodels.retrieval.scorers import NewLabels
 
 ADD, REMOVE = "add", "remove"
 CHUNK = 256                                # texts embedded at once
-QUIET_LABELS, QUIET_TEXTS = 1000, 4000     # sampled to tell how high trained classifiers score
+QUIET_LABELS, QUIET_TEXTS = 1000, 4000     # sampled to measure how high trained classifiers score
 QUANTILE = 0.999                           # of their scores
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One label added with its text, or removed; content: a longer text of it, where labels have both."""
+    """A label added with its text, or removed; content: a longer text, where labels have title and content."""
 
     op: str
     uid: str
@@ -40,10 +40,10 @@ class Edit:
 
 
 class Labels:
-    """The labels of a retriever as a sequence of edits leaves them.
+    """The labels of a retriever after a sequence of edits.
 
-    What an edit asks for and finds so already is left as it is, so that the same edits can be made on a retriever of
-    other labels: to add a label that is there changes nothing, nor does it to remove one that is not.
+    Edits are idempotent, so that the same ones can be applied to a retriever of other labels: adding a label that is
+    there changes nothing, nor does removing one that is not.
     """
 
     def __init__(self, retriever: Retriever, edits: Iterable[Edit] = ()) -> None:
@@ -51,7 +51,7 @@ class Labels:
         self.ids = {retriever.uids[label]: label for label in range(self.n)}
         self.before = frozenset(retriever.removed.tolist())
         self.removed = set(self.before)
-        self.new: dict[int, Edit] = {}       # of rows that are written, the edit that they come from
+        self.new: dict[int, Edit] = {}       # row to write -> the edit that it comes from
         for edit in edits:
             self.apply(edit)
 
@@ -59,7 +59,7 @@ class Labels:
         return uid in self.ids and self.ids[uid] not in self.removed
 
     def apply(self, edit: Edit) -> None:
-        """Make one edit. A removed label that is added with the text it had is what it was before."""
+        """Apply one edit; a removed label that is added again with its old text is restored as it was."""
         if edit.op == REMOVE:
             if edit.uid in self:
                 self.removed.add(self.ids[edit.uid])
@@ -73,16 +73,16 @@ class Labels:
             self.new[label] = edit
 
     def counts(self) -> tuple[int, int]:
-        """Return how many labels are there that were not, or not with that text, and how many are there no more."""
+        """Return how many labels were added or have a new text, and how many were removed."""
         return (len((self.new.keys() | self.before) - self.removed),
                 len({label for label in self.removed - self.before if label < self.n}))
 
 
 def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int, int]:
-    """Write the retriever in `folder` with its labels edited to `out`, an empty folder; -> labels added, removed.
+    """Write the retriever in `folder`, its labels edited, to `out`, an empty folder; return labels added, removed.
 
-    The same edits of the same retriever give the same files. Encoder and tokenizer are links to those in `folder` where
-    the disk has links: neither is ever to be written to.
+    The same edits of the same retriever give the same files. Encoder and tokenizer are hard links to those in `folder`
+    where the disk has links, so neither may ever be written to.
     """
     retriever = Retriever.load(folder)
     labels = Labels(retriever, edits)
@@ -108,7 +108,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
 
 
 def _link(source: str, target: str) -> None:
-    """Give a file a second name; copy it where that cannot be done, as on another disk."""
+    """Hard-link a file; copy it where that is impossible, as across disks."""
     try:
         os.link(source, target)
     except OSError:
@@ -117,7 +117,7 @@ def _link(source: str, target: str) -> None:
 
 def _new_labels(retriever: Retriever, rows: np.ndarray, new: Mapping[int, Edit]) -> NewLabels:
     tokens = retriever.tokenizer([new[row].text for row in rows], [new[row].content for row in rows])
-    view = next((each for each in retriever.encoder.layout.views if each.startswith(LABEL)), QUERY)
+    view = next((name for name in retriever.encoder.layout.views if name.startswith(LABEL)), QUERY)
 
     def score_scale(span: slice, classifiers: np.ndarray) -> float:
         return _score_scale(retriever, span, classifiers)
@@ -137,9 +137,9 @@ def _embedded(retriever: Retriever, tokens: Tokens, view: str) -> np.ndarray:
 
 
 def _score_scale(retriever: Retriever, span: slice, classifiers: np.ndarray) -> float:
-    """Return how high the rarest labels' classifiers score, beside their own texts in the classifiers' place.
+    """Return the ratio of the scores of the rarest labels' classifiers to those of their texts in the same place.
 
-    Both are asked for training texts, and compared where few labels score higher: QUANTILE.
+    Both are scored on training texts, and compared at QUANTILE of their scores.
     """
     examples, rng = retriever.examples, seeds.generator(0, "score_scale")
     seen = np.flatnonzero(examples.counts)
@@ -147,7 +147,8 @@ def _score_scale(retriever: Retriever, span: slice, classifiers: np.ndarray) -> 
         return 1.0
     rarest = np.sort(seen[np.lexsort((rng.random(len(seen)), examples.counts[seen]))[:QUIET_LABELS]])
     texts = np.sort(rng.permutation(len(examples.texts))[:QUIET_TEXTS])
-    asked = _embedded(retriever, examples.side.tokens(texts), QUERY)[:, span]
-    read = _embedded(retriever, retriever.tokenizer([retriever.titles[label] for label in rarest]), QUERY)[:, span]
-    trained, own = (float(np.quantile(each @ asked.T, QUANTILE)) for each in (classifiers[rarest], read))
-    return trained / own if trained > 0 and own > 0 else 1.0
+    queries = _embedded(retriever, examples.side.tokens(texts), QUERY)[:, span]
+    label_texts = _embedded(retriever, retriever.tokenizer([retriever.titles[label] for label in rarest]), QUERY)
+    by_classifier, by_text = (float(np.quantile(vectors @ queries.T, QUANTILE))
+                              for vectors in (classifiers[rarest], label_texts[:, span]))
+    return by_classifier / by_text if by_classifier > 0 and by_text > 0 else 1.0

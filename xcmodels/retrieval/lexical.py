@@ -1,7 +1,7 @@
-"""Words: which very tokens, and which pairs of neighbouring ones, the queries of a label have; tf-idf, sparse.
+"""Lexical scores: sparse tf-idf over tokens and token bigrams.
 
-A vector of a few hundred numbers tells alike words from unlike ones and blurs the rest; a rare name is one of that
-rest. The words that a query shares with a label's training queries are a score of their own in the fusion.
+A dense vector of a few hundred numbers captures similar meanings and blurs rare names. The words that a query shares
+with a label's training queries are therefore a separate score in the fusion. A word is a token or a bigram.
 """
 
 from dataclasses import dataclass
@@ -17,25 +17,25 @@ from xcmodels.data.sorted_ids import counted, located
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.inner_products import put
 
-PAIRS = 1 << 20    # numbers that pairs of tokens share; two that meet in one count as the same
-MARKS = 1 << 13    # to look for a query's words by, a power of two; words that share one are told apart
-KEPT = 128         # words of a label that are kept, those that weigh the most
+PAIRS = 1 << 20    # hash buckets of bigrams; bigrams in the same bucket count as equal
+MARKS = 1 << 13    # hash buckets to find a query's words by, a power of two; collisions are resolved
+KEPT = 128         # words kept of a label: those of largest weight
 CHUNK = 1 << 14    # texts, or labels, at once
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """What a word weighs: log((n + 1) / (df + 1)) over the training queries, 0 where none of them has it."""
+    """The idf of words: log((n + 1) / (df + 1)) over the training queries, 0 where none of them has the word."""
 
-    idf: np.ndarray    # (vocabulary + PAIRS,) float32: tokens, then pairs of them
+    idf: np.ndarray    # (vocabulary + PAIRS,) float32: tokens, then bigrams
 
     def __call__(self, tokens: Tokens) -> sp.csr_array:
-        """Return the words of n texts, (n, words) float32, each row of unit length; of zeros where none is known."""
+        """Return the words of n texts, (n, words) float32, each row of unit length; zeros where no word is known."""
         weights, word, bounds = self.weigh(tokens)
         return sp.csr_array((weights, word, bounds), shape=(len(tokens), len(self.idf)))
 
     def weigh(self, tokens: Tokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the weights and the numbers of the words of n texts, and where each text's begin, (n + 1,)."""
+        """Return the weights and the ids of the words of n texts, and the offsets of the texts in them, (n + 1,)."""
         width = len(self.idf)
         row, word = words_of(tokens, width - PAIRS)
         keys, counts = counted(row * width + word)
@@ -53,7 +53,7 @@ class Lexicon:
 
 
 class CorpusWords:
-    """The words of the training queries and of the label texts of a corpus, from which those of labels are made."""
+    """The words of the training queries and label texts of a corpus, which make up the words of labels."""
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus, sides = corpus, corpus.sides
@@ -61,22 +61,22 @@ class CorpusWords:
         self.queries, self.texts = self.lexicon.side(sides["train"]), self.lexicon.side(sides["label"])
 
     def labels(self, held_out: bool) -> "LabelWords":
-        """Return the sum of what a label's training queries and its own text say, cut to KEPT words, at unit length.
+        """Return the sum of each label's training queries and its own text, cut to KEPT words, at unit length.
 
-        held_out: the validation split counts, too.
+        held_out: include the validation split.
         """
-        has = label_matrix(self.corpus, held_out)
-        parts = [heaviest(has[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], KEPT)
-                 for start in range(0, has.shape[0], CHUNK)]
+        queries_of = label_matrix(self.corpus, held_out)
+        parts = [heaviest(queries_of[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], KEPT)
+                 for start in range(0, queries_of.shape[0], CHUNK)]
         return LabelWords.of(self.lexicon, sp.vstack(parts, format="csr"))
 
 
 @dataclass(frozen=True)
 class LabelWords:
-    """The words of each label, and how many of them a query shares, weighed.
+    """The words of each label, to score by those that a query shares.
 
-    ids (L, W) int32, weights (L, W) float32: W as many as a label has at most, at unit length together; a label of
-    fewer words is filled up with the one beyond the lexicon, of weight 0.
+    ids (L, W) int32, weights (L, W) float32, rows of unit length, W the most words of a label; a label of fewer words
+    is padded with the id len(lexicon.idf), of weight 0.
     """
 
     lexicon: Lexicon
@@ -85,44 +85,44 @@ class LabelWords:
 
     @classmethod
     def of(cls, lexicon: Lexicon, rows: sp.csr_array) -> "LabelWords":
-        """Return the words of labels, rows (L, words) float32, of which each has a few."""
+        """Return the words of labels from a sparse matrix, rows (L, words) float32."""
         kept = unit_rows(rows)
         lengths = np.diff(kept.indptr)
-        place = np.nonzero(np.arange(lengths.max(initial=0)) < lengths[:, None])
+        cells = np.nonzero(np.arange(lengths.max(initial=0)) < lengths[:, None])
         ids = np.full((len(lengths), lengths.max(initial=0)), len(lexicon.idf), dtype=np.int32)
         weights = np.zeros(ids.shape, dtype=np.float32)
-        ids[place], weights[place] = kept.indices, kept.data
+        ids[cells], weights[cells] = kept.indices, kept.data
         return cls(lexicon, ids, weights)
 
     def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the cosines of (text row, label) pairs, (p,) float32; `rows` ascend."""
-        weights, words, begin = self.lexicon.weigh(tokens)
+        weights, words, offsets = self.lexicon.weigh(tokens)
         out, marks = np.zeros(len(rows), dtype=np.float32), np.zeros(MARKS, dtype=bool)
         bounds = np.searchsorted(rows, np.arange(len(tokens) + 1))
         for row, (start, end) in enumerate(pairwise(bounds.tolist())):
-            own, of = slice(begin[row], begin[row + 1]), labels[start:end]
-            said, theirs = words[own], self.ids.take(of, axis=0).ravel()
-            # Few words of labels are a query's: marks that fit the fastest cache leave those, and some that share one.
-            marked = said & (MARKS - 1)
+            own, shortlist = slice(offsets[row], offsets[row + 1]), labels[start:end]
+            query_words, label_words = words[own], self.ids.take(shortlist, axis=0).ravel()
+            # Few words of labels are the query's: marks that fit the fastest cache leave those and a few collisions.
+            marked = query_words & (MARKS - 1)
             marks[marked] = True
-            maybe = np.flatnonzero(marks.take(theirs & (MARKS - 1)))
+            maybe = np.flatnonzero(marks.take(label_words & (MARKS - 1)))
             marks[marked] = False
-            at, same = located(theirs.take(maybe), said)
-            label, place = np.divmod(maybe[same], self.ids.shape[1])
-            both = self.weights[of[label], place] * weights[own][at[same]]
-            out[start:end] = np.bincount(label, both, minlength=len(of))
+            at, same = located(label_words.take(maybe), query_words)
+            label, slot = np.divmod(maybe[same], self.ids.shape[1])
+            products = self.weights[shortlist[label], slot] * weights[own][at[same]]
+            out[start:end] = np.bincount(label, products, minlength=len(shortlist))
         return out
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "LabelWords":
-        """Return this with the words of texts as those of the labels `rows`, some of those there are, then the next."""
+        """Return this with the words of n texts as those of labels `rows`, which are replaced or added."""
         new, width = LabelWords.of(self.lexicon, heaviest(self.lexicon(tokens), KEPT)), self.ids.shape[1]
-        more = max(width, new.ids.shape[1])
+        width = max(width, new.ids.shape[1])
 
-        def widened(of: np.ndarray, fill: int) -> np.ndarray:
-            return np.pad(of, ((0, 0), (0, more - of.shape[1])), constant_values=fill)
+        def widened(matrix: np.ndarray, fill: int) -> np.ndarray:
+            return np.pad(matrix, ((0, 0), (0, width - matrix.shape[1])), constant_values=fill)
 
-        nothing = len(self.lexicon.idf)
-        return LabelWords(self.lexicon, put(widened(self.ids, nothing), rows, widened(new.ids, nothing)),
+        no_word = len(self.lexicon.idf)
+        return LabelWords(self.lexicon, put(widened(self.ids, no_word), rows, widened(new.ids, no_word)),
                           put(widened(self.weights, 0), rows, widened(new.weights, 0)))
 
     def save(self, folder: Path) -> None:
@@ -132,7 +132,7 @@ class LabelWords:
 
     @classmethod
     def load(cls, folder: Path) -> "LabelWords | None":
-        """Map what `save` wrote; None where nothing was."""
+        """Map what `save` wrote; return None where there is nothing."""
         if not (folder / "words.idf.npy").exists():
             return None
         idf, ids, weights = (mapped(folder / f"words.{name}.npy") for name in ("idf", "ids", "weights"))
@@ -140,39 +140,38 @@ class LabelWords:
 
 
 def words_of(tokens: Tokens, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return every token of n texts and every pair of neighbours in one field: its text (m,), and its number (m,)."""
+    """Return the words of n texts, tokens and bigrams within a field: the row (m,) and the id (m,) of each."""
     ids, offsets = tokens.ids.numpy(), tokens.offsets.numpy()
     row = np.repeat(np.arange(len(tokens)), np.diff(offsets))
-    inside = np.ones(len(ids) + 1, dtype=bool)    # a field: what stands before a token is of the same one
+    inside = np.ones(len(ids) + 1, dtype=bool)    # whether a token and the one before are of one field
     inside[offsets[:-1]] = inside[offsets[:-1] + tokens.titles.numpy()] = False
-    together = inside[1:-1]
-    pairs = vocabulary + (ids[:-1] * 0x9E3779B1 + ids[1:])[together] % PAIRS
-    return np.concatenate([row, row[1:][together]]), np.concatenate([ids, pairs])
+    bigram = inside[1:-1]
+    pairs = vocabulary + (ids[:-1] * 0x9E3779B1 + ids[1:])[bigram] % PAIRS
+    return np.concatenate([row, row[1:][bigram]]), np.concatenate([ids, pairs])
 
 
 def count_words(tokens: Tokens, vocabulary: int) -> sp.csr_array:
     """Return how often each text has each of its words, (n, words) float32."""
-    where = words_of(tokens, vocabulary)
-    return sp.csr_array((np.ones(len(where[0]), np.float32), where), shape=(len(tokens), vocabulary + PAIRS))
+    row, word = words_of(tokens, vocabulary)
+    return sp.csr_array((np.ones(len(row), np.float32), (row, word)), shape=(len(tokens), vocabulary + PAIRS))
 
 
 def make_lexicon(side: Side, vocabulary: int) -> Lexicon:
-    """Return what words weigh in the texts of a side of a corpus."""
-    rows, having = np.arange(len(side)), np.zeros(vocabulary + PAIRS, np.int64)
+    """Return the idf of words in the texts of a side of a corpus."""
+    rows, df = np.arange(len(side)), np.zeros(vocabulary + PAIRS, np.int64)
     for start in range(0, len(rows), CHUNK):
-        having += np.bincount(count_words(side.tokens(rows[start:start + CHUNK]), vocabulary).indices,
-                              minlength=len(having))
-    return Lexicon(np.where(having > 0, np.log((len(rows) + 1) / (having + 1)), 0).astype(np.float32))
+        df += np.bincount(count_words(side.tokens(rows[start:start + CHUNK]), vocabulary).indices, minlength=len(df))
+    return Lexicon(np.where(df > 0, np.log((len(rows) + 1) / (df + 1)), 0).astype(np.float32))
 
 
 def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
-    """Return the `most` largest values of each row, the first of equal ones."""
+    """Return the `most` largest values of each row, ties by ascending column."""
     lengths = np.diff(rows.indptr)
     kept = np.ones(len(rows.data), dtype=bool)
-    longer = np.flatnonzero(np.repeat(lengths > most, lengths))    # in most rows there is nothing to choose
-    of = np.repeat(np.arange(len(lengths)), lengths)[longer]
-    order = np.lexsort((rows.indices[longer], -rows.data[longer], of))
-    rank = np.arange(len(of)) - np.searchsorted(of, of)
+    longer = np.flatnonzero(np.repeat(lengths > most, lengths))    # most rows are short enough
+    row = np.repeat(np.arange(len(lengths)), lengths)[longer]
+    order = np.lexsort((rows.indices[longer], -rows.data[longer], row))
+    rank = np.arange(len(row)) - np.searchsorted(row, row)
     kept[longer[order[rank >= most]]] = False
     bounds = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))])
     out = sp.csr_array((rows.data[kept], rows.indices[kept], bounds), shape=rows.shape)
@@ -181,7 +180,7 @@ def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
 
 
 def unit_rows(rows: sp.csr_array) -> sp.csr_array:
-    """Return the rows at unit length; a row of zeros stays."""
+    """Scale the rows to unit length, in place, and return them; a row of zeros stays."""
     lengths = np.sqrt(rows.multiply(rows).sum(axis=1))
     rows.data = (rows.data / np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))).astype(np.float32)
     return rows

@@ -1,4 +1,4 @@
-"""From texts to label ids: embed -> shortlist from what proposes labels -> score."""
+"""From texts to ranked label ids: embed, propose candidates, score."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,17 +20,17 @@ from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct
 
 SCORERS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {
-    each.kind: each for each in (InnerProduct, TreeFusion, CentroidMix)}
-BLOCK = 64         # texts ranked by one thread at a time: what it gathers for them stays in cache
+    scorer.kind: scorer for scorer in (InnerProduct, TreeFusion, CentroidMix)}
+BLOCK = 64         # texts ranked by one thread at a time, so that their data stays in cache
 
 
 class Ranker:
-    """Ranks the labels of a retriever's folder for texts; its matrices are mapped, not read."""
+    """Ranks labels for texts by a retriever's folder; its matrices are mapped, not read."""
 
     def __init__(self, folder: Path) -> None:
         self.facts = read_facts(folder)
         self.encoder: Encoder = load_encoder(folder / "encoder").eval()
-        self.one = self.encoder.plain(QUERY)
+        self.embed_one = self.encoder.plain(QUERY)    # without torch; None where the backbone cannot
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
         self.removed = np.load(folder / REMOVED)
         self.proposers = {name: Proposer.load(folder / "index" / name, self.removed)
@@ -38,10 +38,10 @@ class Ranker:
         self.indexes = {name: proposer.index for name, proposer in self.proposers.items()}
         self.scorer = SCORERS[self.facts["scorer"]].load(folder, self.indexes)
         self.uids = Texts.load(folder, "label.uid")
-        self.trained = seen_texts.load(folder)    # digests of the training texts; None where that is not known
+        self.trained = seen_texts.load(folder)    # digests of the training texts; None where unknown
 
     def __len__(self) -> int:
-        """The number of labels that it predicts; removed ones keep their ids, but are none of these."""
+        """The number of labels that it predicts; removed ones keep their ids, but do not count."""
         return len(self.uids) - len(self.removed)
 
     def embed(self, texts: Tokens | Sequence[str], contents: Sequence[str] | None = None) -> np.ndarray:
@@ -50,8 +50,8 @@ class Ranker:
         Raises ValueError for a single text where a list is meant.
         """
         tokens = texts if isinstance(texts, Tokens) else self._tokens(texts, contents)
-        if len(tokens) == 1 and self.one is not None:
-            return self.one(tokens)
+        if len(tokens) == 1 and self.embed_one is not None:
+            return self.embed_one(tokens)
         with torch.inference_mode():
             return self.encoder(tokens, QUERY).numpy()
 
@@ -67,20 +67,20 @@ class Ranker:
         return np.concatenate(ids), np.concatenate(scores)
 
     def _rank(self, queries: np.ndarray, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `search` does for a block of texts, whose vectors are `queries`."""
+        """Return what `search` returns, for a block of texts with vectors `queries`."""
         with alone():
-            found = candidates(self.proposers.values(), queries, self.facts["shortlist"], k)
-            scores = self.scorer(queries, found, tokens)
-            finite("a score", scores[found >= 0])
-            ids, scores = best_of(found, scores, k)
+            shortlist = candidates(self.proposers.values(), queries, self.facts["shortlist"], k)
+            scores = self.scorer(queries, shortlist, tokens)
+            finite("a score", scores[shortlist >= 0])
+            ids, scores = best_of(shortlist, scores, k)
         if (missing := k - ids.shape[1]) > 0:
-            room = (0, 0), (0, missing)
-            ids, scores = np.pad(ids, room, constant_values=-1), np.pad(scores, room, constant_values=-np.inf)
+            padding = (0, 0), (0, missing)
+            ids, scores = np.pad(ids, padding, constant_values=-1), np.pad(scores, padding, constant_values=-np.inf)
         return ids, scores
 
     def search_side(self, side: Side, k: int, rows: np.ndarray | None = None,
                     chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `search` does for a whole side of a corpus, or `rows` of it, `chunk` texts at a time."""
+        """Return what `search` returns, for a whole side of a corpus or `rows` of it, `chunk` texts at a time."""
         rows = np.arange(len(side)) if rows is None else rows
         ids, scores = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         for start in range(0, len(rows), chunk):
@@ -95,21 +95,21 @@ class Ranker:
 
 
 def finite(what: str, values: np.ndarray) -> None:
-    """Raise FloatingPointError for a number that is not finite: it would be told as none at all."""
+    """Raise FloatingPointError for a number that is not finite: it would pass for a missing label."""
     if not np.isfinite(values).all():
         raise FloatingPointError(f"{what} is not finite; look for a diverged model or a damaged file")
 
 
 def predict(ranker: Ranker, corpus: Corpus, depth: int,
             rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best labels of every test query, or of `rows`, and their scores, (n, depth), less its filter pairs."""
+    """Return the best labels of the test queries, or of `rows`, and their scores, (n, depth), without filter pairs."""
     rows = np.arange(len(corpus.sides["test"])) if rows is None else rows
     filters = corpus.filters["test"].subset(rows)
     ids = np.full((len(rows), depth + int(filters.lengths.max(initial=0))), -1, dtype=np.int64)
     scores = np.full(ids.shape, -np.inf, dtype=np.float32)
-    # As deep as a query's own filter pairs go, or twice: by the most of all, few queries would make all twice as long.
-    doubled = 2 ** np.ceil(np.log2(np.maximum(filters.lengths, 1))).astype(np.int64)
-    for most in np.unique(doubled):
-        part, k = np.flatnonzero(doubled == most), min(depth + int(most), ids.shape[1])
+    # Queries are searched by groups of similar numbers of filter pairs, since a few have many more than the others.
+    extra = 2 ** np.ceil(np.log2(np.maximum(filters.lengths, 1))).astype(np.int64)
+    for more in np.unique(extra):
+        part, k = np.flatnonzero(extra == more), min(depth + int(more), ids.shape[1])
         ids[part, :k], scores[part, :k] = ranker.search_side(corpus.sides["test"], k, rows[part])
     return metrics.drop_filtered(ids, scores, filters, depth)

@@ -1,4 +1,4 @@
-"""What people and services ask: the labels of a text by name, and why each of them fits it."""
+"""The public retriever: predicts the labels of texts by name, and explains them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,27 +46,27 @@ class Retriever(Ranker):
     def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None) -> list[list[Label]]:
         """Return the best `k` labels of each text, best first.
 
-        contents: a longer text a query, where queries have titles and contents.
-        Raises ValueError for k < 1 and for a single text where a list is meant.
+        contents: a longer text for each query, where queries have titles and contents.
+        Raises ValueError for k < 1 and for a single text in place of a list.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         ids, scores = self.search(self._tokens(texts, contents), min(k, len(self)))
-        there = ids >= 0
-        labels = map(Label, ids[there].tolist(), self.uids.take(ids[there]), self.titles.take(ids[there]),
-                     (round(score, 6) for score in scores[there].tolist()))
-        return [list(islice(labels, count)) for count in there.sum(1).tolist()]
+        valid = ids >= 0
+        labels = map(Label, ids[valid].tolist(), self.uids.take(ids[valid]), self.titles.take(ids[valid]),
+                     (round(score, 6) for score in scores[valid].tolist()))
+        return [list(islice(labels, count)) for count in valid.sum(1).tolist()]
 
     def explain(self, text: str, labels: Sequence[Label], nearest: int = 3, content: str = "") -> list[Explained]:
         """Return why each of the labels that `predict` gave a text fits it.
 
-        nearest: the most training texts of a label that are shown. The parts are those of the text asked about alone:
-        among others, sums differ in their last digit, and at a threshold of a tree by the trees' part.
+        nearest: at most how many training texts of a label are shown. The parts are computed for this text alone: in a
+        batch, sums differ in their last digit, and at a threshold of a tree by the trees' part.
         Raises ValueError for a label of another retriever.
         """
         ids = np.array([label.id for label in labels], dtype=np.int64)
-        if (strange := ids[(ids < 0) | (ids >= len(self.uids))]).size:
-            raise ValueError(f"there is no label {strange[0]} among {len(self.uids)}; explain what this retriever said")
+        if (unknown := ids[(ids < 0) | (ids >= len(self.uids))]).size:
+            raise ValueError(f"there is no label {unknown[0]} among {len(self.uids)}; explain what this retriever said")
         if not len(ids):
             return []
         tokens = self.tokenizer([text], [content])
@@ -75,9 +75,9 @@ class Retriever(Ranker):
         for name, part in parts.items():
             finite(f"the part {name!r} of a score", part)
         near = self.examples.nearest(query[0], ids, nearest, self.embed)
-        return [Explained({name: round(float(part[at]), 6) for name, part in parts.items()},
-                          int(self.examples.counts[label]), [self._near(*each) for each in near[at]])
-                for at, label in enumerate(ids)]
+        return [Explained({name: round(float(part[i]), 6) for name, part in parts.items()},
+                          int(self.examples.counts[label]), [self._near(*example) for example in near[i]])
+                for i, label in enumerate(ids)]
 
     def _near(self, number: int, cosine: float) -> Near:
         labels = np.setdiff1d(self.examples.labels[number], self.removed)

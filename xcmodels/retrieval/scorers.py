@@ -1,8 +1,7 @@
-"""How a retriever makes of what it knows of a (query, label) pair the score that ranks it.
+"""Scorers of shortlisted labels: the protocol, and the inner product.
 
-A scorer scores shortlisted labels: (queries (n, d), ids (n, S), -1 = none) -> scores (n, S), -inf for none. It is
-given the queries' tokens as well, and needs them only where it reads words. A score is a sum of parts, each named for
-who asks why a label was predicted.
+A scorer maps queries (n, d) and label ids (n, S), -1 = none, to scores (n, S), -inf for none. Its argument `tokens` is
+needed only by lexical scores. A score is a sum of named parts, which explain why a label was predicted.
 """
 
 import json
@@ -21,11 +20,11 @@ from xcmodels.retrieval.serving import ENCODER
 
 @dataclass(frozen=True)
 class NewLabels:
-    """Labels that no training query has. Each one's own text stands in for the query that is missing.
+    """Labels without training queries, whose own texts take the place of queries.
 
-    rows (m,): the ids that they take. embeddings (m, d): their texts as the encoder sees labels. queries (m, width):
-    the same texts, read as queries. score_scale: for some dimensions of a query vector and the classifiers (L, .) that
-    read them, by what a text's own vector in a classifier's place is to be multiplied, to score no higher than trained.
+    rows (m,): their new ids. embeddings (m, d): their texts encoded as labels. queries (m, width): the same texts
+    encoded as queries. score_scale: for a slice of the query dimensions and the classifiers (L, .) that use it, the
+    factor by which a text vector in a classifier's place scores no higher than trained classifiers.
     """
 
     rows: np.ndarray
@@ -36,7 +35,7 @@ class NewLabels:
 
 
 class Scorer(Protocol):
-    """Scores of shortlisted labels, saved beside the indexes whose vectors it reads."""
+    """Scores shortlisted labels; saved in the folder of the indexes whose vectors it reads."""
 
     kind: str
 
@@ -45,20 +44,20 @@ class Scorer(Protocol):
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what the scores of (query row, label) pairs are the sum of, (p,) float32 each; `rows` ascend."""
+        """Return the parts whose sum is the score of each (query row, label) pair, (p,) float32 each; `rows` ascend."""
 
     def with_labels(self, new: "NewLabels", indexes: Mapping[str, Index]) -> "tuple[Scorer, dict[str, np.ndarray]]":
-        """Return this with further labels, and for each index over labels, by name, their vectors in it."""
+        """Return this with new labels, and their vectors for each index over labels, by name."""
 
     def save(self, folder: Path) -> None:
-        """Write what the indexes do not hold to `folder`."""
+        """Write to `folder` what the indexes do not hold."""
 
 
 @dataclass(frozen=True)
 class InnerProduct:
-    """The inner product with each label's one vector.
+    """The inner product with one vector per label.
 
-    spans: what its dimensions are of, in order, and how many; by default all are the encoder's.
+    spans: the named parts that a vector is concatenated of, and their dimensions; by default the encoder's alone.
     """
 
     vectors: np.ndarray    # (L, d)
@@ -81,10 +80,10 @@ class InnerProduct:
         return out
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[InnerProduct, dict[str, np.ndarray]]":
-        """Give each label its embedding, and its text read as a query for a classifier.
+        """Give each label its embedding, and its text encoded as a query for a classifier.
 
-        Nothing tempers a classifier here, and one that was never pushed away from a query is near to too many: it is
-        made as loud as the rarest labels are.
+        A classifier that was never trained on negatives scores too many queries high, and no fusion corrects it here:
+        it is scaled to score like those of the rarest labels.
         """
         (name,) = indexes
         parts, start = [], 0

@@ -1,12 +1,12 @@
-"""The settings of serving, and the names of the scores that are served: training depends on none of them."""
+"""The settings of serving and the names of served scores; training ignores both."""
 
 from dataclasses import dataclass, field, fields
 
 from xcmodels import checks
 from xcmodels.retrieval import ann
 
-# Scores by inner product with the label's text, its classifier and the mean of its training texts; of shared words; and
-# what boosted trees over all of them add.
+# Scores: inner products with the label's embedding, its classifier and its centroid; shared words; and what boosted
+# trees over all of these add.
 ENCODER, CLASSIFIER, SIMILAR, WORDS, TREES = "encoder", "classifier", "similar texts", "words", "trees"
 SUM, FUSED = "sum", "fused"
 SERVED = (ENCODER, CLASSIFIER, SUM, FUSED)
@@ -44,15 +44,16 @@ class ServingConfig:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """What `serve` may be, in this configuration."""
+        """The values of `serve` that this configuration allows."""
         return SERVED
 
     @property
     def training(self) -> dict[str, object]:
-        """All settings by name but those of serving alone; mining goes by `index`, too."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("serve", "fusion")}
+        """All settings that training depends on, by name: all but `serve` and `fusion`; mining uses `index`."""
+        return {setting.name: getattr(self, setting.name) for setting in fields(self)
+                if setting.name not in ("serve", "fusion")}
 
     @property
     def serving(self) -> dict[str, object]:
-        """What a retriever depends on beside what was trained, by name."""
+        """All settings that a trained model's retriever depends on, by name."""
         return {"serve": self.serve, "fusion": self.fusion, "index": self.index}

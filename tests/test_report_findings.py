@@ -1,0 +1,132 @@
+"""What the charts of a report find: deciles, calibration, learning, what was mined."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tasks.evaluation import report, report_charts
+from tasks.evaluation.report import Report
+from tests.test_report import facts, make, write_corpus, write_evaluation
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture(scope="module")
+def page(toy):
+    return Report(*toy, facts()).page()
+
+
+def test_the_decile_finding_is_computed(toy, page):
+    table = json.loads((toy[1] / "deciles.json").read_text())
+    shown = [row for row in table if row["positives"]]
+    share = 100 * sum(row["labels"] for row in table[:3]) / 60
+    rarest, total = (sum(row["P/5"] for row in rows) for rows in (table[:3], table))
+    assert f"The three rarest deciles, {share:.0f}% of the labels, give {rarest:.1f} of the {total:.1f} points" in page
+    assert f"recall@5 is {shown[0]['recall/5']:.0f}% in decile {shown[0]['decile']}" in page
+    assert f"and {shown[-1]['recall/5']:.0f}% in decile {shown[-1]['decile']}, the most frequent" in page
+
+
+@pytest.mark.parametrize(("right", "finding"), [
+    (lambda scores: scores > 0.5, "Scores tell right from wrong: of the first predictions 100% are right where the "
+                                  "score is highest (from 0.90), 0% where it is lowest (to 0.10)"),
+    (lambda scores: scores > 2, "Scores do not tell right from wrong"),
+    (lambda scores: scores > 2, "promise too much, by 50.0 points"),
+    (lambda scores: scores >= 0, "promise too little, by 50.0 points"),
+])
+def test_the_calibration_finding_is_computed(right, finding):
+    scores = np.linspace(0, 1, 1001)
+    chart = report_charts.draw_calibration(scores, right(scores))
+    assert finding in chart.finding and len(chart.rows) == report_charts.BINS
+
+
+def test_equal_scores_share_a_bin_and_scores_beyond_one_are_no_probabilities():
+    chart = report_charts.draw_calibration(np.full(50, 3.0), np.arange(50) < 20)
+    assert len(chart.rows) == 1 and chart.finding == "Every first prediction has about the same score; 40% are right."
+    assert "probabilities" not in report_charts.draw_calibration(np.linspace(0, 3, 90), np.arange(90) < 20).finding
+    assert report_charts.draw_calibration(np.zeros(0), np.zeros(0, bool)) is None
+
+
+@pytest.mark.parametrize(("loss", "finding"), [
+    ([4, 3, 2, 1], "The loss fell 75%, from 4 to 1 over 4 epochs; it was still falling: 33% of the fall"),
+    ([4, 1, 1, 1], "The loss fell 75%, from 4 to 1 over 4 epochs; it had levelled off: 0% of the fall"),
+    ([4, 1, 2, 3], "it was lowest, 1, at epoch 1 and rose after."),
+    ([4, float("nan"), 5], "The loss did not fall: from 4 to 5 over 2 epochs; lowest, 4, at epoch 0."),
+])
+def test_the_learning_finding_is_computed(loss, finding):
+    chart = report_charts.draw_learning(1, "encoder", [{"epoch": float(i), "loss": of} for i, of in enumerate(loss)])
+    assert finding in chart.finding
+
+
+def test_a_stage_without_a_loss_has_no_chart_and_a_long_one_is_thinned():
+    assert report_charts.draw_learning(1, "x", [{"epoch": 0.0, "loss": float("nan")}]) is None
+    chart = report_charts.draw_learning(2, "a/b $x^2", [{"epoch": float(i), "loss": 1 / (i + 1)} for i in range(5000)])
+    assert chart.name == "learning-2-a-b-x-2" and len(chart.rows) == report_charts.POINTS
+    assert [chart.rows[0][0], chart.rows[-1][0]] == ["0", "4999"] and "over 5000 epochs" in chart.finding
+
+
+def test_the_data_are_profiled():
+    chart = report_charts.draw_frequencies(np.array([0, 1, 1, 2, 3, 4, 5, 8, 9, 1200]))
+    assert [row[:2] for row in chart.rows] == [
+        ("0", "1"), ("1", "2"), ("2", "1"), ("3–4", "2"), ("5–8", "2"), ("9–16", "1"), ("17–32", "0"), ("33–64", "0"),
+        ("65–128", "0"), ("129–256", "0"), ("257–512", "0"), ("513–1,024", "0"), ("1,025–2,048", "1")]
+    assert chart.finding == ("70% of the labels have five training queries or fewer, 10% none; half have at most 4, "
+                             "the most frequent has 1,200.")
+    chart = report_charts.draw_lengths(np.array([0, 3, 3, 3, 12, 12]))
+    assert "at most 3 tokens, one in ten 12 or more; 33.3% have 12" in chart.finding
+    assert report_charts.draw_lengths(np.array([0])).rows == [("0", "1", "100.0")]
+
+
+def test_what_was_mined_is_drawn_by_epoch():
+    points = [{"epoch": 3.0, "positives": 0.7, "negatives": 0.5, "random": 0.1, "harder": 20.0, "mates": 0.6,
+               "strangers": 0.2}, {"epoch": 6.0, "positives": 0.8, "negatives": 0.4, "random": 0.05, "harder": 5.0,
+                                   "mates": 0.5, "strangers": 0.1}]
+    chart = report_charts.draw_hardness(1, "joint", points)
+    assert (chart.name, [row[0] for row in chart.rows]) == ("mined-1-joint", ["3", "6"])
+    assert chart.finding == (
+        "At epoch 6 mined negatives score 0.40 against 0.05 of any label and 0.80 of its own labels; queries of its "
+        "cluster score 0.50 against 0.10 of any query; for 5% of the queries one of them scores above one of their own"
+        ", 20% at first.")
+    clusters = report_charts.draw_hardness(1, "encoder", [{"epoch": 5.0, "mates": 0.6, "strangers": 0.2}])
+    assert clusters.head == ["epoch", "mates", "strangers"] and "negatives" not in clusters.finding
+    assert report_charts.draw_hardness(1, "x", [{"epoch": 5.0}]) is None
+    assert report_charts.draw_hardness(1, "x", []) is None
+
+
+@pytest.mark.parametrize("epochs", [[6.0], [3.0, 4.0], [0.0, 3.0, 6.0]])
+def test_epochs_are_ticked_at_whole_numbers(epochs):
+    mined = [{"epoch": epoch, "mates": 0.6, "strangers": 0.2} for epoch in epochs]
+    learned = [{"epoch": epoch, "loss": 1.0} for epoch in epochs]
+    for chart in (report_charts.draw_hardness(1, "x", mined), report_charts.draw_learning(1, "x", learned)):
+        ticks = re.findall(r'id="xtick_\d+">.*?>([^<]+)</text>', chart.svg.decode(), re.DOTALL)
+        assert ticks and all(tick.isdigit() for tick in ticks) and str(int(epochs[-1])) in ticks
+
+
+def test_labels_predicted_too_often_and_too_seldom(tmp_path):
+    truth = [[0], [1], [1], [2]]
+    corpus = write_corpus(tmp_path / "corpus", truth, list("abcd"), ["zero", "one", "", *map(str, range(3, 20))])
+    ids = np.array([[0, 3, 4, 5, 6, 7, 8, 9, 10, 11]] * 4)
+    found = report.Found.load(corpus, write_evaluation(tmp_path / "e", corpus, ids, np.ones((4, 10), np.float32)))
+    labels = report._labels(corpus, found)
+    assert [(row["text"], row["predicted"], row["true"], row["right"]) for row in labels["under"]] == [
+        ("one", 0, 2, 0), ("uid-2", 0, 1, 0)]
+    assert [(row["text"], row["predicted"], row["true"]) for row in labels["over"]] == [
+        ("3", 4, 0), ("4", 4, 0), ("5", 4, 0), ("6", 4, 0), ("zero", 4, 1)]
+    sample = report._extremes(corpus, found)
+    assert [row["right"] for row in sample] == [True, False, False, False]
+    assert [row["hit"] for row in sample[0]["predicted"]] == [True, False, False, False, False]
+    assert sample[0]["true"] == ["zero"]
+
+
+def test_repeated_and_conflicting_texts_are_counted(tmp_path):
+    texts, contents = ["a", "a", "b", "b", "b", "c", "", "", "a"], ["", "", "", "", "", "", "", "", "more"]
+    truth = [[0], [0], [0], [1], [0, 1], [2], [0], [0], [1]]
+    corpus = write_corpus(tmp_path / "corpus", truth, texts, list("xyz"), contents=contents)
+    copies = report._copies(corpus)
+    worst = copies.pop("worst")
+    assert copies == {"texts": 9, "empty": 2, "repeated": 5, "groups": 2, "conflicting": 1, "conflicting_texts": 3}
+    assert worst == [{"text": "b", "times": 3, "lines": [3, 4, 5], "sets": 3}]
