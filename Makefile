@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DATA ?= data/wordnet
 HOME_DIR ?= .xc
 
-.PHONY: run test check bench bench-claims sbom pins clean
+.PHONY: run test test-fast check bench bench-claims sbom pins clean
 
 $(VENV)/.ready: constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ run: $(VENV)/.ready $(DATA)/dataset.json
 ## test: every test, two files at a time
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+## test-fast: what starts no process and no server, for while one writes
+test-fast: $(VENV)/.ready
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not starts_processes"
 
 ## check: lint, types, import contracts
 check: $(VENV)/.ready

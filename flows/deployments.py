@@ -23,6 +23,7 @@ from tasks.registry.label_edits import Refreshed
 from tasks.registry.label_edits import refresh as refresh_labels
 from tasks.tracking.tracker import Tracker
 from xcmodels.data.corpus import Corpus
+from xcmodels.metrics import SHOWN, name_of
 
 HOUR = 3600.0
 TURN = 600.0    # seconds that a collection waits for a run that started right after the training
@@ -50,8 +51,8 @@ def evaluate(config: EvaluateForm) -> None:
         prepare_data(runner.title, runner)
         pack = runner.done["pack"]
         champion = champion_task.with_options(task_run_name=f"{config.subject} · champion")(run_config, pack)
-    rows = [{"metric": name.replace("/", "@"), "percent": round(champion.score.metrics[name], 2)}
-            for name in ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5") if name in champion.score.metrics]
+    rows = [{"metric": name_of(key), "percent": round(champion.score.metrics[key], 2)}
+            for key in SHOWN if key in champion.score.metrics]
     what = f"{champion.name} version {champion.version} on {config.data}{'; ' if champion.note else ''}{champion.note}"
     get_run_logger().info("%s: P@1 %.2f", what, champion.score.metrics["P/1"])
     create_table_artifact(rows, key="champion", description=what)

@@ -46,7 +46,7 @@ class Outlook:
         """Return the preview for people: how many steps are reused, and each other step with its first reason."""
         data, todo = self.pipeline.data, self.todo
         changed = "".join(f", {key}={value}" for key, value in self.pipeline.changed().items())
-        out = [f"{data.name}: {data.format}, {self.size / 1e6:,.1f} MB, digest {self.pipeline.data_digest[:12]}",
+        out = [f"{data.name}: {data.format.name}, {self.size / 1e6:,.1f} MB, digest {self.pipeline.data_digest[:12]}",
                f"{self.pipeline.method_name}, preset {self.pipeline.preset}{changed}"]
         if not todo:
             return [*out, f"{len(self.steps)} steps, all reused: nothing they depend on has changed"]
@@ -61,7 +61,7 @@ class Outlook:
     def to_json(self) -> dict[str, Any]:
         """Return the preview as plain data; times in seconds, sizes in bytes."""
         data = self.pipeline.data
-        return {"data": {"name": data.name, "folder": str(data.folder), "format": data.format, "bytes": self.size,
+        return {"data": {"name": data.name, "folder": str(data.folder), "format": data.format.name, "bytes": self.size,
                          "digest": self.pipeline.data_digest},
                 "steps": [asdict(step) for step in self.steps], "seconds": self.seconds, "memory": self.memory}
 

@@ -28,6 +28,7 @@ from tasks.core.store import Artifact, Store
 from tasks.core.wording import span
 from tasks.plan import Pipeline, pipeline
 from tasks.session import Finished, Session, finish
+from xcmodels.metrics import name_of
 
 UNTIL = get_args(Until)
 MESSAGE = 500    # characters of a step's output that its state shows
@@ -219,7 +220,7 @@ def show(finished: Finished) -> None:
     version = f"{finished.model} version {finished.version}" if finished.version else finished.model
     get_run_logger().info("%s: %s", version, finished.verdict)
     champion = finished.champion or {"version": "", "gains": {}}
-    rows = [{"metric": name.replace("/", "@"), "percent": round(value, 2),
+    rows = [{"metric": name_of(name), "percent": round(value, 2),
              **({f"over champion v{champion['version']}": round(champion["gains"][name], 2)}
                 if name in champion["gains"] else {})}
             for name, value in finished.metrics.items()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,9 +34,25 @@ os.environ.update({
 ROOT = Path(__file__).parent.parent
 
 
+STARTS = re.compile(r"^(import subprocess|from tests\.support\.(browser|desk|served|stacks|whole_runs) )", re.M)
+FIXTURES = {"cli", "prefect_server", "xc"}    # they start a process, or import what takes as long
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with whole runs, the longest files, so that no processor is left with one of them at the end."""
+    """Mark what starts processes, which `make test-fast` leaves out.
+
+    Whole runs come first, the longest files, so that no processor is left with one of them at the end.
+    """
+    for item in items:
+        if FIXTURES & set(item.fixturenames) or _starts_processes(item.path):  # type: ignore[attr-defined]
+            item.add_marker("starts_processes")
     items.sort(key=lambda item: not item.path.name.startswith("test_run"))
+
+
+@cache
+def _starts_processes(file: Path) -> bool:
+    """Return whether a test file says by what it imports that it starts processes or servers."""
+    return STARTS.search(file.read_text()) is not None
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,7 @@ def test_a_csv_file(table: Path, tmp_path: Path):
 def test_what_is_imported_can_be_read(table: Path, tmp_path: Path):
     import_file(table, tmp_path / "animals", text="text", labels="tags", split="part")
     data = describe(tmp_path / "animals")
-    assert (data.name, data.format) == ("animals", "xc-json")
+    assert (data.name, data.format.name) == ("animals", "xc-json")
     (labels,) = read_table(data, "labels")
     assert labels["title"].to_pylist() == ["hunter", "mammal", "ocean"]
     (queries,) = read_table(data, "queries.train")

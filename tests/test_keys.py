@@ -29,7 +29,7 @@ SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
 NGAME = {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 READERS = {f"tasks.data.sources{name}" for name in (
-    "", ".decoding", ".files", ".raw", ".reading", ".shards", ".sparse", ".texts")}
+    "", ".decoding", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
 KEYS = {
     "tables": READERS | {"data_contracts.errors", "data_contracts.schemas", "tasks.data", "tasks.data.read",
                          "tasks.data.tables", "xcmodels.data.text"},

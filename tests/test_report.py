@@ -147,7 +147,7 @@ def test_the_first_screen_says_the_verdict_six_numbers_data_and_date(toy, page):
     measured = json.loads((toy[1] / "metrics.json").read_text())
     start = text[:text.index("Where it is right")]
     assert "first model: now champion" in start
-    for name in report.NUMBERS:
+    for name in metrics.SHOWN:
         assert f"{name.replace('/', '@')} {measured[name]:.1f}" in start
     assert f"{measured['P/1/low']:.1f} to {measured['P/1/high']:.1f}" in start
     assert "toy : 300 training and 300 test queries, 60 labels" in start
@@ -165,7 +165,7 @@ def test_intervals_hold_the_estimate_and_agree_with_the_bootstrap(toy):
     corpus, evaluation = toy
     found = report.Found.load(corpus, evaluation)
     bounds, ids = intervals(found), np.load(evaluation / "predictions.npy")
-    assert set(bounds) == set(report.NUMBERS) - {"recall/100"}
+    assert set(bounds) == set(metrics.SHOWN) - {"recall/100"}
     truth, rng = corpus.positives["test"], np.random.default_rng(0)
     drawn = []
     for _ in range(300):

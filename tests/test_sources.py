@@ -13,7 +13,7 @@ from tests.support.raw_folders import LABELS, TEST, TRAIN, add_anchors, rows, wr
 
 def test_json_lines(xc_json: Path):
     data = describe(xc_json)
-    assert (data.name, data.format, data.anchors, data.propensity) == ("LF-Toy", "xc-json", (), (0.55, 1.5))
+    assert (data.name, data.format.name, data.anchors, data.propensity) == ("LF-Toy", "xc-json", (), (0.55, 1.5))
     assert rows(data, "queries.train") == [(0, "a", "red  fox", "an animal", "trn.json.gz", 1),
                                            (1, "b", "no labels", "", "trn.json.gz", 2),
                                            (2, "a", "", "", "trn.json.gz", 3)]
@@ -45,7 +45,7 @@ def test_json_lines_need_not_be_packed(xc_json: Path, end: str):
 
 def test_plain_text_and_sparse_text(xc_sparse: Path):
     data = describe(xc_sparse)
-    assert data.format == "xc-sparse"
+    assert data.format.name == "xc-sparse"
     assert rows(data, "queries.train") == [(0, "0", "red  fox", "", "trn_X.txt", 1),
                                            (1, "1", "no labels", "", "trn_X.txt", 2), (2, "2", "", "", "trn_X.txt", 3)]
     assert rows(data, "queries.test") == [(0, "0", "blue whale", "", "tst_X.txt", 1)]

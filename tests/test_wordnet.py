@@ -108,7 +108,7 @@ def test_anchor_sets(database: Path, tmp_path: Path):
 def test_what_is_written_can_be_read(database: Path, tmp_path: Path):
     write_wordnet(tmp_path / "out", database)
     data = describe(tmp_path / "out")
-    assert (data.name, data.format, data.propensity) == ("wordnet", "xc-json", (0.55, 1.5))
+    assert (data.name, data.format.name, data.propensity) == ("wordnet", "xc-json", (0.55, 1.5))
     assert data.anchors == ("category", "hyper_link")
     (edges,) = read_table(data, "edges.hyper_link.label")
     assert list(zip(edges["node"].to_pylist(), edges["anchor"].to_pylist(), strict=True)) == [(2, 0), (2, 2), (4, 1),

@@ -6,7 +6,7 @@ no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDC
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,10 @@ import numpy as np
 
 from xcmodels.data.corpus import Ragged
 from xcmodels.data.sorted_ids import among, distinct
+
+# What people see of a model, in this order: on the terminal, in the report, on the version's card, in Prefect.
+SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
+HEADLINE = ("P/1", "PSP/5")    # where there is room for two; the gates go by them
 
 Pairs = Any  # a Ragged, (indptr, indices), or a scipy CSR matrix whose stored entries are the pairs
 
@@ -29,6 +33,16 @@ class Judged:
     truth_labels: np.ndarray  # (p,)
     positives: np.ndarray  # (m,) how many true labels a row has, at least 1
     left_out: int  # rows without one
+
+
+def name_of(key: str) -> str:
+    """Return a metric's key as people write it: "P@1" for "P/1"."""
+    return key.replace("/", "@")
+
+
+def line_of(measured: Mapping[str, float], keys: Sequence[str] = SHOWN) -> str:
+    """Return some metrics, those that there are, in a line: P@1 44.55, P@5 15.69."""
+    return ", ".join(f"{name_of(key)} {measured[key]:.2f}" for key in keys if key in measured)
 
 
 def propensity(frequencies: np.ndarray, n: int, a: float, b: float) -> np.ndarray:

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -31,7 +32,7 @@ from flows.cli.commands.labels import labels
 from flows.cli.commands.plan import plan
 from flows.cli.commands.runs import runs
 from flows.cli.commands.serve import serve
-from flows.cli.completion import completion
+from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 
 
@@ -52,8 +53,14 @@ app.command(labels)
 app.command(export)
 for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, registry.fetch, serve,
-                stack.up, stack.down, stack.status, stack.doctor, deploy, gc, completion):
+                stack.up, stack.down, stack.status, stack.doctor, deploy, gc):
     app.command(command)
+
+
+@app.command
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print what lets SHELL complete commands, options, methods, presets and versions: source <(xc completion bash)."""
+    print(script(app, shell))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

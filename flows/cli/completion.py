@@ -1,17 +1,10 @@
-"""`xc completion`: what a shell offers at the tab key."""
+"""The script by which a shell completes commands, options, methods and presets."""
 
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from flows.cli.options import Subject
-
-
-def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
-    """Print what lets SHELL complete commands, options, methods, presets and versions: source <(xc completion bash)."""
-    from flows.cli.app import app
-
-    print(script(app, shell))
 
 
 def script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:

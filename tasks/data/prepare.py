@@ -22,7 +22,7 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
     anchors = data.anchors if config.walks else ()
     facts = {"name": data.name, "propensity": list(data.propensity), "anchors": list(anchors)}
     out = [
-        Step("read", "tables", partial(read, data), ("tasks.data.read",), {"files": files, "format": data.format}),
+        Step("read", "tables", partial(read, data), ("tasks.data.read",), {"files": files, "format": data.format.name}),
         Step("check tables", "contract", partial(check, data.name, thresholds), ("data_contracts.check",),
              {"data": data.name, "thresholds": thresholds}, {"tables": "read"}),
         Step("tokenise", "tokens", partial(tokenise, config, anchors), ("tasks.data.tokenise",),

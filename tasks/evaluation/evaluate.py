@@ -42,7 +42,7 @@ def evaluate(seed: int, job: Job) -> None:
         (job.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
     np.save(job.out / "predictions.npy", ids[:, :KEPT])
     np.save(job.out / "scores.npy", scores[:, :KEPT])
-    job.say(", ".join(f"{name.replace('/', '@')} {measured[name]:.2f}" for name in ("P/1", "P/5", "PSP/1", "PSP/5")))
+    job.say(metrics.line_of(measured, metrics.SHOWN[:4]))
 
 
 def _recalls(ranker: Ranker, corpus: Corpus, seed: int) -> dict[str, float]:

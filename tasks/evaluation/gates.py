@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from xcmodels.metrics import HEADLINE, name_of
+
 SIGMA = 2.0        # standard errors that a fall has to exceed before it counts
 FAST = 20.0        # milliseconds: an answer within them is fast enough whatever the champion does
 
@@ -110,13 +112,13 @@ def _metrics(ours: Mapping[str, float], theirs: Mapping[str, float], gates: Gate
              errors: Mapping[str, float]) -> Iterator[Gate]:
     """Neither metric falls by more than its margin, and not both fall: a version worse in each should not serve."""
     points, as_good = theirs.get("points", 0.0), []
-    for key, margin in (("P/1", gates.precision), ("PSP/5", gates.propensity)):
+    for key, margin in zip(HEADLINE, (gates.precision, gates.propensity), strict=True):
         new, old = ours.get(key, math.nan), theirs.get(key, math.nan)
-        gate = _fall(key.replace("/", "@"), new, old, margin, errors.get(key, _error_apart(old, points)))
+        gate = _fall(name_of(key), new, old, margin, errors.get(key, _error_apart(old, points)))
         as_good.append(not new < old)
         yield replace(gate, holds=gate.holds or (math.isnan(old) and not math.isnan(new)))
     if not any(as_good):
-        new, old = (sum(of.get(key, math.nan) for key in ("P/1", "PSP/5")) / 2 for of in (ours, theirs))
+        new, old = (sum(of.get(key, math.nan) for key in HEADLINE) / 2 for of in (ours, theirs))
         yield _fall("mean of P@1 and PSP@5, each below the champion's,", new, old, 0.0,
                     errors.get("mean", _error_apart(old, points)))
 

@@ -31,7 +31,6 @@ from tasks.evaluation.report_charts import (
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 
-NUMBERS = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
 CHARTS = 8                # stages that get a learning curve
 EXAMPLES = 8              # test queries shown: the surest right ones, and the surest wrong ones
 LABELS = 8                # labels shown as over-predicted, and as under-predicted
@@ -180,13 +179,13 @@ def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
     bounds = intervals(found)
     gains = facts.champion["gains"] if facts.champion else {}
     out = []
-    for name in NUMBERS:
+    for name in metrics.SHOWN:
         value = found.measured[name]
         low, high = bounds.get(name, (value, value))
         note = f"{signed(gains[name])} over the champion" if name in gains else ""
         if note and low < value - gains[name] < high:
             note += ", within the interval"
-        out.append({"name": name.replace("/", "@"), "value": f"{value:.1f}", "champion": note,
+        out.append({"name": metrics.name_of(name), "value": f"{value:.1f}", "champion": note,
                     "interval": f"{low:.1f} to {high:.1f}" if name in bounds else "no interval: 10 predictions kept"})
     return out
 

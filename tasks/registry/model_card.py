@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xcmodels.metrics import SHOWN, name_of
+
 
 def model_card(title: str, *, use: str, data: Mapping[str, Any], metrics: Mapping[str, float],
                deciles: Sequence[Mapping[str, float]], command: str) -> str:
@@ -11,9 +13,8 @@ def model_card(title: str, *, use: str, data: Mapping[str, Any], metrics: Mappin
     data: facts by name, shown as they are. metrics and deciles: of the evaluation step.
     """
     facts = [f"- {name}: {value:,}" if isinstance(value, int) else f"- {name}: {value}" for name, value in data.items()]
-    shown = [key for key in ("P/1", "P/3", "P/5", "nDCG/5", "PSP/1", "PSP/3", "PSP/5", "recall/10", "recall/100")
-             if key in metrics]
-    table = ["| " + " | ".join(key.replace("/", "@") for key in shown) + " |", "|" + " --- |" * len(shown),
+    shown = [key for key in SHOWN if key in metrics]
+    table = ["| " + " | ".join(map(name_of, shown)) + " |", "|" + " --- |" * len(shown),
              "| " + " | ".join(f"{metrics[key]:.2f}" for key in shown) + " |"]
     return "\n".join([
         f"# {title}", "", "## Intended use", "", use, "", "## Data", "", *facts, "", "## Metrics", "",

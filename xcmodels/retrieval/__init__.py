@@ -1,1 +1,1 @@
-"""From query vectors to ranked labels: indexes, scorers, fusion, explanations, label ed"""
+"""From query vectors to ranked labels: indexes, scorers, fusion, explanations, label edits."""

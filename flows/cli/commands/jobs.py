@@ -114,8 +114,9 @@ def _finish(finished: Any, home: Path, as_json: bool) -> None:
 
 def _summary(finished: Any, home: Path) -> None:
     """End a run with at most 15 lines: metrics, verdict, examples, where to look, what to do next."""
-    keys = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
-    metrics = [f"{key.replace('/', '@')} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in keys]
+    from xcmodels.metrics import SHOWN, name_of
+
+    metrics = [f"{name_of(key)} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in SHOWN]
     lines = ["", "  ".join(metrics)]
     version = f"{finished.model} version {finished.version}: " if finished.version else ""
     lines += [f"{version}{finished.verdict}", ""]

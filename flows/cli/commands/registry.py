@@ -22,6 +22,7 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
     Metrics that are not to be compared with the champion's are marked.
     """
     from tasks.registry.promotion import listing
+    from xcmodels.metrics import HEADLINE, line_of
 
     rows = listing(_tracker(home, mlflow))
     if as_json:
@@ -30,8 +31,7 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
     tests = {row["name"]: row["test"] for row in rows if "champion" in row["aliases"]}
     for row in rows:
         aliases = ", ".join(row["aliases"])
-        metrics = "  ".join(f"{key.replace('/', '@')} {row['metrics'][key]:.2f}" for key in ("P/1", "PSP/5")
-                            if key in row["metrics"])
+        metrics = line_of(row["metrics"], HEADLINE).replace(", ", "  ")
         print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{_marked(row, tests)}{_why(row)}")
 
 

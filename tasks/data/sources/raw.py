@@ -2,22 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from data_contracts.errors import ProjectError, UsageError
 from data_contracts.schemas import SPLITS
+from tasks.data.sources.formats import FORMATS, RawFormat
 
-_JSON = {table: [f"{stem}{end}" for end in (".json.gz", ".jsonl.gz", ".json", ".jsonl")]
-         for table, stem in (("queries.train", "trn"), ("queries.test", "tst"), ("labels", "lbl"))}
-_SPARSE = {
-    "queries.train": ["trn_X.txt", "trn_X.raw.txt", "trn.raw.txt"],
-    "queries.test": ["tst_X.txt", "tst_X.raw.txt", "tst.raw.txt"],
-    "labels": ["Y.txt", "Y.raw.txt", "lbl.raw.txt"],
-    "positives.train": ["trn_X_Y.txt", "trn_X_Y.npz", "Y.trn.npz"],
-    "positives.test": ["tst_X_Y.txt", "tst_X_Y.npz", "Y.tst.npz"],
-}
 _EDGES = re.compile(r"(?P<anchor>.+)_(?:trn|tst|lbl)_X_Y\.(?:txt|npz)")
 _SIDES = {"train": "trn", "test": "tst", "label": "lbl"}
 ABOUT = "dataset.json"    # what the files do not say; all of it may be left out
@@ -35,7 +27,7 @@ class RawDataSet:
 
     folder: Path
     name: str
-    format: str
+    format: RawFormat
     files: Mapping[str, Path]
     anchors: tuple[str, ...]
     propensity: tuple[float, float]
@@ -56,17 +48,15 @@ def describe(folder: Path) -> RawDataSet:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="give the folder that holds trn.json.gz, tst.json.gz, ...")
     names = {path.name for path in folder.iterdir() if path.is_file()}
-    form = next((form for form, known in (("xc-json", _JSON), ("xc-sparse", _SPARSE))
-                 if names.intersection(known["queries.train"])), None)
+    form = next((each for each in FORMATS if names.intersection(each.files["queries.train"])), None)
     if form is None:
-        looked = ", ".join(_JSON["queries.train"] + _SPARSE["queries.train"])
+        looked = ", ".join(name for each in FORMATS for name in each.files["queries.train"])
         raise UsageError(f"{folder} holds no training queries; looked for {looked}",
                          hint="a table of texts and labels (.csv, .jsonl, .parquet) must be imported first")
     about = _about(folder)
-    known = _JSON if form == "xc-json" else _SPARSE
-    numbered = 0 if names.intersection(known["labels"]) else _labels(about, folder)
+    numbered = 0 if names.intersection(form.files["labels"]) else _labels(about, folder)
     files = {table: folder / ABOUT if numbered and table == "labels" else _find(folder, names, table, candidates)
-             for table, candidates in known.items()}
+             for table, candidates in form.files.items()}
     for split in SPLITS:
         if (name := f"filter_labels_{split}.txt") in names:
             files[f"filters.{split}"] = folder / name
@@ -88,7 +78,7 @@ def hashed(data: RawDataSet, sha256: Callable[[Path], str]) -> RawDataSet:
     return out
 
 
-def _find(folder: Path, names: set[str], table: str, candidates: list[str]) -> Path:
+def _find(folder: Path, names: set[str], table: str, candidates: Sequence[str]) -> Path:
     """Return the first candidate that is in the folder."""
     for name in candidates:
         if name in names:
@@ -162,13 +152,13 @@ def tables(data: RawDataSet) -> list[str]:
 
 def groups(data: RawDataSet) -> list[str]:
     """Return the units of work, each one raw file (or none, where it may be absent), by their main table's name."""
-    main = list(_JSON if data.format == "xc-json" else _SPARSE) + [f"filters.{split}" for split in SPLITS]
+    main = list(data.format.files) + [f"filters.{split}" for split in SPLITS]
     for anchor in data.anchors:
         main += [f"anchors.{anchor}", *(f"edges.{anchor}.{side}" for side in _SIDES)]
     return main
 
 
 def tables_of(data: RawDataSet, group: str) -> list[str]:
-    """Return the tables that one group yields: from JSON lines, queries come with their positives."""
+    """Return the tables that one group yields: queries may come with their positives."""
     kind, _, split = group.partition(".")
-    return [group, f"positives.{split}"] if kind == "queries" and data.format == "xc-json" else [group]
+    return [group, f"positives.{split}"] if kind == "queries" and data.format.positives_inside else [group]

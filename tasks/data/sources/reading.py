@@ -14,7 +14,7 @@ from tasks.data.sources.files import Share, blocks, count_lines, refuse_changed
 from tasks.data.sources.raw import RawDataSet, groups, tables, tables_of
 from tasks.data.sources.shards import Ids, Shard, shard
 from tasks.data.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
-from tasks.data.sources.texts import Lines, json_texts, numbered_labels, plain_texts
+from tasks.data.sources.texts import Lines, numbered_labels, plain_texts
 
 ROWS_PER_SHARD = 65_536    # of texts; pairs of ids are more to a shard, `shards.rows_in`
 
@@ -92,12 +92,10 @@ def _shards(data: RawDataSet, group: str, share: tuple[int, int], size: int) -> 
 def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[Shard]:
     """Yield the shards of queries, with their positives where they stand in the same file, of labels or of anchors."""
     file = data.files[group].name
-    kind, _, split = group.partition(".")
-    if kind == "anchors" or data.format == "xc-sparse":
+    if group.startswith("anchors."):
         return plain_texts(lines, file, size, group)
-    if kind == "labels":
-        return json_texts(lines, file, size, group)
-    return json_texts(lines, file, size, group, (f"positives.{split}", _ids(data, "label", "labels")))
+    _, *more = tables_of(data, group)
+    return data.format.read(lines, file, size, group, (more[0], _ids(data, "label", "labels")) if more else None)
 
 
 def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:

@@ -12,20 +12,23 @@ from xcmodels.nn.backbones import EncoderConfig
 HUB = "sentence-transformers/msmarco-distilbert-base-v4"
 
 
-def _cpu() -> Settings:
-    return Settings(BAG, NgameConfig(
+def _cpu_method() -> NgameConfig:
+    return NgameConfig(
         m1=ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3,
                         refresh_every=3, least_steps=LEAST_STEPS, double_every=3, cluster_size=8, cluster_max=32,
                         negatives=50),
         m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
                         double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5),
-        fusion=BOOSTED))
+        fusion=BOOSTED)
+
+
+def _cpu() -> Settings:
+    return Settings(BAG, _cpu_method())
 
 
 def _quick() -> Settings:
-    cpu, method = _cpu(), _cpu().method
-    assert isinstance(method, NgameConfig)
-    return replace(cpu, method=replace(
+    method = _cpu_method()
+    return Settings(BAG, replace(
         method, m1=replace(method.m1, epochs=4),
         m2=replace(method.m2, epochs=4, refresh_from=2, refresh_every=2, double_every=2)))
 
