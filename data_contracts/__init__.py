@@ -1,1 +1,1 @@
-"""What every table that passes between steps must look like, and how it is checked."""
+"""Contracts of the tables that pass between steps: schemas, rules and reports."""

@@ -1,7 +1,7 @@
-"""Check tables: `check(Tables(folder))` gives a Report.
+"""Check tables against every rule: `check(Tables(folder))` returns a Report.
 
-First the footer of every shard (can it be read, has it the schema), then great-expectations' suite on
-every row of every sound shard, then the rules that need a whole table or two.
+First the footer of every shard (is it readable, does it match the schema), then great-expectations' suite on every row
+of every sound shard, then the rules that need one or two whole tables.
 """
 
 import ctypes
@@ -23,44 +23,43 @@ from data_contracts.whole_rules import whole_rules
 
 def check(tables: Tables, *, only: Sequence[str] | None = None, previous: Path | None = None,
           kept: Kept | None = None) -> Report:
-    """Check every table, or `only` some; a broken rule is no exception.
+    """Check every table, or `only` some; a broken rule is reported, not raised.
 
-    previous: an earlier report's folder, or the `frequencies.parquet` in it, to measure drift from. kept: takes what
-    great-expectations said, shard by shard. Raises UsageError for a table of no known kind; `Report.raise_for_failure`
-    raises what the data breaks.
+    previous: an earlier report's folder, or the `frequencies.parquet` in it, to measure drift from. kept: a list that
+    collects great-expectations' own results. Raises UsageError for a table of no known kind; `Report.raise_for_failure`
+    raises where a rule fails.
     """
-    names, rules = _chosen(tables, only)
-    with _given_back():
+    names, rules = _select(tables, only)
+    with _memory_released():
         for table in names:
-            found = _guarded_rows(tables, table, names, kept) if tables.exists(table) else []
-            rules += shard_results(tables, table) + found
+            row_rule_results = _row_rules(tables, table, names, kept) if tables.exists(table) else []
+            rules += shard_results(tables, table) + row_rule_results
         rules += [_apply(tables, rule, names) for table in names if tables.exists(table)
                   for rule in whole_rules(tables, table, previous)]
-    order = {name: i for i, name in enumerate(["known_table", "present", "readable", "schema", "not_empty"])}
+    order = {name: place for place, name in enumerate(["known_table", "present", "readable", "schema", "not_empty"])}
     rules.sort(key=lambda rule: order.get(rule.rule, len(order)))
     return Report(tuple(TableSummary(name, tables.rows(name), tables.count(name)) for name in names), tuple(rules))
 
 
 @contextmanager
-def _given_back() -> Iterator[None]:
-    """Have the collector look at what is made from now on alone, as it will look often; let go of memory at the end.
+def _memory_released() -> Iterator[None]:
+    """Exempt existing objects from garbage collection, which will run often; free memory to the system at the end.
 
-    Arrow and the C library keep for themselves what they are given back, a gigabyte after ten million rows, and the
-    process that asked may live on for hours.
+    Arrow and the C library would keep it, a gigabyte after ten million rows, and the process may live on for hours.
     """
-    quiet_context()    # imports what it does not need to look at either
+    quiet_context()    # its imports are exempt, too
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
         pa.default_memory_pool().release_unused()
-        with suppress(OSError, AttributeError):    # not of every C library
+        with suppress(OSError, AttributeError):    # not every C library has it
             ctypes.CDLL(None).malloc_trim(0)
 
 
-def _chosen(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list[RuleResult]]:
-    """Return the tables to check and a warning for each folder that is none."""
+def _select(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list[RuleResult]]:
+    """Return the tables to check, and a warning for each folder that is not a table."""
     names, rules = [], []
     for name in dict.fromkeys(tables.names() if only is None else only):
         try:
@@ -77,8 +76,8 @@ def _chosen(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list
     return names, rules
 
 
-def _guarded_rows(tables: Tables, table: str, names: Sequence[str], kept: Kept | None) -> list[RuleResult]:
-    """Run the rules on rows; where the suite itself cannot run, that is the failing rule."""
+def _row_rules(tables: Tables, table: str, names: Sequence[str], kept: Kept | None) -> list[RuleResult]:
+    """Run the rules on rows; where the suite itself cannot run, return that as the failing rule."""
     try:
         return row_results(tables, table, names, kept)
     except Exception as error:
@@ -87,18 +86,18 @@ def _guarded_rows(tables: Tables, table: str, names: Sequence[str], kept: Kept |
 
 
 def _apply(tables: Tables, rule: Rule, names: Sequence[str]) -> RuleResult:
-    """Run one rule; an exception in it is a failing rule."""
+    """Run one rule; an exception in it makes it fail."""
     reason = tables.unmet(rule.needs)
     if reason:
         finding = Finding(note=reason, status=tables.unmet_status(rule.needs, names))
     else:
-        finding = _guarded(rule.run, rule.table)
+        finding = _run(rule.run, rule.table)
     return result(rule.name, rule.table, rule.meaning, finding, rule.severity)
 
 
-def _guarded(run: Callable[[], Finding], table: str) -> Finding:
+def _run(run: Callable[[], Finding], table: str) -> Finding:
     try:
         return run()
-    except Exception as error:  # data decides what can go wrong here, and no data may end a validation
-        place = error.shard.name if isinstance(error, Unreadable) else table
-        return Finding(1, [{"shard": place, "error": inert(error, 300)}], f"{type(error).__name__}", "fail")
+    except Exception as error:  # any data may come here, and none may end a validation
+        shard = error.shard.name if isinstance(error, Unreadable) else table
+        return Finding(1, [{"shard": shard, "error": inert(error, 300)}], type(error).__name__, "fail")

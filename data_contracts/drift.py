@@ -1,4 +1,4 @@
-"""How far the label frequencies have moved since an earlier run, labels matched by uid."""
+"""Drift of the label frequencies since an earlier run, labels matched by uid."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -17,29 +17,29 @@ FREQUENCIES = "frequencies.parquet"
 def drift(tables: Tables, previous: Path | None) -> Finding:
     """Compare the label frequencies with an earlier run's, labels matched by uid.
 
-    A shift that chance alone explains at these sizes is no drift, however small the tables.
+    A shift that chance alone explains at these sizes is not drift, however small the tables.
     """
     if previous is None:
         return Finding(note="no earlier run to compare with")
     earlier = pq.read_table(previous / FREQUENCIES if previous.is_dir() else previous, columns=["uid", "count"])
-    known, before = earlier["uid"].to_numpy(), earlier["count"].to_numpy()
+    old_uids, before = earlier["uid"].to_numpy(), earlier["count"].to_numpy()
     uids, now = tables.hashes("labels", ("uid",)), label_counts(tables)
     if not before.sum() or not now.sum() or before.min() < 0:
         return Finding(note="not checked: no positives in this run or in the earlier one")
-    psi, chance = stability_index(known, before, uids, now)
+    psi, chance = stability_index(old_uids, before, uids, now)
     limits = tables.limits
     status: Status = ("fail" if psi > max(limits.drift_fail, chance) else
                       "warn" if psi > max(limits.drift_warn, chance) else "ok")
-    new, gone = int((~np.isin(uids, known)).sum()), int((~np.isin(known, uids)).sum())
+    new, gone = int((~np.isin(uids, old_uids)).sum()), int((~np.isin(old_uids, uids)).sum())
     note = (f"Population Stability Index {psi:.3f} ({limits.drift_warn} warns, "
             f"{limits.drift_fail} fails: prepare.drift_fail); {new} labels new, {gone} gone")
     if status == "ok":
         return Finding(note=note, status=status)
-    place = _places(known, uids)
-    old = np.where(known[place] == uids, before[place], 0) / before.sum()
-    most = np.argsort(-abs(now / now.sum() - old), kind="stable")[:limits.shown_rows]
-    rows = [{**row, "share_before": f"{old[i]:.3%}", "share_now": f"{now[i] / now.sum():.3%}"}
-            for i, row in zip(most, tables.show("labels", most), strict=True)]
+    place = _places(old_uids, uids)
+    old = np.where(old_uids[place] == uids, before[place], 0) / before.sum()
+    largest = np.argsort(-abs(now / now.sum() - old), kind="stable")[:limits.shown_rows]
+    rows = [{**row, "share_before": f"{old[label]:.3%}", "share_now": f"{now[label] / now.sum():.3%}"}
+            for label, row in zip(largest, tables.show("labels", largest), strict=True)]
     return Finding(len(rows), rows, note, status)
 
 
@@ -55,16 +55,16 @@ def stability_index(known: np.ndarray, before: np.ndarray, uids: np.ndarray, now
     bins = np.empty(len(known), np.int64)
     bins[order] = np.minimum(cumulated * 10 // before.sum(), 9)
     place = _places(known, uids)
-    mine = np.where(known[place] == uids, bins[place], 10)
+    new_bins = np.where(known[place] == uids, bins[place], 10)
     expected = np.bincount(bins, before, 11) / before.sum()
-    actual = np.bincount(mine, now, 11) / now.sum()
+    actual = np.bincount(new_bins, now, 11) / now.sum()
     expected, actual = expected.clip(min=1e-4), actual.clip(min=1e-4)  # an empty bin would be infinite
     psi = float(np.sum((actual - expected) * np.log(actual / expected)))
     return psi, float(29.6 * (1 / before.sum() + 1 / now.sum()))  # chi-squared with 10 degrees: .999 at 29.6
 
 
 def _places(known: np.ndarray, uids: np.ndarray) -> np.ndarray:
-    """Return the place of each uid among the known ones; of a uid that is not among them, any place."""
+    """Return the place of each uid in `known`, and any place for a uid that is not in it."""
     rank = np.argsort(known)
     return rank[np.searchsorted(known, uids, sorter=rank).clip(max=len(known) - 1)]
 
@@ -78,9 +78,9 @@ def label_counts(tables: Tables) -> np.ndarray:
 
 
 def write_frequencies(tables: Tables, folder: Path) -> None:
-    """Leave the label frequencies for the next run to compare with, unless the tables are damaged."""
+    """Write the label frequencies for the next run to compare with, unless the tables are damaged."""
     if tables.unmet(("positives.train", "labels")):
         return
-    with suppress(Unreadable):  # damage in labels is not yet known where they were not asked for
-        counted = pa.table({"uid": tables.hashes("labels", ("uid",)), "count": label_counts(tables)})
-        pq.write_table(counted.sort_by("uid"), folder / FREQUENCIES)
+    with suppress(Unreadable):  # where labels were not checked, damage in them is not known yet
+        counts = pa.table({"uid": tables.hashes("labels", ("uid",)), "count": label_counts(tables)})
+        pq.write_table(counts.sort_by("uid"), folder / FREQUENCIES)

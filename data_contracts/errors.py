@@ -1,4 +1,4 @@
-"""The errors a user can cause, each with the exit code that the command line ends with."""
+"""The errors that a user can cause, each with its exit code on the command line."""
 
 
 class ProjectError(Exception):

@@ -1,4 +1,4 @@
-"""Rules of tables whose rows hold lists: tokens, and the hard negatives mined for a query."""
+"""Rules for tables whose rows hold lists: tokens, and mined hard negatives."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +17,7 @@ def list_rules(tables: Tables, table: str) -> Iterator[Rule]:
                    (table,))
     if table == "negatives":
         yield Rule("label_reference", table, "every mined label exists, and stands once in a row",
-                   partial(_strange_negative, tables, table), (table, "labels"))
+                   partial(_invalid_negative, tables, table), (table, "labels"))
         if tables.exists("positives.train"):
             yield Rule("negative_is_positive", table, "no mined negative is a positive of its query",
                        partial(_positive_negative, tables, table), (table, "positives.train"))
@@ -32,40 +32,40 @@ def _negative_token(tables: Tables, table: str) -> Finding:
             below = pc.less(pc.list_flatten(column), 0).to_numpy(False)
             bad = np.unique(pc.list_parent_indices(column).to_numpy()[below])
             finding.count += len(bad)
-            room = bad[:tables.limits.shown_rows - len(finding.rows)]
-            finding.rows += [{"column": name, **row} for row in tables.show(table, piece.position + room)]
+            shown = bad[:tables.limits.shown_rows - len(finding.rows)]
+            finding.rows += [{"column": name, **row} for row in tables.show(table, piece.position + shown)]
     return finding
 
 
-def _strange_negative(tables: Tables, table: str) -> Finding:
-    """Find rows with a label that does not exist, or the same one twice."""
+def _invalid_negative(tables: Tables, table: str) -> Finding:
+    """Find rows with a label that does not exist, or with a label twice."""
     n = tables.rows("labels")
-    return _bad_lists(tables, table, lambda query, label: (label < 0) | (label >= n) | _again(query, label))
+    return _bad_lists(tables, table, lambda query, label: (label < 0) | (label >= n) | _repeated(query, label))
 
 
 def _positive_negative(tables: Tables, table: str) -> Finding:
-    """Find rows with a label that is true of the query; an int64 a positive is held, `query << 31 | label`."""
-    known = np.sort(np.concatenate([np.empty(0, np.int64), *(
+    """Find rows with a positive of the query; keeps an int64 `query << 31 | label` for each positive."""
+    positives = np.sort(np.concatenate([np.empty(0, np.int64), *(
         (query << 31) | label for _, (query, label) in tables.ids("positives.train", "query", "label"))]))
 
     def bad(query: np.ndarray, label: np.ndarray) -> np.ndarray:
-        wanted = (query << 31) | label
-        at = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-        return known[at] == wanted if len(known) else np.zeros(len(wanted), bool)
+        pairs = (query << 31) | label
+        place = np.minimum(np.searchsorted(positives, pairs), max(len(positives) - 1, 0))
+        return positives[place] == pairs if len(positives) else np.zeros(len(pairs), bool)
 
     return _bad_lists(tables, table, bad)
 
 
-def _again(query: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Return which (query, label) pairs stand earlier in the piece too."""
+def _repeated(query: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Return which (query, label) pairs occur earlier in the piece."""
     order = np.lexsort((label, query))
-    again = np.zeros(len(query), bool)
-    again[order[1:]] = (query[order][1:] == query[order][:-1]) & (label[order][1:] == label[order][:-1])
-    return again
+    repeated = np.zeros(len(query), bool)
+    repeated[order[1:]] = (query[order][1:] == query[order][:-1]) & (label[order][1:] == label[order][:-1])
+    return repeated
 
 
 def _bad_lists(tables: Tables, table: str, bad: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Finding:
-    """Find rows whose list of labels holds one that `bad(query, label)` points at."""
+    """Find rows whose list of labels has any for which `bad(query, label)` is true."""
     finding = Finding()
     for piece in tables.pieces(table, ("query", "labels")):
         lists = piece.data["labels"].combine_chunks()
@@ -73,6 +73,6 @@ def _bad_lists(tables: Tables, table: str, bad: Callable[[np.ndarray, np.ndarray
         query = piece.data["query"].to_numpy()[row]
         wrong = np.unique(row[bad(query, pc.list_flatten(lists).to_numpy().astype(np.int64))])
         finding.count += len(wrong)
-        room = wrong[:tables.limits.shown_rows - len(finding.rows)]
-        finding.rows += [{"column": "labels", **shown} for shown in tables.show(table, piece.position + room)]
+        shown = wrong[:tables.limits.shown_rows - len(finding.rows)]
+        finding.rows += [{"column": "labels", **cells} for cells in tables.show(table, piece.position + shown)]
     return finding

@@ -1,7 +1,7 @@
-"""A verdict as JSON and as one small page.
+"""Write a validation report as JSON and as one small HTML page.
 
-The page escapes every text once more and loads nothing from anywhere. Nothing here tells the time: the same tables give
-the same bytes.
+The page escapes every text once more and loads nothing from elsewhere. Neither holds the time: the same tables give the
+same bytes.
 """
 
 import html
@@ -22,14 +22,14 @@ def write(report: Report, *, docs: bool = False) -> None:
     assert report.page is not None
     folder = report.page.parent
     folder.mkdir(parents=True, exist_ok=True)
-    told = {"verdict": report.verdict, "ok": report.ok, "tables": [asdict(table) for table in report.tables],
-            "rules": [asdict(rule) for rule in report.rules]}
-    (folder / "report.json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    values = {"verdict": report.verdict, "ok": report.ok, "tables": [asdict(table) for table in report.tables],
+              "rules": [asdict(rule) for rule in report.rules]}
+    (folder / "report.json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     report.page.write_text(render(report, docs=docs), encoding="utf-8")
 
 
 def render(report: Report, *, docs: bool = False) -> str:
-    """Return the page, always below PAGE_LIMIT bytes: fewer rows, then fewer rules are shown as they grow many."""
+    """Return the HTML page, always below PAGE_LIMIT bytes: with many failures it shows fewer rows and rules."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
@@ -46,21 +46,21 @@ def render(report: Report, *, docs: bool = False) -> str:
 
 
 def _by_rule(rules: Sequence[RuleResult]) -> list[dict[str, Any]]:
-    """Gather what was checked by rule: its meaning, on how many tables, and the worst status."""
+    """Return a row for each rule: its meaning, its number of tables, and its worst status."""
     names = list(dict.fromkeys(rule.rule for rule in rules))
-    return [{"rule": name, "meaning": next(r.meaning for r in rules if r.rule == name),
-             "tables": sum(r.rule == name for r in rules), "status": _worst(r.status for r in rules if r.rule == name)}
-            for name in names]
+    return [{"rule": name, "meaning": next(rule.meaning for rule in rules if rule.rule == name),
+             "tables": sum(rule.rule == name for rule in rules),
+             "status": _worst(rule.status for rule in rules if rule.rule == name)} for name in names]
 
 
 def _by_table(report: Report) -> list[dict[str, Any]]:
-    """Give each table its number of rules kept, warning and failing."""
-    counted = []
+    """Return a row for each table: how many of its rules hold, warn and fail, and its worst status."""
+    out = []
     for table in report.tables:
-        own = [rule.status for rule in report.rules if rule.table == table.name]
-        counted.append({"name": table.name, "rows": table.rows, "shards": table.shards, "status": _worst(own),
-                        **{status: own.count(status) for status in ("ok", "warn", "fail")}})
-    return counted
+        statuses = [rule.status for rule in report.rules if rule.table == table.name]
+        out.append({"name": table.name, "rows": table.rows, "shards": table.shards, "status": _worst(statuses),
+                    **{status: statuses.count(status) for status in ("ok", "warn", "fail")}})
+    return out
 
 
 def _worst(statuses: Iterable[Status]) -> Status:
@@ -87,19 +87,19 @@ def write_docs(results: Sequence[tuple[str, dict[str, Any]]], folder: Path) -> N
         "class_name": "SiteBuilder", "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
         "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder.resolve())}})
     for shard, result in results:
-        told = ExpectationSuiteValidationResult(**_without_values(result))
+        escaped = ExpectationSuiteValidationResult(**_without_values(result))
         key = ValidationResultIdentifier(
             expectation_suite_identifier=ExpectationSuiteIdentifier(result["suite_name"]),
             run_id=RunIdentifier(run_name=Path(shard).name), batch_identifier=Path(shard).name)
-        context.validation_results_store.set(key, told)
+        context.validation_results_store.set(key, escaped)
     context.build_data_docs(site_names=["contract"])
 
 
-def _without_values(told: Any) -> Any:
+def _without_values(value: Any) -> Any:
     """Return a JSON value with its texts escaped and the values of failing rows left out."""
-    if isinstance(told, dict):
-        return {key: [] if key.startswith("partial_unexpected") else _without_values(value)
-                for key, value in told.items()}
-    if isinstance(told, list):
-        return [_without_values(value) for value in told]
-    return html.escape(told) if isinstance(told, str) else told
+    if isinstance(value, dict):
+        return {key: [] if key.startswith("partial_unexpected") else _without_values(child)
+                for key, child in value.items()}
+    if isinstance(value, list):
+        return [_without_values(child) for child in value]
+    return html.escape(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""One great-expectations suite per table kind, and how a suite is run on some rows of a table.
+"""great-expectations suites, one for each kind of table, and how to run them on rows.
 
 A suite judges rows one by one (types, nulls, ranges, texts). What needs a whole table, such as
 uniqueness over shards, is in `check.py`. Every expectation carries the name of its rule in `meta`,
@@ -46,7 +46,7 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one expectation said of some rows: `rows` are offsets into them, at most as many as were asked for."""
+    """The result of one expectation on some rows; rows: offsets of the first failing ones."""
 
     rule: str
     column: str
@@ -64,44 +64,44 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
     """
     kind, *parts = table.split(".")
     kind_of(table)
-    wanted = {"queries": 1, "positives": 1, "filters": 1, "anchors": 1, "edges": 2, "walks": 2, "pruned": 2,
+    needed = {"queries": 1, "positives": 1, "filters": 1, "anchors": 1, "edges": 2, "walks": 2, "pruned": 2,
               "tokens": 1}
-    if len(parts) < wanted.get(kind, 0) or not all(parts):
-        raise ValueError(f"table name {table!r} needs {wanted.get(kind, 0)} part(s) after {kind!r}")
+    if len(parts) < needed.get(kind, 0) or not all(parts):
+        raise ValueError(f"table name {table!r} needs {needed.get(kind, 0)} part(s) after {kind!r}")
     if kind in ("queries", "labels", "anchors"):
         return {"id": (table,)}
     side = parts[-1] if parts else "train"
     points = "labels" if side == "label" else f"queries.{side}"
-    many = (points, "labels") if side == "train" else (points,)
+    augmented = (points, "labels") if side == "train" else (points,)
     if kind in ("edges", "walks", "pruned"):
-        nodes = many if kind == "pruned" else (points,)
+        nodes = augmented if kind == "pruned" else (points,)
         return {"node": nodes, "anchor": (f"anchors.{'.'.join(parts[:-1])}",)}
     if kind in ("positives", "filters"):
         return {"query": (points,), "label": ("labels",)}
-    return {"id": many} if kind == "tokens" else {"query": many}
+    return {"id": augmented} if kind == "tokens" else {"query": augmented}
 
 
 def suite_for(table: str, rows: Mapping[str, int]) -> "ExpectationSuite":
     """Build the suite of a table in code.
 
-    `rows` gives, for each id column, how many rows its ids may point at; a column that is not there
-    is checked from below only. Raises ValueError for a table of no known kind.
+    rows: for each id column, how many rows its ids may point at; a column that is not in it is checked
+    from below only. Raises ValueError for a table of no known kind.
     """
     import great_expectations.expectations as gxe
     from great_expectations import ExpectationSuite
 
     schema = SCHEMAS[kind_of(table)]
-    own = references(table)
+    targets = references(table)
     checks: list[Any] = [gxe.ExpectTableColumnsToMatchSet(
         column_set=list(schema.names), exact_match=True, meta={"rule": "columns"})]
     for field in schema:
         checks.append(gxe.ExpectColumnValuesToBeOfType(
             column=field.name, type_=_python_type(field.type), meta={"rule": "types"}))
         checks.append(gxe.ExpectColumnValuesToNotBeNull(column=field.name, meta={"rule": "not_null"}))
-        if field.name in own:
+        if field.name in targets:
             checks.append(gxe.ExpectColumnValuesToBeBetween(
                 column=field.name, min_value=0, max_value=rows.get(field.name), strict_max=field.name in rows,
-                meta={"rule": "id_range" if own[field.name] == (table,) else "reference"}))
+                meta={"rule": "id_range" if targets[field.name] == (table,) else "reference"}))
         checks.extend(_value_checks(field))
     if {"title", "content"} <= set(schema.names) and schema.field("title").type == pa.string():
         checks.append(_text_present())
@@ -150,13 +150,13 @@ def _text_present() -> Any:
 
 def run_suite(suite: "ExpectationSuite", rows: pa.Table, *, shown: int,
               detailed: bool = False) -> "ExpectationSuiteValidationResult":
-    """Run a suite on some rows of a table and return great-expectations' own result, without a sound.
+    """Run a suite on some rows of a table, without warnings, and return great-expectations' own result.
 
-    The rows that fail are asked for in a second run, only where something fails: the verdicts alone
-    cost half as much, which counts where shards are many and small. `detailed` asks for them at once.
+    The failing rows are requested in a second run, only where something fails: the verdicts alone cost
+    half as much, which matters where shards are many and small. detailed: request them at once.
 
-    Every call has a context of its own: great-expectations keeps each batch it has seen for as long
-    as the data source lives, so one context for a table would hold the whole table in memory.
+    Every call has a context of its own: great-expectations keeps each batch for as long as the data
+    source lives, so one context for a table would hold the whole table in memory.
     """
     context = quiet_context()
     definition = (context.data_sources.add_pandas("shards").add_dataframe_asset("rows")
@@ -170,7 +170,7 @@ def run_suite(suite: "ExpectationSuite", rows: pa.Table, *, shown: int,
 
 
 def quiet_context() -> "EphemeralDataContext":
-    """Return an in-memory context that draws no progress bars and reports nothing to anybody."""
+    """Return an in-memory context without progress bars or telemetry."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations as gx
     from great_expectations.data_context.types.base import (
@@ -180,41 +180,41 @@ def quiet_context() -> "EphemeralDataContext":
     )
 
     return gx.get_context(mode="ephemeral", project_config=DataContextConfig(
-        # by default every context leaves a temporary folder behind for pages that nobody asked for
+        # by default every context leaves a temporary folder behind, for pages that are never written
         store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
         progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False), analytics_enabled=False))
 
 
 def outcomes(suite: "ExpectationSuite", result: "ExpectationSuiteValidationResult") -> list[Outcome]:
-    """Translate great-expectations' result; raise RuntimeError where an expectation was not answered."""
+    """Return a great-expectations result as outcomes; raise RuntimeError where an expectation has no result."""
     if len(result.results) != len(suite.expectations):
         raise RuntimeError(f"{len(result.results)} of {len(suite.expectations)} expectations were answered")
-    found = []
+    out = []
     for answer in result.results:
         config, detail = answer.expectation_config, answer.result or {}
         assert config is not None
         error = "" if answer.success else _exception_of(answer.exception_info)
-        found.append(Outcome(
+        out.append(Outcome(
             rule=config.meta["rule"], column=config.kwargs.get("column", ""), ok=bool(answer.success),
             count=0 if answer.success else max(int(detail.get("unexpected_count") or 0), 1),
             rows=tuple(int(row) for row in detail.get("partial_unexpected_index_list") or ()), error=error))
-    return found
+    return out
 
 
 def _exception_of(info: Any) -> str:
-    """Return the message of an exception that an expectation hid in its result, or nothing.
+    """Return the message of an exception that an expectation hid in its result, "" for none.
 
-    An expectation that raised is told apart only by this: its `success` is merely False. The message
-    is at the top or, for an exception in a metric, below that metric's name.
+    Only this message shows that it raised: its `success` is merely False. The message is at the top or,
+    for an exception in a metric, below that metric's name.
     """
     if not info or "exception_message" in info:
         return str((info or {}).get("exception_message") or "")
-    below = (entry for entry in info.values() if isinstance(entry, dict))
-    return "; ".join(sorted({str(entry.get("exception_message")) for entry in below}))
+    metrics = (entry for entry in info.values() if isinstance(entry, dict))
+    return "; ".join(sorted({str(entry.get("exception_message")) for entry in metrics}))
 
 
 def plain(rows: pa.Table) -> pa.Table:
-    """Return rows with texts in place of dictionaries of texts: either may be in a shard."""
+    """Return rows with dictionary-encoded texts decoded: a shard may have either kind."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).cast(pa.string()))
@@ -222,23 +222,22 @@ def plain(rows: pa.Table) -> pa.Table:
 
 
 def _frame(rows: pa.Table) -> Any:
-    """Return the data frame that a suite sees: Arrow's own memory, with lists as their lengths.
+    """Return rows as a data frame on Arrow's own memory, with lists replaced by their lengths.
 
     Arrow types keep an int64 column with a null an int64 column; pandas' own would make it float. Whole
-    numeric columns are handed over as NumPy's int64 and float64 none the less: great-expectations
-    compares those at once and everything else value by value, five times slower.
+    numeric columns are NumPy's int64 and float64 none the less: great-expectations compares those at once,
+    and everything else value by value, five times slower.
     """
     import pandas as pd
 
-    whole = {}
-
+    complete = {}
     for i, field in enumerate(rows.schema):
         if pa.types.is_list(field.type):
             rows = rows.set_column(i, field.name, pc.list_value_length(rows.column(i)))
         elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
             column = rows.column(i)
-            # NumPy's NaN would pass for a missing value, and a missing value is in every range.
+            # NumPy's NaN would count as a missing value, and a missing value is in every range.
             if not column.null_count and not (pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py()):
-                whole[field.name] = column.cast(pa.float64() if pa.types.is_floating(field.type) else pa.int64())
+                complete[field.name] = column.cast(pa.float64() if pa.types.is_floating(field.type) else pa.int64())
     frame = rows.to_pandas(types_mapper=pd.ArrowDtype)
-    return frame.assign(**{name: column.to_numpy() for name, column in whole.items()})
+    return frame.assign(**{name: column.to_numpy() for name, column in complete.items()})

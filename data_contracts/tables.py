@@ -1,4 +1,4 @@
-"""The shards of a folder of tables, read piece by piece; a row is known by its position in its table."""
+"""Tables stored as Parquet shards: read piece by piece, hashed, searched for repeats."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _READ_ERRORS = (OSError, pa.ArrowException, EOFError)
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of a table that is sound, with its name in reports."""
+    """A sound file of a table; name: as reports show it."""
 
     path: Path
     name: str
@@ -29,7 +29,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of rows of one shard: `start` is its first row in the shard, `position` that in the table."""
+    """Consecutive rows of one shard; start, position: its first row in the shard, and in the table."""
 
     shard: Shard
     start: int
@@ -38,7 +38,7 @@ class Piece:
 
 
 class Unreadable(Exception):
-    """A shard whose footer was sound cannot be read."""
+    """A shard cannot be read although its footer is sound."""
 
     def __init__(self, shard: Shard, error: Exception) -> None:
         super().__init__(str(error))
@@ -46,7 +46,7 @@ class Unreadable(Exception):
 
 
 class Tables:
-    """The shards under a folder, read piece by piece; a row is known by its position in its table."""
+    """The tables under a folder, read piece by piece; a row is identified by its position in its table."""
 
     def __init__(self, root: Path, limits: Thresholds | None = None) -> None:
         self.root, self.limits = root, limits or Thresholds()
@@ -55,15 +55,15 @@ class Tables:
         self._hashes: dict[tuple[str, tuple[str, ...]], np.ndarray] = {}
 
     def names(self) -> list[str]:
-        """Return the tables there are: every folder that is not hidden."""
-        return sorted(p.name for p in self.root.iterdir() if p.is_dir() and p.name[0] not in "._")
+        """Return the names of the tables: every folder that is not hidden."""
+        return sorted(path.name for path in self.root.iterdir() if path.is_dir() and path.name[0] not in "._")
 
     def exists(self, table: str) -> bool:
-        """Say whether a table has any shard, sound or not."""
+        """Return whether a table has any shard, sound or not."""
         return self.count(table) > 0
 
     def shards(self, table: str) -> list[Shard]:
-        """Return the sound shards in order; what is wrong with the others goes into `damage`."""
+        """Return the sound shards in order; record what is wrong with the others in `damage`."""
         if table not in self._shards:
             self.damage[table] = {"readable": [], "schema": []}
             self._shards[table] = [shard for path in sorted((self.root / table).glob("part-*.parquet"))
@@ -76,18 +76,18 @@ class Tables:
             if not path.is_file():  # opening a pipe would wait for ever
                 raise OSError("not a regular file")
             with pq.ParquetFile(path) as file:
-                found, rows = file.schema_arrow, file.metadata.num_rows
+                schema, rows = file.schema_arrow, file.metadata.num_rows
         except _READ_ERRORS as error:
             self.mark_unreadable(table, name, error)
             return None
-        wrong = _difference(found, SCHEMAS[kind_of(table)])
+        wrong = _difference(schema, SCHEMAS[kind_of(table)])
         if wrong:
             self.damage[table]["schema"].append({"shard": name, "error": inert(wrong, 400)})
             return None
         return Shard(path, name, rows)
 
     def mark_unreadable(self, table: str, shard: str, error: Exception) -> None:
-        """Note that a shard cannot be read, without the folder's own place in the message."""
+        """Record in `damage` that a shard cannot be read, with the folder's path cut from the message."""
         message = str(error).replace(f"{self.root}/", "")
         self.damage[table]["readable"].append({"shard": shard, "error": inert(message, 300)})
 
@@ -100,7 +100,7 @@ class Tables:
         return sum(shard.rows for shard in self.shards(table))
 
     def unmet(self, needs: Sequence[str]) -> str:
-        """Say why tables cannot be relied on, or nothing if they can."""
+        """Return why tables cannot be relied on, "" where they can."""
         for table in needs:
             if not self.exists(table):
                 return f"not checked: table {table} is missing"
@@ -110,12 +110,12 @@ class Tables:
         return ""
 
     def unmet_status(self, needs: Sequence[str], names: Sequence[str]) -> Status:
-        """Warn where the damaged table fails under its own name in the same report, and fail where it does not."""
+        """Return "warn" where the damaged table fails under its own name in the same report, else "fail"."""
         return "warn" if all(table in names for table in needs if self.unmet([table])) else "fail"
 
     def read(self, shard: Shard, position: int, columns: Sequence[str] | None = None, *,
              mended: bool = True) -> Iterator[Piece]:
-        """Yield one shard in pieces; `mended` replaces bytes that are not UTF-8, which other libraries choke on."""
+        """Yield one shard in pieces; mended: replace bytes that are not UTF-8, on which other libraries fail."""
         start = 0
         try:
             with pq.ParquetFile(shard.path) as file:
@@ -127,7 +127,7 @@ class Tables:
             raise Unreadable(shard, error) from error
 
     def pieces(self, table: str, columns: Sequence[str] | None = None) -> Iterator[Piece]:
-        """Yield a table in pieces, of some columns or of all."""
+        """Yield a table in pieces, with some columns or all."""
         position = 0
         for shard in self.shards(table):
             yield from self.read(shard, position, columns)
@@ -139,7 +139,7 @@ class Tables:
             yield piece.position, [pc.fill_null(piece.data[name].cast(pa.int64()), -1).to_numpy() for name in columns]
 
     def hashes(self, table: str, columns: tuple[str, ...]) -> np.ndarray:
-        """Return a 64-bit hash of each row's texts, kept for the next rule that asks: uint64 of shape (rows,)."""
+        """Return a 64-bit hash of each row's texts, cached for the next rule: uint64 of shape (rows,)."""
         from pandas.util import hash_array
 
         if (table, columns) not in self._hashes:
@@ -154,19 +154,19 @@ class Tables:
 
     def at(self, table: str, positions: np.ndarray,
            columns: Sequence[str] | None = None) -> dict[int, tuple[Piece, int]]:
-        """Return for each position the piece that holds it, cut to the rows asked for, and its row in that piece."""
-        wanted, found, position = np.unique(positions), {}, 0
+        """Return for each position its piece, cut to the requested rows, and its row in that piece."""
+        wanted, out, position = np.unique(positions), {}, 0
         for shard in self.shards(table):
             low, high = np.searchsorted(wanted, [position, position + shard.rows])
             if low < high:
                 for piece in self.read(shard, position, columns):
                     first, last = np.searchsorted(wanted, [piece.position, piece.position + len(piece.data)])
                     cut = replace(piece, data=piece.data.take(pa.array(wanted[first:last] - piece.position)))
-                    found.update({int(p): (cut, i) for i, p in enumerate(wanted[first:last])})
+                    out.update({int(p): (cut, row) for row, p in enumerate(wanted[first:last])})
                     if last == high:
                         break
             position += shard.rows
-        return found
+        return out
 
     def texts(self, table: str, positions: np.ndarray, columns: Sequence[str]) -> dict[int, tuple[str, ...]]:
         """Return the texts at some positions."""
@@ -174,11 +174,11 @@ class Tables:
                 for position, (piece, row) in self.at(table, positions, columns).items()}
 
     def show(self, table: str, positions: np.ndarray, same_as: tuple[str, np.ndarray] | None = None) -> list[Row]:
-        """Return the first few rows at some positions to be shown, with the row of `same_as` each is equal to."""
+        """Return the first few rows at some positions, for a report; same_as: the table and rows they are equal to."""
         positions = positions[:self.limits.shown_rows]
-        held = self.at(table, positions)
+        pieces = self.at(table, positions)
         rows = [shown_row(piece, offset, p - piece.position + piece.start)
-                for p in positions.tolist() for piece, offset in [held[p]]]
+                for p in positions.tolist() for piece, offset in [pieces[p]]]
         if same_as:
             others = self.show(same_as[0], same_as[1])
             rows = [{**row, "same_as": where(other)} for row, other in zip(rows, others, strict=True)]
@@ -187,25 +187,25 @@ class Tables:
     def repeats(self, table: str, columns: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows whose texts an earlier row has, and those earlier rows: two arrays of positions.
 
-        Equal hashes only propose a repeat, the texts themselves decide. Beyond `Thresholds.verified`
-        proposals the hash decides, which errs once in 10^7 sets of a million rows.
+        Rows with equal hashes are compared by their texts; beyond the first `Thresholds.verified` of them the hash
+        decides, which errs once in 10^7 sets of a million rows.
         """
         later, first = repeated(self.hashes(table, columns))
-        near = np.unique(np.concatenate([later[:self.limits.verified], first[:self.limits.verified]]))
-        texts = self.texts(table, near, columns)
+        candidates = np.unique(np.concatenate([later[:self.limits.verified], first[:self.limits.verified]]))
+        texts = self.texts(table, candidates, columns)
         seen: dict[tuple[str, ...], int] = {}
         exact = []
-        for position in near.tolist():
+        for position in candidates.tolist():
             earlier = seen.setdefault(texts[position], position)
             if earlier != position:
                 exact.append((position, earlier))
-        sure = np.array(exact, np.int64).reshape(-1, 2)
+        verified = np.array(exact, np.int64).reshape(-1, 2)
         rest = slice(self.limits.verified, None)
-        return np.concatenate([sure[:, 0], later[rest]]), np.concatenate([sure[:, 1], first[rest]])
+        return np.concatenate([verified[:, 0], later[rest]]), np.concatenate([verified[:, 1], first[rest]])
 
 
 def _difference(found: pa.Schema, wanted: pa.Schema) -> str:
-    """Say how a schema differs; whether nulls are allowed and how a dictionary is indexed do not matter."""
+    """Return how a schema differs, "" where it does not; nullability and dictionaries' index types do not count."""
     def kind(type_: pa.DataType) -> pa.DataType:
         return type_.value_type if pa.types.is_dictionary(type_) else type_
 
@@ -221,7 +221,7 @@ def _difference(found: pa.Schema, wanted: pa.Schema) -> str:
 
 
 def invalid_bytes(column: pa.ChunkedArray) -> list[bytes | None] | None:
-    """Return the bytes of a text column where any of them are not UTF-8, or None where all are."""
+    """Return the bytes of a text column that is not all UTF-8, None for one that is."""
     try:
         column.validate(full=True)
         return None
@@ -240,12 +240,12 @@ def mend(data: pa.Table) -> pa.Table:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Say whether a column holds texts, plain or as a dictionary."""
+    """Return whether a type is text, plain or dictionary-encoded."""
     return pa.types.is_string(kind) or pa.types.is_dictionary(kind)
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Scatter uint64 values over all 64 bits (the finaliser of splitmix64)."""
+    """Mix uint64 values over all 64 bits (the finaliser of splitmix64)."""
     values = (values + np.uint64(0x9E3779B97F4A7C15))
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -254,11 +254,11 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 def repeated(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions whose key occurs earlier, in order, and the position of each key's first occurrence."""
-    ranked = np.sort(keys)
-    if not (ranked[1:] == ranked[:-1]).any():    # as nearly always, and places take three times the memory
+    in_order = np.sort(keys)
+    if not (in_order[1:] == in_order[:-1]).any():    # the usual case; sorting positions takes three times the memory
         return np.empty(0, np.int64), np.empty(0, np.int64)
     order = np.argsort(keys, kind="stable")
-    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), bool), ranked[1:] != ranked[:-1]]))
+    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), bool), in_order[1:] != in_order[:-1]]))
     first = order[np.repeat(starts, np.diff(np.append(starts, len(keys))))]
     later = np.flatnonzero(order != first)
     later = later[np.argsort(order[later])]
@@ -266,7 +266,7 @@ def repeated(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shown_row(piece: Piece, offset: int, row: int) -> Row:
-    """Return one row to be shown: texts inert and short, with its shard where the table knows no file."""
+    """Return one row for a report: texts escaped and short, with its shard where the table has no file column."""
     shown: Row = {}
     for name in piece.data.column_names:
         value = piece.data[name][offset].as_py()

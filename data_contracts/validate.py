@@ -1,4 +1,4 @@
-"""Check a folder of tables and write what was found: `validate(tables_dir, report_dir=...)`."""
+"""Check a folder of tables and write a report: `validate(folder, report_dir=...)`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +18,8 @@ def validate(tables_dir: Path, *, only: Sequence[str] | None = None, previous: P
              thresholds: Thresholds | None = None, data_docs: bool = False) -> Report:
     """Check every table under a folder, or `only` some, and write the page, its JSON and the label frequencies.
 
-    previous: as `check` takes it. data_docs: build great-expectations' own pages, too. Raises UsageError for a folder
-    that is not there, and as `check` does.
+    previous: as in `check`. data_docs: build great-expectations' own pages, too. Raises UsageError for a missing
+    folder, and as `check` does.
     """
     if not tables_dir.is_dir():
         raise UsageError(f"there is no folder of tables at {tables_dir}")

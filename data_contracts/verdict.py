@@ -1,7 +1,6 @@
-"""What a validation found, as values: tables, rules, and one sentence about both.
+"""The report of a validation: tables, rule results, and a verdict of one sentence.
 
-Texts in a report come from anybody. `inert` makes them printable where a row is collected, so no escape sequence
-reaches a terminal.
+Texts in a report are untrusted: `inert` escapes them where a row is collected, so none can control a terminal.
 """
 
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ Row = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class TableSummary:
-    """One table as found: rows are counted from the footers of the shards that can be read."""
+    """One table; rows: of the shards that can be read, by their footers."""
 
     name: str
     rows: int
@@ -38,7 +37,7 @@ class RuleResult:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a validation found; `page` is where the human-readable report lies, where one was written."""
+    """The results of a validation; page: the path of the HTML report, None where none was written."""
 
     tables: tuple[TableSummary, ...]
     rules: tuple[RuleResult, ...]
@@ -62,8 +61,8 @@ class Report:
     @property
     def warned(self) -> list[str]:
         """A line for each rule that warns: which, in which table, why and how often."""
-        return [f"warning: {each.rule} in {each.table}: {inert(each.note or each.meaning)}"
-                + (f" ({many(each.count, 'row')})" if each.count else "") for each in self.warnings]
+        return [f"warning: {rule.rule} in {rule.table}: {inert(rule.note or rule.meaning)}"
+                + (f" ({many(rule.count, 'row')})" if rule.count else "") for rule in self.warnings]
 
     @property
     def verdict(self) -> str:
@@ -95,7 +94,7 @@ class Report:
 
 
 def where(row: Row) -> str:
-    """Return `file:line` of a row, or its place in its shard where the table does not know the file."""
+    """Return `file:line` of a row, or its row in its shard where the table has no file column."""
     if "file" in row:
         return f"{row['file']}:{row['line']}" if "line" in row else str(row["file"])
     return f"{row['shard']} row {row['row']}" if "row" in row else str(row.get("shard", "?"))
@@ -105,7 +104,7 @@ def inert(value: object, limit: int = 200) -> str:
     """Return a text of at most `limit` characters in which every unprintable character is spelt out.
 
     Control characters, line ends, bidirectional overrides and lone surrogates become `\\x1b`, `\\u202e`
-    and the like, so that neither a terminal nor a log nor a page can be steered by a text.
+    and the like, so that no text can control a terminal, a log or a page.
     """
     text = str(value)
     text = text if len(text) <= limit else text[:limit - 1] + "…"

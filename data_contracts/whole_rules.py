@@ -1,6 +1,6 @@
-"""Rules that need a whole table or two: what repeats, what is in both splits, what has no label.
+"""Rules over whole tables: duplicates, leaks between splits, queries without labels.
 
-No rule holds more of a table than one piece (`Thresholds.piece_rows` rows) and a few arrays of 8 bytes a row.
+No rule keeps more of a table in memory than one piece (`Thresholds.piece_rows` rows) and a few arrays of 8 bytes a row.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": 
 
 
 def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[Rule]:
-    """Yield the rules that no single piece can answer for a table of this name."""
+    """Yield the rules for a table of this name that no single piece of it can answer."""
     kind, _, side = table.partition(".")
     key = " and ".join(_KEYS[kind])
     yield Rule("pair_unique" if "label" in key or "anchor" in key else "id_unique", table,
@@ -52,16 +52,16 @@ def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[R
 
 
 def _same_key(tables: Tables, table: str) -> Finding:
-    """Find rows with the key of an earlier row; an int64 a row is held, `first << 31 | second` for a pair.
+    """Find rows with the key of an earlier row; keeps an int64 for each row, `left << 31 | right` for a pair.
 
-    Ids out of range break `id_range` or `reference` already; here each counts as different from all.
+    Ids out of range break `id_range` or `reference` already; here each counts as different from all others.
     """
     keys = np.empty(tables.rows(table), np.int64)
     for position, columns in tables.ids(table, *_KEYS[kind_of(table)]):
-        one, two = columns[0], columns[1] if len(columns) > 1 else np.zeros_like(columns[0])
-        sound = (one >= 0) & (one < 2**32) & (two >= 0) & (two < 2**31)
-        place = np.arange(position, position + len(one))
-        keys[position:position + len(one)] = np.where(sound, (one << 31) | two, -1 - place)
+        left, right = columns[0], columns[1] if len(columns) > 1 else np.zeros_like(columns[0])
+        valid = (left >= 0) & (left < 2**32) & (right >= 0) & (right < 2**31)
+        place = np.arange(position, position + len(left))
+        keys[position:position + len(left)] = np.where(valid, (left << 31) | right, -1 - place)
     later, first = repeated(keys)
     return Finding(len(later), tables.show(table, later, (table, first)))
 
@@ -73,35 +73,37 @@ def _same_text(tables: Tables, table: str, columns: tuple[str, ...]) -> Finding:
 
 
 def _without_label(tables: Tables, table: str, queries: str) -> Finding:
-    """Count queries that no positive names: allowed, but they teach and measure nothing."""
+    """Find queries without a positive: they are allowed, but neither train nor evaluate anything."""
     seen = np.zeros(tables.rows(queries), bool)
     for _, (query,) in tables.ids(table, "query"):
         seen[query[(query >= 0) & (query < len(seen))]] = True
-    bare = np.flatnonzero(~seen)
-    return Finding(len(bare), tables.show(queries, bare))
+    unlabelled = np.flatnonzero(~seen)
+    return Finding(len(unlabelled), tables.show(queries, unlabelled))
 
 
 def _conflicts(tables: Tables) -> Finding:
-    """Find repeated texts whose label sets differ, by a sum of mixed label ids: 8 bytes a query."""
+    """Find repeated texts with different label sets, compared by a sum of hashed label ids: 8 bytes a query."""
     sums = np.zeros(tables.rows("queries.train"), np.uint64)
     for _, (query, label) in tables.ids("positives.train", "query", "label"):
-        sound = (query >= 0) & (query < len(sums)) & (label >= 0)
-        np.add.at(sums, query[sound], mix(label[sound].astype(np.uint64)))
+        valid = (query >= 0) & (query < len(sums)) & (label >= 0)
+        np.add.at(sums, query[valid], mix(label[valid].astype(np.uint64)))
     later, first = tables.repeats("queries.train", TEXT)
     differ = sums[later] != sums[first]
     return Finding(int(differ.sum()), tables.show("queries.train", later[differ], ("queries.train", first[differ])))
 
 
 def _leak(tables: Tables) -> Finding:
-    """Find test rows whose text is in train; hashes propose, the texts decide, as in `Tables.repeats`."""
+    """Find test rows whose text is in train; texts with equal hashes are compared, as in `Tables.repeats`."""
     test, train = tables.hashes("queries.test", TEXT), tables.hashes("queries.train", TEXT)
     both, first, _ = np.intersect1d(train, test, return_indices=True)
     shared = np.flatnonzero(np.isin(test, both))
     twin = first[np.searchsorted(both, test[shared])]
-    few = slice(tables.limits.verified)
-    here, there = tables.texts("queries.test", shared[few], TEXT), tables.texts("queries.train", twin[few], TEXT)
+    head = slice(tables.limits.verified)
+    test_texts = tables.texts("queries.test", shared[head], TEXT)
+    train_texts = tables.texts("queries.train", twin[head], TEXT)
     same = np.ones(len(shared), bool)
-    same[few] = [here[a] == there[b] for a, b in zip(shared[few].tolist(), twin[few].tolist(), strict=True)]
+    same[head] = [test_texts[a] == train_texts[b]
+                       for a, b in zip(shared[head].tolist(), twin[head].tolist(), strict=True)]
     shared, twin = shared[same], twin[same]
     share, most = len(shared) / max(len(test), 1), tables.limits.leak_share
     note = f"{share:.2%} of the test rows; more than {most:.2%} fails: prepare.leak_share" if len(shared) else ""

@@ -175,9 +175,8 @@ def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> 
             if until == "train":
                 return None
             evaluate(runner.title, runner)
-            is_new = any(not result.reused for result in runner.results.values())
-            finished = finish(session, runner.done, register_it=until == "register",
-                              rebuild=is_new or until == "report")
+            new = any(not result.reused for result in runner.results.values())
+            finished = finish(session, runner.done, register_it=until == "register", rebuild=new or until == "report")
         show(finished)
         return finished
 

@@ -1,4 +1,4 @@
-"""Memory, disk and time that a method would need for data of a size: `xc plan --labels`."""
+"""Memory, disk and time that a method needs for data of a size: `xc plan --labels`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

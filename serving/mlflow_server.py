@@ -1,9 +1,9 @@
-"""MLflow's server of a home, for its owner alone: a password, its own name, no page of another origin, no file proxy.
+"""MLflow's server for the owner of a home: checks password, host and origin.
 
     python -m serving.mlflow_server --home HOME --port PORT
 
-MLflow's own command starts a server without a password that takes changes from any page of this machine, and answers
-from processes that outlive it when it is killed; here one process does it all.
+MLflow's own command starts a server without a password that accepts changes from any page of this machine, and whose
+worker processes outlive it when it is killed; here one process does it all. Files are not proxied.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from starlette.responses import PlainTextResponse
 from serving.http.guard import App, Message, Problem, Receive, Send
 from tasks.tracking.mlflow_client import password, quiet_mlflow
 
-HEALTH = "/health"    # the one address that needs no password: it tells that the server is there
-STOP = 5              # seconds that requests get to end in
+HEALTH = "/health"    # the only address that needs no password: shows that the server runs
+STOP = 5              # seconds for open requests to end
 
 
 @dataclass(frozen=True)
 class OwnerOnly:
-    """An ASGI app before another one, which sees only what a program or page of the owner asks.
+    """An ASGI app that passes only requests of the owner's programs and pages on to another app.
 
-    hosts: the names with ports that the server goes by. credentials: "user:password".
+    hosts: the server's host names, with ports. credentials: "user:password".
     """
 
     app: App
@@ -41,10 +41,10 @@ class OwnerOnly:
                 self.admit(scope["path"], {key.decode("latin-1"): value.decode("latin-1")
                                            for key, value in scope["headers"]})
             except Problem as problem:
-                # As text: MLflow's clients show that, and not JSON that is not their own.
+                # As text, which MLflow's clients show; they do not show JSON that is not MLflow's.
                 await PlainTextResponse(problem.detail, problem.status, dict(problem.headers))(scope, receive, send)
                 return
-        if scope["type"] in ("http", "lifespan"):    # there is no use for a websocket
+        if scope["type"] in ("http", "lifespan"):    # websockets are not needed
             await self.app(scope, receive, send)
 
     def admit(self, path: str, headers: Mapping[str, str]) -> None:
@@ -54,22 +54,21 @@ class OwnerOnly:
             raise Problem(421, "host", "this server does not go by the name in the Host header")
         if origin is not None and origin.lower() != f"http://{host}":
             raise Problem(403, "origin", "pages of other origins may not ask this server")
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        scheme, _, credentials = headers.get("authorization", "").partition(" ")
         expected = base64.b64encode(self.credentials.encode())
-        known = hmac.compare_digest(given.strip().encode(), expected) and kind.lower() == "basic"
-        if path != HEALTH and not known:
+        authorised = hmac.compare_digest(credentials.strip().encode(), expected) and scheme.lower() == "basic"
+        if path != HEALTH and not authorised:
             raise Problem(401, "password", "sign in with the line in HOME/mlflow/password, which is user:password",
                           headers={"WWW-Authenticate": 'Basic realm="MLflow", charset="UTF-8"'})
 
 
 def create_app(home: Path, port: int) -> App:
-    """Return MLflow's app over HOME/mlflow.db, for the owner of the home.
+    """Return MLflow's app on HOME/mlflow.db, for the owner of the home.
 
-    It proxies no files: clients reach HOME/mlartifacts by its path. Raises what MLflow does for a database that is not
-    one.
+    It proxies no files: clients use HOME/mlartifacts by its path. Raises MLflow's error for an invalid database.
     """
     quiet_mlflow()
-    from mlflow.server import constants  # after uvicorn, by which MLflow knows that it is a server
+    from mlflow.server import constants  # after uvicorn, by which MLflow detects that it runs in a server
     from mlflow.server.handlers import initialize_backend_stores
 
     database, files = f"sqlite:///{home}/mlflow.db", str(home / "mlartifacts")
@@ -85,8 +84,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
-    given = parser.parse_args()
-    uvicorn.run(create_app(given.home, given.port), host="127.0.0.1", port=given.port, log_level="warning",
+    options = parser.parse_args()
+    uvicorn.run(create_app(options.home, options.port), host="127.0.0.1", port=options.port, log_level="warning",
                 access_log=False, proxy_headers=False, server_header=False, ws="none", timeout_graceful_shutdown=STOP)
 
 

@@ -1,4 +1,4 @@
-"""The description of the HTTP API: examples of every operation, the problems it may end in, and a page of it all."""
+"""OpenAPI description of the HTTP API: examples, possible errors, and a page of both."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from serving.http.guard import VALUES
 from serving.schemas import EXAMPLE, EXPLAINED, LABELS, TEXT, TEXTS, ProblemDetails
 
-# Which statuses an operation may end in beside 200, by their codes.
+# The error statuses of each operation, and the problem codes of each status.
 CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
     ("/predict", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin",), 408: ("slow",),
                            413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
@@ -36,35 +36,35 @@ MEANING = {
     "timeout": "There was no answer in time; ask again after Retry-After seconds.",
     "no-model": "No version could be loaded yet.", "connections": "Too many connections are open.",
     "draining": "The server is about to stop.", "route": "There is nothing at this address, or not by this method."}
-_WHO = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
+_MODEL = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
 _LION = {"id": 21289, "uid": "n02131817", "text": "lion, king of beasts, Panthera leo", "score": 1.368356}
-_WHY = {"parts": {"encoder": 0.45482, "classifier": 0.23021, "similar texts": 0.527771, "words": 0.045005,
+_EXPLANATION = {"parts": {"encoder": 0.45482, "classifier": 0.23021, "similar texts": 0.527771, "words": 0.045005,
                   "trees": 0.110551}, "frequency": 7, "nearest": [
     {"text": "lioness", "similarity": 0.455333, "labels": ["lion, king of beasts, Panthera leo"]}]}
 ANSWERS: Mapping[str, Any] = {
-    "/predict": {"model": _WHO, "results": [{"labels": [_LION | _WHY]}]},
-    "/model": {**_WHO, "labels": 67892, "examples": [EXAMPLE], "fault": ""},
+    "/predict": {"model": _MODEL, "results": [{"labels": [_LION | _EXPLANATION]}]},
+    "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "fault": ""},
     "/healthz": "ok", "/readyz": "ok", "/metrics": 'xc_model_info{name="wordnet",version="3"} 1.0\n'}
 BODIES = {"one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
           "explained": {"summary": "Why these labels", "value": {"texts": [EXAMPLE], "k": 3, "explain": True}}}
 
 
 def document(path: str, method: str, body: type[BaseModel] | None = None) -> dict[str, Any]:
-    """Return what FastAPI is to say of an operation: its problems, and examples of all that it takes and gives."""
+    """Return FastAPI's arguments for an operation: its problems, and examples of its requests and responses."""
     kind = "application/json" if isinstance(ANSWERS[path], dict) else "text/plain"
-    said: dict[int | str, Any] = {200: {"content": {kind: {"example": ANSWERS[path]}}}}
+    responses: dict[int | str, Any] = {200: {"content": {kind: {"example": ANSWERS[path]}}}}
     for status, codes in CODES[path, method].items():
-        said[status] = {"model": ProblemDetails, "description": " ".join(MEANING[code] for code in codes),
-                        "content": {"application/problem+json": {"examples": {code: {"value": {
-                            "type": "about:blank", "title": "…", "status": status, "detail": MEANING[code],
-                            "code": code, "link": f"/docs#{code}"}} for code in codes}}}}
+        responses[status] = {"model": ProblemDetails, "description": " ".join(MEANING[code] for code in codes),
+                             "content": {"application/problem+json": {"examples": {code: {"value": {
+                                 "type": "about:blank", "title": "…", "status": status, "detail": MEANING[code],
+                                 "code": code, "link": f"/docs#{code}"}} for code in codes}}}}
     extra = {"requestBody": {"required": True, "content": {"application/json": {
         "schema": body.model_json_schema(), "examples": BODIES}}}} if body else {}
-    return {"responses": said, "openapi_extra": extra}
+    return {"responses": responses, "openapi_extra": extra}
 
 
 def described(openapi: dict[str, Any]) -> dict[str, Any]:
-    """Return FastAPI's description with errors of the type that they have: it says that of the operation's answers."""
+    """Move each error's schema to its own media type: FastAPI puts it under that of the operation's answers."""
     for operations in openapi["paths"].values():
         for operation in operations.values():
             for content in (response["content"] for response in operation["responses"].values()):
@@ -75,7 +75,7 @@ def described(openapi: dict[str, Any]) -> dict[str, Any]:
 
 
 def page_of(openapi: Mapping[str, Any]) -> str:
-    """Return the description as a page that needs nothing else."""
+    """Return the description as a self-contained HTML page."""
     template = files("serving").joinpath("docs.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False}

@@ -1,4 +1,4 @@
-"""What the HTTP API takes and gives."""
+"""Requests and responses of the HTTP API as pydantic models, and request validation."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serving.http.guard import Problem
 
-TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of an answer
-EXPLAINED = 100                            # labels of a request, k of each text, that are explained
-ERRORS = 8                                 # that a problem lists
-UNKNOWN = "extra_forbidden"                # what pydantic calls a field that there is not
+TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # at most: texts of a request, bytes of a text, labels of a text
+EXPLAINED = 100                            # at most: explained labels of a request, k for each text
+ERRORS = 8                                 # at most: errors that a problem lists
+UNKNOWN = "extra_forbidden"                # pydantic's type of error for an unknown field
 PLAIN = re.compile(r"/[A-Za-z][A-Za-z0-9_-]{0,31}")
 EXAMPLE = "a large wild cat with a mane"
 
@@ -99,35 +99,35 @@ class ProblemDetails(BaseModel):
 
 
 def checked(body: Any) -> Asked:
-    """Return a body that is a question; a Problem that points to each wrong field where it is none."""
+    """Validate a request body; raise Problem with a pointer to each wrong field."""
     try:
-        asked = Asked.model_validate(body)
+        request = Asked.model_validate(body)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        wrong = [_wrong(each) for each in found[:ERRORS]]
-        said = [f"{where or 'the body'}: {what}" for where, what in wrong]
-        if len(found) > ERRORS:
-            said.append(f"and {len(found) - ERRORS} more")
-        if any(each["type"] == UNKNOWN for each in found):
-            said.append(f"the fields are {', '.join(Asked.model_fields)}")
-        raise Problem(422, "invalid", "; ".join(said), errors=wrong) from None
-    # a character has at most four bytes, so most texts need not be encoded to be measured
-    long = [row for row, text in enumerate(asked.texts) if len(text) * 4 > TEXT and len(text.encode()) > TEXT]
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        listed = [_pointer_and_detail(each) for each in errors[:ERRORS]]
+        details = [f"{pointer or 'the body'}: {detail}" for pointer, detail in listed]
+        if len(errors) > ERRORS:
+            details.append(f"and {len(errors) - ERRORS} more")
+        if any(each["type"] == UNKNOWN for each in errors):
+            details.append(f"the fields are {', '.join(Asked.model_fields)}")
+        raise Problem(422, "invalid", "; ".join(details), errors=listed) from None
+    # a character has at most four bytes, so most texts are within the limit without encoding them
+    long = [row for row, text in enumerate(request.texts) if len(text) * 4 > TEXT and len(text.encode()) > TEXT]
     if long:
         raise Problem(413, "text", f"a text has at most {TEXT:,} bytes",
                       errors=[(f"/texts/{row}", f"more than {TEXT:,} bytes") for row in long[:ERRORS]])
-    if asked.explain and len(asked.texts) * asked.k > EXPLAINED:
-        raise Problem(422, "explain", f"at most {EXPLAINED} labels are explained at once",
-                      errors=[("/explain", f"{len(asked.texts)} texts of {asked.k} labels are more than {EXPLAINED}")])
-    return asked
+    if request.explain and len(request.texts) * request.k > EXPLAINED:
+        sizes = f"{len(request.texts)} texts of {request.k} labels are more than {EXPLAINED}"
+        raise Problem(422, "explain", f"at most {EXPLAINED} labels are explained at once", errors=[("/explain", sizes)])
+    return request
 
 
-def _wrong(error: Mapping[str, Any]) -> tuple[str, str]:
+def _pointer_and_detail(error: Mapping[str, Any]) -> tuple[str, str]:
     """Return the JSON pointer to a field and what is wrong with it.
 
-    The name of an unknown field was made up by the sender: one that is more than a plain word is not repeated.
+    The sender chose the name of an unknown field, so a name that is not a plain word is not repeated.
     """
-    pointer = "".join(f"/{each}" for each in error["loc"])
+    pointer = "".join(f"/{part}" for part in error["loc"])
     if error["type"] != UNKNOWN:
         return pointer, error["msg"]
     if not PLAIN.fullmatch(pointer):

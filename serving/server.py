@@ -1,4 +1,4 @@
-"""`xc serve`: a free address, who may ask, the version that answers, and a process that ends as it should."""
+"""`xc serve`: listen, load the model version, run uvicorn, and stop gracefully."""
 
 import asyncio
 import errno
@@ -25,19 +25,19 @@ from serving.http.timeouts import TimeoutProtocol
 from serving.model_watcher import Follower, Registry
 from tasks.tracking.tracker import Tracker
 
-NOTICE = 1.0            # seconds between saying that the server stops and stopping
-BACKLOG = 256           # connections taken at once
-SPARE = BACKLOG + 100   # descriptors for those, and to load a version beside the one that answers
+NOTICE = 1.0            # seconds between /readyz saying that the server stops and stopping
+BACKLOG = 256           # connections that may wait to be accepted
+SPARE = BACKLOG + 100   # file descriptors for those, and to load a second version
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-TOKEN = 16              # characters that a token has at least
+TOKEN = 16              # least characters of a token
 _log = logging.getLogger("serving")
 
 
 def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: Access, wait: bool) -> None:
-    """Serve what `model` names in the registry until SIGTERM or Ctrl-C, which answer first what was asked.
+    """Serve the model that `model` names in the registry until SIGTERM or Ctrl-C; open requests are answered first.
 
-    wait: begin although there is no such model yet. Raises ServerError where the address cannot be had, and what
-    prevents the first version from being loaded.
+    wait: start even if there is no such model yet. Raises ServerError where the address cannot be used, and any error
+    that prevents loading the first version.
     """
     _log_to_stderr()
     with listener(host, port) as sock:
@@ -45,17 +45,17 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         follower = Follower(registry.look, registry.load)
         forbid_pickle()
         if wait:
-            follower.step()    # where there is a model, the first question finds it loaded
+            follower.step()    # so that a model that exists is loaded before the first request
         else:
             follower.first()
         app, service = create_app(follower, access)
-        free = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
-        TimeoutProtocol.most = max(8, min(TimeoutProtocol.most, free))
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
+        TimeoutProtocol.most = max(8, min(TimeoutProtocol.most, descriptors))
         TimeoutProtocol.refused = staticmethod(service.measures.refused)
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
         serving = f"{follower.current.name} version {follower.current.version}" if follower.current else "what comes"
         _log.warning("serving %s on %s", serving, address)
-        # Its own signal handlers end by raising the signal again; these take it then, so that the exit code is 0.
+        # uvicorn's signal handlers raise the signal again at the end; these catch it, so that the exit code is 0.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         Server(uvicorn.Config(
@@ -64,42 +64,42 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which says that it stops before it does, so that a balancer can send nobody any more."""
+    """A uvicorn server that announces its stop on /readyz, so that a load balancer sends no more requests."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self.service, self.until = service, float("inf")
+        self.service, self.stop_at = service, float("inf")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         asyncio.get_running_loop().set_exception_handler(Shortage())
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop: after NOTICE seconds at SIGTERM, at once at Ctrl-C or the second signal."""
+        """Start to stop: after NOTICE seconds at SIGTERM, at once at Ctrl-C or the second signal."""
         if sig == signal.SIGTERM and not self.service.draining:
-            self.service.draining, self.until = True, time.monotonic() + NOTICE
+            self.service.draining, self.stop_at = True, time.monotonic() + NOTICE
             self._captured_signals.append(sig)
         else:
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether the time has come."""
-        self.should_exit = self.should_exit or time.monotonic() >= self.until
+        """Return whether it is time to stop."""
+        self.should_exit = self.should_exit or time.monotonic() >= self.stop_at
         return await super().on_tick(counter)
 
 
 class Shortage:
-    """Handles an event loop's errors: a lack of descriptors or memory is told once a second, in a line.
+    """Handles an event loop's errors: logs a lack of descriptors or memory in one line, at most once a second.
 
-    asyncio would write six lines for each of 256 tries to take a connection, several times a second.
+    asyncio would log six lines for each of 256 attempts to accept a connection, several times a second.
     """
 
     def __init__(self) -> None:
         self.next = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Take note of an error."""
+        """Log an error."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in SHORTAGES:
             loop.default_exception_handler(context)
@@ -109,7 +109,7 @@ class Shortage:
 
 
 def listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; ServerError names the process that has the port already."""
+    """Return a listening socket; raise ServerError naming the process that has the port already."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
@@ -123,17 +123,17 @@ def listener(host: str, port: int) -> socket.socket:
 
 
 def holder(port: int) -> str:
-    """Return the process that listens on a port: its id and command."""
+    """Return the id and command of the process that listens on a port, as text."""
     try:
-        found = next(each.pid for each in psutil.net_connections("tcp")
-                     if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid)
-        return f"process {found}: {' '.join(psutil.Process(found).cmdline())[:200]}"
+        pid = next(connection.pid for connection in psutil.net_connections("tcp")
+                   if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid)
+        return f"process {pid}: {' '.join(psutil.Process(pid).cmdline())[:200]}"
     except (psutil.Error, StopIteration, OSError):
         return "a process of another user"
 
 
 def make_access(host: str, token_file: Path | None, names: Collection[str]) -> Access:
-    """Return who may ask; UsageError for an address beyond this machine without a token and names."""
+    """Return who may send requests; raise UsageError for a public address without a token and host names."""
     token = read_token(token_file) if token_file else ""
     if host not in {"127.0.0.1", "localhost", "::1"} and not (token and names):
         raise UsageError(f"{host} can be reached from other machines",
@@ -142,7 +142,7 @@ def make_access(host: str, token_file: Path | None, names: Collection[str]) -> A
 
 
 def read_token(path: Path) -> str:
-    """Return the token in a file that its owner alone can read."""
+    """Return the token in a file; raise UsageError where others can read the file or the token is weak."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         token = path.read_text().strip()
@@ -158,7 +158,7 @@ def read_token(path: Path) -> str:
 
 
 def forbid_pickle() -> None:
-    """Have this process refuse to unpickle any object, whoever asks for it; this cannot be taken back."""
+    """Make this process refuse to unpickle any object, for all code and for good."""
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "pickle.find_class":
             raise RuntimeError(f"a pickle asks for {arguments[0]}.{arguments[1]}; the server reads no pickles")

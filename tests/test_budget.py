@@ -95,6 +95,7 @@ def test_codes_and_corpus_are_as_large_as_told(tmp_path):
             sum((tmp_path / file).stat().st_size for file in ("vectors.npy", "codes.faiss")), rel=0.05)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["astra", "unidec"])
 def test_the_memory_of_an_epoch_is_within_a_fifth_of_what_was_told_at_three_sizes(name, tmp_path):
     found = {}

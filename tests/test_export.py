@@ -50,9 +50,9 @@ def test_vectors_of_texts_in_both_kinds_of_file(run, retriever, tmp_path):
 def test_vectors_of_labels_that_are_there(run, retriever, tmp_path, monkeypatch):
     assert run("embeddings", "--out", "labels.parquet")[0] == 0
     table = pq.read_table(tmp_path / "labels.parquet")
-    assert table.column_names == ["id", "uid", "text", "classifier"] and table["text"].to_pylist() == tiny.LABELS
+    assert table.column_names == ["id", "uid", "text", "labels"] and table["text"].to_pylist() == tiny.LABELS
     vectors = retriever.indexes["labels"].vectors
-    np.testing.assert_array_equal(np.array(table["classifier"].to_pylist(), np.float32), vectors)
+    np.testing.assert_array_equal(np.array(table["labels"].to_pylist(), np.float32), vectors)
     retriever.removed = np.array([0, 7])
     assert export.export_labels(retriever, tmp_path / "fewer.parquet") == len(tiny.LABELS) - 2
     assert not {0, 7} & set(pq.read_table(tmp_path / "fewer.parquet")["id"].to_pylist())

@@ -82,9 +82,9 @@ def test_a_digest_that_changed_is_told_by_its_beginning(tmp_path):
 
 def test_a_step_of_other_work_says_nothing_of_how_long(tmp_path):
     store = Store(tmp_path)
-    run_all([replace(step, of="wordnet astra cpu") for step in chain([], size=1)], store)
+    run_all([replace(step, timing_group="wordnet astra cpu") for step in chain([], size=1)], store)
     told = {of: [each.seconds is not None
-                 for each in forecast([replace(step, of=of) for step in chain([], size=2)], store)]
+                 for each in forecast([replace(step, timing_group=of) for step in chain([], size=2)], store)]
             for of in ("wordnet astra cpu", "tickets astra cpu")}
     assert told == {"wordnet astra cpu": [True, True], "tickets astra cpu": [False, False]}
 

@@ -1,1 +1,1 @@
-"""The command `xc`."""
+"""The command line `xc`."""

@@ -8,17 +8,17 @@ from flows.cli.options import Subject
 
 
 def script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:
-    """Return the completion of `app` for a shell; the names of methods and presets are written into it.
+    """Return the completion script of `app` for a shell, with the names of methods and presets written into it.
 
-    At the tab key they would cost the seconds that importing them takes.
+    Looking them up while the user types would take seconds, for imports.
     """
     from xcmodels.methods.presets import PRESETS
 
-    known = {"method": tuple(PRESETS), "preset": tuple(dict.fromkeys(name for of in PRESETS.values() for name in of))}
-    before = dict(Subject.__annotations__)
+    preset_names = tuple(dict.fromkeys(name for presets in PRESETS.values() for name in presets))
+    annotations = dict(Subject.__annotations__)
     try:
-        for name, choices in known.items():
-            Subject.__annotations__[name] = Annotated[before[name], Parameter(choices=choices)]
+        for name, choices in (("method", tuple(PRESETS)), ("preset", preset_names)):
+            Subject.__annotations__[name] = Annotated[annotations[name], Parameter(choices=choices)]
         return app.generate_completion(prog_name="xc", shell=shell)
     finally:
-        Subject.__annotations__.update(before)
+        Subject.__annotations__.update(annotations)

@@ -1,6 +1,7 @@
-"""Where the value of an option comes from: the command line, an `XC_*` variable, xc.toml, else the option's default.
+"""Options from xc.toml, and the source of each option's value.
 
-xc.toml in the current folder holds options that most commands of a project share, and the settings of `--set`:
+A value comes from the command line, else an `XC_*` variable, else xc.toml, else the option's default. xc.toml in the
+current folder holds options that most commands of a project share, and the settings of `--set`:
 
     home = "/data/xc"
     method = "unidec"
@@ -26,10 +27,10 @@ SECRETS = ("token", "password", "secret", "auth")
 
 
 class Given:
-    """Fills in what xc.toml says and nothing nearer does, and remembers where each value came from.
+    """Fills in options from xc.toml that neither a flag nor a variable sets, and records the source of each value.
 
-    sources: of the options of this call, by name, "flag", "XC_HOME" or "xc.toml"; settings: of what `--set` changes;
-    untyped: the words that would have had to be typed for what was not.
+    sources: option -> "flag", a variable such as "XC_HOME", or "xc.toml", for this call. settings: the same for each
+    setting of `--set`. untyped: the words to type for the values that were not typed.
     """
 
     def __init__(self) -> None:
@@ -55,32 +56,32 @@ class Given:
 
     def _set(self, argument: Any, settings: Mapping[str, str]) -> None:
         typed = {token.value.partition("=")[0] for token in argument.tokens}
-        kept = {key: value for key, value in settings.items() if key not in typed}
-        argument.tokens[:0] = [Token(keyword=TABLE, value=f"{key}={value}", source=FILE) for key, value in kept.items()]
-        self.untyped += [word for key, value in kept.items() for word in ("--set", f"{key}={value}")]
-        self.settings = dict.fromkeys(kept, FILE) | dict.fromkeys(typed, "flag")
+        rest = {key: value for key, value in settings.items() if key not in typed}
+        argument.tokens[:0] = [Token(keyword=TABLE, value=f"{key}={value}", source=FILE) for key, value in rest.items()]
+        self.untyped += [word for key, value in rest.items() for word in ("--set", f"{key}={value}")]
+        self.settings = dict.fromkeys(rest, FILE) | dict.fromkeys(typed, "flag")
 
 
 GIVEN = Given()
 
 
 def read(file: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the options and the settings that xc.toml holds, as a command line has them; none where there is no file.
+    """Return the options and the settings in xc.toml, as texts; empty where there is no file.
 
-    Raises UsageError for what cannot be read, and for a key that is no option, with the nearest one.
+    Raises UsageError for a file that cannot be read, and for an unknown key, with the nearest option.
     """
     try:
-        found = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+        values = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         return {}, {}
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"not TOML: {error}", where=str(file), hint='a line is: preset = "cpu"') from error
-    table = found.pop(TABLE, {})
+    table = values.pop(TABLE, {})
     if not isinstance(table, dict):
         raise UsageError(f"{TABLE} must be a table of settings", where=str(file), hint=f"[{TABLE}]")
-    return {key: _option(file, key, value) for key, value in found.items()}, {
+    return {key: _option(file, key, value) for key, value in values.items()}, {
         key: _text(file, f"{TABLE}.{key}", value) for key, value in _leaves(table)}
 
 

@@ -1,4 +1,4 @@
-"""What a home and this machine need in order to run, looked at one by one."""
+"""The checks of `xc doctor`: Python, packages, machine, home folder and servers."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ from tasks.core.files import others_may
 from tasks.core.store import Store
 from tasks.tracking.mlflow_client import probe, without_passwords
 
-PINS = {    # newer versions of these install without a word, and then
+PINS = {    # newer versions of these install without an error, and then
     "fastapi": (Requirement("fastapi<0.151"), "the Prefect server cannot be imported"),
     "sqlalchemy": (Requirement("sqlalchemy<2.1"), "the Prefect server never creates scheduled runs")}
 MEMORY, DISK = 2e9, 1e9    # bytes below which a run of tens of thousands of labels does not end
@@ -29,7 +29,7 @@ MEMORY, DISK = 2e9, 1e9    # bytes below which a run of tens of thousands of lab
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at; told: what it is, or what is wrong with it; hint: what to do about that."""
+    """The result of a check; told: what was found, or what is wrong; hint: what to do about that."""
 
     name: str
     well: bool
@@ -38,46 +38,47 @@ class Check:
 
 
 def look(home: Path, mlflow: str) -> list[Check]:
-    """Return everything that was looked at; `mlflow` is the address of a server that is named, "" for none."""
+    """Run every check; mlflow: the address of an MLflow server to check, "" for none."""
     return [python(), *installed(), *machine(), *state(home), *servers(home, mlflow)]
 
 
 def python() -> Check:
-    """Look at the interpreter."""
+    """Check the version of the interpreter."""
     return Check("python", sys.version_info >= (3, 11), f"{platform.python_version()}, {sys.executable}",
                  "install Python 3.11 or newer, and set .venv up with it")
 
 
 def installed() -> Iterator[Check]:
-    """Look at everything that xcflow says it requires."""
+    """Check that xcflow is installed, and each package that it requires."""
     try:
         yield from packages(requires("xcflow") or ())
     except PackageNotFoundError:
         yield Check("xcflow", False, "is not installed, only its source is there", "make run, or pip install -e .")
 
 
-def packages(wanted: Iterable[str]) -> Iterator[Check]:
-    """Look at the versions of what xcflow requires, such as "torch>=2.13", and at the pins that break in silence."""
-    for requirement in map(Requirement, wanted):
+def packages(requirements: Iterable[str]) -> Iterator[Check]:
+    """Check the installed versions against requirements such as "torch>=2.13", and against PINS."""
+    for requirement in map(Requirement, requirements):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         pin, consequence = PINS.get(requirement.name, (requirement, ""))
         name, bounds = requirement.name, str(requirement.specifier & pin.specifier)
         hint = "pip install --no-deps --require-hashes -r constraints.txt"
         try:
-            found = version(name)
+            installed_version = version(name)
         except PackageNotFoundError:
             yield Check(name, False, f"is not installed, {bounds} is wanted", hint)
             continue
-        if requirement.specifier.contains(found, prereleases=True) and pin.specifier.contains(found, prereleases=True):
-            yield Check(name, True, found)
+        pin_holds = pin.specifier.contains(installed_version, prereleases=True)
+        if requirement.specifier.contains(installed_version, prereleases=True) and pin_holds:
+            yield Check(name, True, installed_version)
         else:
-            breaks = f": {consequence}" if not pin.specifier.contains(found, prereleases=True) and consequence else ""
-            yield Check(name, False, f"{found}, {bounds} is wanted{breaks}", hint)
+            breaks = f": {consequence}" if not pin_holds and consequence else ""
+            yield Check(name, False, f"{installed_version}, {bounds} is wanted{breaks}", hint)
 
 
 def machine() -> Iterator[Check]:
-    """Look at cores, memory and GPU."""
+    """Check cores, memory and GPU."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Check("cores", True, f"{usable} of {os.cpu_count()} for this process")
     memory = psutil.virtual_memory()
@@ -85,20 +86,20 @@ def machine() -> Iterator[Check]:
                 f"{memory.available / 1e9:,.1f} GB available of {memory.total / 1e9:,.1f} GB",
                 "end other programs, or take a preset with a smaller model: xc presets")
     try:
-        yield Check("gpu", True, f"torch sees {found}" if (found := gpus()) else "none; a CPU is fine")
+        yield Check("gpu", True, f"torch sees {count}" if (count := gpus()) else "none; a CPU is fine")
     except (ImportError, OSError) as error:
         yield Check("gpu", False, f"torch cannot be asked: {error}"[:300], "make clean; make run sets .venv up anew")
 
 
 def state(home: Path) -> Iterator[Check]:
-    """Look at the home: its disk, whether it can be written, its format."""
-    there, free = standing(home), free_space(home)
+    """Check the home: space on its disk, write access, permissions, format."""
+    folder, free = standing(home), free_space(home)
     yield Check("disk", free >= DISK, f"{free / 1e9:,.1f} GB free for {home}", "free space on that disk")
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        yield Check("home", False, f"{there} cannot be written: {error.strerror}",
+        yield Check("home", False, f"{folder} cannot be written: {error.strerror}",
                     f"give this user the right to write there, or choose another: --home; now {home}")
         return
     if not (home / "FORMAT").exists():
@@ -116,7 +117,7 @@ def state(home: Path) -> Iterator[Check]:
 
 
 def servers(home: Path, mlflow: str) -> Iterator[Check]:
-    """Look at what `xc up` started in this home, and at the servers that are named."""
+    """Check the services that `xc up` started in this home, and the servers that are named."""
     records = Stack(home).records().values()
     for record in records:
         well = (state := record.state) == WELL
@@ -124,8 +125,8 @@ def servers(home: Path, mlflow: str) -> Iterator[Check]:
                     f"its log: {home}/logs/{record.name}.log; again: xc down{home_flag(home)}; xc up{home_flag(home)}")
     if not records:
         yield Check("servers", True, f"none of {home} is up; xc up{home_flag(home)} starts them")
-    named = {"PREFECT_API_URL": os.environ.get("PREFECT_API_URL", ""), "mlflow": mlflow}
-    for name, address in ((name, address) for name, address in named.items() if address):
+    addresses = {"PREFECT_API_URL": os.environ.get("PREFECT_API_URL", ""), "mlflow": mlflow}
+    for name, address in ((name, address) for name, address in addresses.items() if address):
         try:
             probe(address)
             yield Check(name, True, f"answers at {without_passwords(address)}")

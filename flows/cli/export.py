@@ -1,4 +1,4 @@
-"""Vectors and predictions of many texts as a file for other programs, written block by block; whole, or not there."""
+"""Write embeddings or predictions of many texts to a .npy or .parquet file."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ FOUND = pa.schema([("uid", pa.string()), ("rank", pa.int32()), ("label_id", pa.i
 
 
 def checked(out: Path, what: str) -> Path:
-    """Return `out`; UsageError where no file of its kind holds what is to be exported, or it has no folder."""
+    """Return `out`; raise UsageError where its suffix does not suit `what`, or its folder does not exist."""
     if out.suffix not in KINDS[what]:
         raise UsageError(f"--out must be named *{' or *'.join(KINDS[what])}, got {out}", hint=f"--out {what}.parquet")
     if not out.absolute().parent.is_dir():
@@ -33,12 +33,12 @@ def export_embeddings(retriever: Any, queries: Iterable[Query], out: Path) -> in
 
     .npy is one array (n, d); .parquet has a row a text, its uid and its vector.
     """
-    vectors = ((part, retriever.embed([query.text for query in part], [query.content for query in part]))
-               for part in _blocks(queries))
+    blocks = ((block, retriever.embed([query.text for query in block], [query.content for query in block]))
+              for block in _blocks(queries))
     if out.suffix == ".npy":
-        with _whole(out) as file:
-            return _write_array(file, (found for _, found in vectors), retriever.encoder.width("query"))
-    return _write_table(out, (_vector_table([query.uid for query in part], found) for part, found in vectors))
+        with _complete_file(out) as file:
+            return _write_array(file, (vectors for _, vectors in blocks), retriever.encoder.width("query"))
+    return _write_table(out, (_vector_table([query.uid for query in block], vectors) for block, vectors in blocks))
 
 
 def export_labels(retriever: Any, out: Path) -> int:
@@ -48,15 +48,16 @@ def export_labels(retriever: Any, out: Path) -> int:
     """
     if out.suffix != ".parquet":
         raise UsageError("vectors of labels are several columns", hint="--out labels.parquet")
-    kept = np.setdiff1d(np.arange(len(retriever.uids)), retriever.removed)
-    columns = {name: each.index.vectors for name, each in retriever.proposers.items() if each.labels is None}
+    labels = np.setdiff1d(np.arange(len(retriever.uids)), retriever.removed)
+    columns = {name: proposer.index.vectors for name, proposer in retriever.proposers.items()
+               if proposer.labels is None}
 
     def tables() -> Iterator[pa.Table]:
-        for start in range(0, len(kept), CHUNK):
-            ids = kept[start:start + CHUNK]
-            named = {"id": pa.array(ids), "uid": pa.array(retriever.uids.take(ids)),
+        for start in range(0, len(labels), CHUNK):
+            ids = labels[start:start + CHUNK]
+            names = {"id": pa.array(ids), "uid": pa.array(retriever.uids.take(ids)),
                      "text": pa.array(retriever.titles.take(ids))}
-            yield pa.table(named | {name: _vectors(each[ids]) for name, each in columns.items()})
+            yield pa.table(names | {name: _vectors(vectors[ids]) for name, vectors in columns.items()})
 
     return _write_table(out, tables())
 
@@ -64,11 +65,11 @@ def export_labels(retriever: Any, out: Path) -> int:
 def export_predictions(retriever: Any, queries: Iterable[Query], k: int, out: Path) -> int:
     """Write the best `k` labels of texts, a row a label; return how many rows."""
     def tables() -> Iterator[pa.Table]:
-        for part in _blocks(queries):
-            found = retriever.predict([query.text for query in part], k, [query.content for query in part])
+        for block in _blocks(queries):
+            answers = retriever.predict([query.text for query in block], k, [query.content for query in block])
             rows = [{"uid": query.uid, "rank": rank, "label_id": label.id, "label_uid": label.uid,
                      "label_text": label.text, "score": label.score}
-                    for query, labels in zip(part, found, strict=True) if (query.text + query.content).strip()
+                    for query, labels in zip(block, answers, strict=True) if (query.text + query.content).strip()
                     for rank, label in enumerate(labels, 1)]
             yield pa.Table.from_pylist(rows, FOUND)
 
@@ -76,11 +77,11 @@ def export_predictions(retriever: Any, queries: Iterable[Query], k: int, out: Pa
 
 
 def _blocks(queries: Iterable[Query]) -> Iterator[list[Query]]:
-    """Yield the texts a block at a time; of none at all, one empty block, so that a file has its columns."""
+    """Yield the queries in blocks of CHUNK; for none at all, one empty block, so that the file has its columns."""
     rows = iter(queries)
     yield list(islice(rows, CHUNK))
-    while part := list(islice(rows, CHUNK)):
-        yield part
+    while block := list(islice(rows, CHUNK)):
+        yield block
 
 
 def _vectors(values: np.ndarray) -> pa.Array:
@@ -93,7 +94,7 @@ def _vector_table(uids: list[str], vectors: np.ndarray) -> pa.Table:
 
 
 def _write_array(file: BinaryIO, blocks: Iterable[np.ndarray], width: int) -> int:
-    """Write blocks (m, width) as one array; its header, which has room for any n, is written last as well."""
+    """Write blocks (m, width) as one array, then its header, which has room for any n, again; return n."""
     n = 0
 
     def header() -> None:
@@ -111,7 +112,7 @@ def _write_array(file: BinaryIO, blocks: Iterable[np.ndarray], width: int) -> in
 def _write_table(out: Path, tables: Iterable[pa.Table]) -> int:
     rows = iter(tables)
     first, n = next(rows), 0
-    with _whole(out) as file, pq.ParquetWriter(file, first.schema) as writer:
+    with _complete_file(out) as file, pq.ParquetWriter(file, first.schema) as writer:
         for table in chain([first], rows):
             writer.write_table(table)
             n += len(table)
@@ -119,13 +120,13 @@ def _write_table(out: Path, tables: Iterable[pa.Table]) -> int:
 
 
 @contextmanager
-def _whole(out: Path) -> Iterator[BinaryIO]:
-    """Yield a file that takes the place of `out` once all is written, and is gone where it is not."""
-    beside = out.with_name(f".{out.name}.{os.getpid()}")
+def _complete_file(out: Path) -> Iterator[BinaryIO]:
+    """Yield a file that replaces `out` once all is written, and is removed where that fails."""
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             yield file
-        beside.replace(out)
+        temporary.replace(out)
     finally:
         with suppress(FileNotFoundError):
-            beside.unlink()
+            temporary.unlink()

@@ -1,11 +1,11 @@
-"""Which models a home knows, looked up fast enough for the tab key."""
+"""Names of registered models for shell completion, read straight from SQLite."""
 
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-HOME = Path(".xc")    # where no option says
+HOME = Path(".xc")    # the default of --home
 VERSIONS = """
     SELECT name || '@' || alias FROM registered_model_aliases
     UNION ALL SELECT name || '/' || version FROM model_versions WHERE current_stage != 'Deleted_Internal'
@@ -13,9 +13,9 @@ VERSIONS = """
 
 
 def versions(context: Any) -> list[str]:
-    """Return what a version may be called, NAME@alias or NAME/version, in the home of the command being typed.
+    """Return all NAME@alias and NAME/version in the home of the command being typed.
 
-    Its database is read, as importing MLflow takes seconds; where a server alone knows them, there is none to offer.
+    Read from the database, as importing MLflow takes seconds; none where only a server has them.
     """
     home = context.get("--home")
     database = Path((home.raw if home else None) or HOME).absolute() / "mlflow.db"

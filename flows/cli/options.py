@@ -1,4 +1,4 @@
-"""What several commands have in common: their options, and the surroundings that they set up."""
+"""Options that several commands share, and helpers to set up a run and to print."""
 
 import json
 import shlex
@@ -62,13 +62,13 @@ TRACKED = Tracked()
 
 
 def require_home(home: Path) -> None:
-    """Raise UsageError where HOME is not there: nothing was ever run in it, so there is no model."""
+    """Raise UsageError where HOME does not exist, so there is no model."""
     if not home.exists():
         raise UsageError(f"there is no {home} here, so no model", hint="xc run --data DIR, or name its folder: --home")
 
 
 def utf8(path: Path) -> None:
-    """Raise UsageError for a path that is not UTF-8: no database and no JSON file can hold its name."""
+    """Raise UsageError for a path that is not UTF-8, which neither a database nor a JSON file can store."""
     try:
         str(path.absolute()).encode()
     except UnicodeEncodeError as error:
@@ -77,7 +77,7 @@ def utf8(path: Path) -> None:
 
 
 def environment(home: Path) -> None:
-    """Set up the surroundings of a run in HOME; the import waits until a command needs it."""
+    """Set the environment variables of a run in HOME; imported here to keep other commands fast."""
     utf8(home)
     from flows.services.environment import set_up
 
@@ -85,7 +85,7 @@ def environment(home: Path) -> None:
 
 
 def open_tracker(home: Path, mlflow: str) -> Any:
-    """Return what MLflow is asked through: the server that is named or that the home runs, else its database."""
+    """Return a tracker on the MLflow server that is named or that the home runs, else on the home's database."""
     environment(home)
     from flows.services.catalogue import mlflow_of
     from tasks.tracking.tracker import Tracker
@@ -94,27 +94,27 @@ def open_tracker(home: Path, mlflow: str) -> Any:
 
 
 def say(line: str) -> None:
-    """Tell a person something, on stderr."""
+    """Print a message for a person, on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def json_line(value: Any) -> str:
-    """Return JSON with letters as they are, and escaped whatever else could tell a terminal to do something."""
+    """Return JSON on one line with non-ASCII letters as they are and unprintable characters escaped."""
     line = json.dumps(value, ensure_ascii=False)
     return line if line.isprintable() else "".join(
-        each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
+        char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 def columns(rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return the rows of a table as lines."""
+    """Return the rows of a table as lines with aligned columns."""
     widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
-    """Return the values of an option that takes KEY=VALUE, by key."""
+def pairs(option: str, words: Sequence[str], example: str) -> dict[str, str]:
+    """Return the values of an option that takes KEY=VALUE, by key; raise UsageError for another form."""
     out = {}
-    for pair in given:
+    for pair in words:
         key, mark, value = pair.partition("=")
         if not mark:
             raise UsageError(f"{option} takes KEY=VALUE, got {pair!r}", hint=f"{option} {example}")
@@ -123,7 +123,7 @@ def pairs(option: str, given: Sequence[str], example: str) -> dict[str, str]:
 
 
 def resolved_settings(job: Subject) -> dict[str, str]:
-    """Return the settings that differ from the preset's; UsageError where they or the data are invalid."""
+    """Return the settings that differ from the preset's; raise UsageError where they or the data are invalid."""
     from tasks.plan import resolve_run
 
     settings = pairs("--set", job.settings, "m1.epochs=5")
@@ -141,7 +141,7 @@ def resolved_settings(job: Subject) -> dict[str, str]:
 
 
 def filled(form: Any, values: dict[str, Any]) -> Any:
-    """Return a form filled in; UsageError naming the first value that it does not take."""
+    """Return a form filled in; raise UsageError naming the first invalid value."""
     from pydantic import ValidationError
 
     try:
@@ -153,5 +153,5 @@ def filled(form: Any, values: dict[str, Any]) -> Any:
 
 
 def home_flag(home: Path) -> str:
-    """Return what a command to paste needs in order to mean this home."""
+    """Return the --home option of a command to paste, "" for the default home."""
     return "" if home == HOME else f" --home {shlex.quote(str(home))}"

@@ -1,4 +1,4 @@
-"""Tagging texts from the command line: texts in, JSON lines or CSV out."""
+"""Predict labels of texts for the command line: texts in, JSON lines or CSV out."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from tasks.core.wording import many
 from xcmodels.data.text import clean
 
 CHUNK = 1024
-LONG, LINES = 4_000, 3    # characters, or lines, of what is more likely a list of texts than one
+LONG, LINES = 4_000, 3    # a text of more characters, or as many lines, is likely a list of texts
 Form = Literal["json", "csv"]
 
 
@@ -28,7 +28,7 @@ class Query(NamedTuple):
 
 
 def open_retriever(model: str, home: Path, mlflow: str) -> Any:
-    """Return the retriever that `model` names in the registry; "" is the only model there is."""
+    """Return the retriever that `model` names in the registry, "" for the only model."""
     from tasks.registry.resolve import resolve
     from tasks.tracking.tracker import Tracker
     from xcmodels.retrieval.retriever import Retriever
@@ -37,18 +37,18 @@ def open_retriever(model: str, home: Path, mlflow: str) -> Any:
 
 
 def predict_texts(retriever: Any, texts: Iterable[str], k: int, form: Form = "json") -> None:
-    """Write the labels of `texts` to stdout, their uids being their places."""
-    given = list(texts)
-    if len(given) == 1 and (what := _listed(given[0])):
+    """Write the labels of `texts` to stdout, with their positions as uids."""
+    rows = list(texts)
+    if len(rows) == 1 and (what := _list_likeness(rows[0])):
         _warn(f"{what} tagged as one text; where a list was meant: xc predict --input FILE, a text a line")
-    _answer_all(retriever, (Query(str(row), text) for row, text in enumerate(given)), k, form)
+    _answer_all(retriever, (Query(str(row), text) for row, text in enumerate(rows)), k, form)
 
 
 def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
                  columns: Mapping[str, str] | None = None) -> None:
-    """Write the labels of the rows of a table, or of the lines of a text, to stdout; "-" is stdin.
+    """Write the labels of a table's rows, or of a text file's lines, to stdout; "-" is stdin.
 
-    columns: names of the columns uid, text and content, of those that are called otherwise.
+    columns: role (uid, text or content) -> name of its column, where it is not the default.
     """
     lists: list[str] = []
     _answer_all(retriever, queries(source, columns or {}, lists), k, form)
@@ -58,21 +58,21 @@ def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
 
 
 def queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterator[Query]:
-    """Yield each row's uid, or its place counted from 0, text and content.
+    """Yield each row's text and content, and its uid, or its position from 0 where it has none.
 
-    Plain lines that look like lists of texts are noted in `lists`.
+    Plain lines that look like lists of texts are added to `lists`.
     """
     from tasks.data.sources.tabular import Layout, read_rows
 
     names: dict[str, Sequence[str]] = {"uid": ("uid",), "text": ("text", "title"), "content": ("content",)}
     layout = Layout(names | {role: (name,) for role, name in columns.items()}, required=("text", *columns),
                     plain="" if columns else "text")
-    for place, row in enumerate(read_rows(source, layout)):
+    for position, row in enumerate(read_rows(source, layout)):
         if "text" not in row.cells:
             raise ContractError("the row has no text", where=row.where, hint='give one, "" where it is empty')
-        if not row.names and (what := _listed(row.cells["text"])):
+        if not row.names and (what := _list_likeness(row.cells["text"])):
             lists.append(f"line {row.number}, {what}")
-        yield Query(row.text("uid") or str(place), row.text("text"), row.text("content"))
+        yield Query(row.text("uid") or str(position), row.text("text"), row.text("content"))
 
 
 def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) -> None:
@@ -80,10 +80,10 @@ def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) ->
     write = _write_csv if form == "csv" else _write_json
     if form == "csv":
         _table().writerow(["uid", "rank", "label_id", "label_uid", "label_text", "score"])
-    while part := list(islice(rows, CHUNK)):
-        answers = retriever.predict([query.text for query in part], k, [query.content for query in part])
-        for query, labels in zip(part, answers, strict=True):
-            # A text of nothing but white space has nothing to be tagged by.
+    while block := list(islice(rows, CHUNK)):
+        answers = retriever.predict([query.text for query in block], k, [query.content for query in block])
+        for query, labels in zip(block, answers, strict=True):
+            # A text of white space alone gets no labels.
             write(query.uid, labels if (query.text + query.content).strip() else [])
 
 
@@ -93,7 +93,7 @@ def _write_json(uid: str, labels: Sequence[Any]) -> None:
 
 
 def _write_csv(uid: str, labels: Sequence[Any]) -> None:
-    """Write a row a label; one without a label for a text that has none, so that each text is there."""
+    """Write a row for each label; one without a label for a text that has none, so that no text is missing."""
     _table().writerows([[_inert(uid), rank, label.id, _inert(label.uid), _inert(label.text), label.score]
                         for rank, label in enumerate(labels, 1)] or [[_inert(uid), *[""] * 5]])
 
@@ -103,17 +103,17 @@ def _table() -> Any:
 
 
 def _inert(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula, nor a terminal for a command."""
+    """Return a text that no spreadsheet reads as a formula, and no terminal as a control sequence."""
     plain = clean(text)
     return f"'{plain}" if plain.startswith(("=", "+", "-", "@")) else plain
 
 
-def _listed(text: str) -> str:
-    """Return what it is about a text that looks like a list of texts, "" where nothing does."""
+def _list_likeness(text: str) -> str:
+    """Return why a text looks like a list of texts, "3 lines", and "" where it does not."""
     if text.lstrip().startswith("["):
         with suppress(ValueError, RecursionError):
-            if isinstance(found := json.loads(text), list):
-                return f"a JSON array of {len(found):,}"
+            if isinstance(value := json.loads(text), list):
+                return f"a JSON array of {len(value):,}"
     lines = len([line for line in text.splitlines() if line.strip()])
     return many(lines, "line") if lines >= LINES else many(len(text), "character") if len(text) > LONG else ""
 

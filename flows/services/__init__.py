@@ -1,1 +1,1 @@
-"""Prefect, MLflow, worker and app as processes: started, watched, ended."""
+"""Background services (Prefect, MLflow, workers, app): start, watch and stop them."""

@@ -1,4 +1,4 @@
-"""Which services a home has, and where those that run are: Prefect, MLflow, a worker for each pool, app, supervisor."""
+"""Service definitions (Prefect, MLflow, workers, app, supervisor) and their addresses."""
 
 import atexit
 import os
@@ -21,12 +21,12 @@ from tasks.tracking.mlflow_client import make_database, signed_in
 from tasks.tracking.relocation import relocate
 
 ROOT = Path(__file__).parents[2]
-RUN_SECONDS = 120.0     # a server that lasts for one run takes 7 to 27 s to start on two cores
+RUN_SECONDS = 120.0     # for a Prefect server of one run to start, which takes 7 to 27 s on two cores
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the services of a home are to listen, on loopback."""
+    """The ports of a home's services on loopback."""
 
     prefect: int = 4200
     mlflow: int = 5000
@@ -35,35 +35,35 @@ class Ports:
 
 def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", model: str = "",
              gpu: bool = False) -> list[Service]:
-    """Return what `xc up` runs; `prefect` (its API) and `mlflow` are addresses of servers that exist already.
+    """Return the services that `xc up` runs; prefect (its API), mlflow: addresses of existing servers to use.
 
-    model: what the app answers with, the only one there is where it is empty.
+    model: the model that the app serves, "" for the only one.
     """
     home = home.absolute()
-    found = []
-    given = {"XC_MLFLOW": mlflow} if mlflow else {}
+    out = []
+    mlflow_variable = {"XC_MLFLOW": mlflow} if mlflow else {}
     auth = os.environ.get("PREFECT_API_AUTH_STRING", "") if prefect else password(home)
     if not prefect:
         address = _address(home, "prefect", ports.prefect)
-        found.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, address)))
+        out.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, address)))
         prefect = f"{address}/api"
-    own = not mlflow
-    if own:
-        found.append(mlflow_service(home, ports.mlflow))
+    own_mlflow = not mlflow
+    if own_mlflow:
+        out.append(mlflow_service(home, ports.mlflow))
         mlflow = _address(home, "mlflow", ports.mlflow)
     for pool in ("cpu", *(["gpu"] if gpu else [])):
-        found.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, **given,
-                                                 **({"PREFECT_API_AUTH_STRING": auth} if auth else {})}))
-    found.append(app_service(home, ports.app, mlflow, model, own))
-    found.append(supervisor_service(home))
-    return found
+        out.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, **mlflow_variable,
+                                               **({"PREFECT_API_AUTH_STRING": auth} if auth else {})}))
+    out.append(app_service(home, ports.app, mlflow, model, own_mlflow))
+    out.append(supervisor_service(home))
+    return out
 
 
 def prefect_service(home: Path, port: int) -> Service:
     """Return the Prefect server, whose state is in HOME/prefect.
 
-    Whoever may create a deployment there may run any command as this user, so it wants a password of every client,
-    a token with every change, and a page of its own origin.
+    A client that can create a deployment can run any command as this user, so the server requires a password of every
+    client, a CSRF token with every change, and pages of its own origin.
     """
     address = f"http://127.0.0.1:{port}"
     return Service(
@@ -77,20 +77,20 @@ def prefect_service(home: Path, port: int) -> Service:
 
 
 def mlflow_service(home: Path, port: int) -> Service:
-    """Return the MLflow server on the database that runs without a server use too.
+    """Return the MLflow server, on the same database that runs use without a server.
 
-    New experiments keep their files in HOME/mlartifacts by its path, as embedded ones do: what was written through
-    the server is read without it, and the other way round.
+    New experiments keep their files in HOME/mlartifacts by its path, as without a server: what was written through the
+    server can be read without it, and the other way round.
     """
     address = f"http://127.0.0.1:{port}"
     return Service(
         "mlflow", "MLflow", [sys.executable, "-W", "ignore", "-m", "serving.mlflow_server", "--home", str(home),
                              "--port", str(port)],
-        _environment(home), address, port, "--mlflow-port", f"{address}/health", first=partial(_whole_database, home))
+        _environment(home), address, port, "--mlflow-port", f"{address}/health", first=partial(_ensure_database, home))
 
 
 def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
-    """Return the worker that runs what is scheduled on a pool, as processes of this machine."""
+    """Return the Prefect worker that executes the runs of a pool as processes of this machine."""
     port = free_port()
     environment = {"PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1", "PREFECT_WORKER_WEBSERVER_PORT": str(port),
                    "PREFECT_WORKER_QUERY_SECONDS": os.environ.get("PREFECT_WORKER_QUERY_SECONDS", "5")}
@@ -100,38 +100,38 @@ def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
         _environment(home) | environment | servers, "", port, "", f"http://127.0.0.1:{port}/health", ("prefect",))
 
 
-def app_service(home: Path, port: int, mlflow: str, model: str, own: bool) -> Service:
-    """Return the app that answers with the champion; until there is one it says so, with 503.
+def app_service(home: Path, port: int, mlflow: str, model: str, own_mlflow: bool) -> Service:
+    """Return the HTTP server that answers with the champion, and with 503 until there is one.
 
-    own: `mlflow` is the home's server.
+    own_mlflow: `mlflow` is the home's server.
     """
     address = f"http://127.0.0.1:{port}"
     return Service(
         "app", "app", [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--mlflow", mlflow,
                        "--port", str(port), "--wait", *(["--model", model] if model else [])],
-        _environment(home) | (signed_in(home) if own else {}), address, port, "--port", f"{address}/healthz",
+        _environment(home) | (signed_in(home) if own_mlflow else {}), address, port, "--port", f"{address}/healthz",
         ("mlflow",))
 
 
 def supervisor_service(home: Path) -> Service:
-    """Return what starts the others again when they end."""
+    """Return the supervisor, which restarts the other services when they end."""
     return Service("supervisor", "supervisor", [sys.executable, "-m", "flows.services.supervisor", str(home)],
                    _environment(home))
 
 
 def password(home: Path) -> str:
-    """Return "user:password" of the home's Prefect server; it is made at the first call, for this user's eyes."""
+    """Return "user:password" of the home's Prefect server; the first call creates it, readable by this user alone."""
     return secret(home.absolute() / "prefect" / "password")
 
 
 def join(home: Path) -> None:
-    """Have this process use the home's Prefect server where it runs and the environment names no other."""
+    """Make this process use the home's Prefect server, where it runs and the environment names no other."""
     if not os.environ.get("PREFECT_API_URL") and (record := Stack(home).running("prefect")) is not None:
         _use(home, record.address)
 
 
 def require_prefect(home: Path) -> str:
-    """Return the address of the Prefect server in use, once it answers; ServerError where there is none."""
+    """Return the API address of the Prefect server in use; raise ServerError where none answers."""
     join(home)
     if not (address := os.environ.get("PREFECT_API_URL", "")):
         raise ServerError(f"no Prefect server of {home} is up", hint="xc up; or name one: PREFECT_API_URL")
@@ -143,9 +143,9 @@ def require_prefect(home: Path) -> str:
 
 
 def mlflow_of(home: Path, given: str = "") -> str:
-    """Return the address of MLflow: as given, else of the home's server where it runs, else "" for its database.
+    """Return MLflow's address: the given one, else that of the home's server where it runs, else "" for its database.
 
-    Where that is the home's server, this process is signed in.
+    Where it is the home's server, this process is signed in.
     """
     given = given or os.environ.get("XC_MLFLOW", "")
     record = Stack(home).running("mlflow")
@@ -155,20 +155,19 @@ def mlflow_of(home: Path, given: str = "") -> str:
     return given
 
 
-def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> bool:
-    """Have a Prefect server: the one that is named or runs, else one that is started now and ends with this process.
+def have_prefect(home: Path, modules: Sequence[str] = (), *, tracked: bool) -> bool:
+    """Provide a Prefect server: the one named or running, else one started now; return whether it was started.
 
-    Returns whether it is one of the latter kind. What the run will need is got ready while that one starts: the modules
-    `wanted`, and MLflow's database where it is `tracked` there.
-    It is in a session of its own: a signal to the run's process group, by a shutdown or `timeout`, must not end it
-    before the run could tell it how it ended. Raises ServerError where it does not start.
+    A server started here ends with this process. While it starts, `modules` are imported, and MLflow's database is
+    created if `tracked`. It has a session of its own: a signal to the run's process group, by a shutdown or `timeout`,
+    must not end it before the run has reported how it ended. Raises ServerError where it does not start.
     """
     join(home)
     if os.environ.get("PREFECT_API_URL"):
         for name, value in HEARTBEAT.items():
             os.environ.setdefault(name, value)
-        # Each call waits 2, 4 and 8 s: long enough for a server that is started again. By default it is a minute, and a
-        # run whose server is gone makes several calls before it ends.
+        # Three retries wait 2, 4 and 8 s, long enough for a server's restart. The default is a minute, and a run whose
+        # server is gone makes several calls before it ends.
         os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "3")
         return False
     home = home.absolute()
@@ -178,31 +177,31 @@ def have_prefect(home: Path, wanted: Sequence[str] = (), *, tracked: bool) -> bo
     log.parent.mkdir(0o700, exist_ok=True)
     new = not (home / "prefect" / "prefect.db").exists()
     started = launch(Record.of(service), home, log, follow=True)
-    # Registered before Prefect is imported, so it happens after Prefect has sent its last words.
+    # Registered before Prefect is imported, so it is called after Prefect has sent its last messages.
     atexit.register(lambda: end_service(started.record))
     _use(home, service.address)
-    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nobody starts it again
-    for name in wanted:
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nothing restarts it
+    for name in modules:
         import_module(name)
-    if new:    # its server makes tables for 10 s by one processor; these take the other one six
+    if new:    # its server creates tables for 10 s on one processor; these imports take 6 s on another
         for name in ("great_expectations", "torch._dynamo", "matplotlib.figure"):
             import_module(name)
         if tracked:
-            with suppress(Exception):    # is tried again where it is wanted, and told there
-                _whole_database(home)
+            with suppress(Exception):    # is tried again, and its error raised, where the database is used
+                _ensure_database(home)
     wait_well(started, RUN_SECONDS)
     return True
 
 
 @contextmanager
 def lost_server_explained() -> Iterator[None]:
-    """Name the Prefect server that does not answer, at the start of a run or in the middle of it."""
+    """Raise ServerError with the address of the Prefect server, where it does not answer at any time of a run."""
     try:
         yield
     except Exception as error:
         import httpx
 
-        cause: BaseException | None = error    # where a flow begins or ends, Prefect says it with a RuntimeError
+        cause: BaseException | None = error    # at a flow's begin and end, Prefect raises a RuntimeError from it
         while cause is not None and not isinstance(cause, httpx.TransportError):
             cause = cause.__cause__
         if cause is None:
@@ -212,9 +211,9 @@ def lost_server_explained() -> Iterator[None]:
 
 
 def _prepare(home: Path, address: str) -> None:
-    """Give the home's Prefect server what it lacks: pools, its watch over runs that are killed, the place of the home.
+    """Set the home's Prefect server up: pools, automation for killed runs, the home's path; cancel missed runs.
 
-    As long as no worker runs, nothing that is late can be in progress.
+    Missed runs are cancelled only while no worker runs, since one of them could be in progress.
     """
     _use(home, address)
     set_up(home)
@@ -226,8 +225,8 @@ def _prepare(home: Path, address: str) -> None:
         skip_missed()
 
 
-def _whole_database(home: Path) -> None:
-    """Make MLflow's database whole or not at all, where there is none; have one that was moved name files anew."""
+def _ensure_database(home: Path) -> None:
+    """Create MLflow's database atomically, where there is none; update the file paths of one that was moved."""
     if not (home / "mlflow.db").exists():
         make_database(home)
     relocate(home)
@@ -239,13 +238,13 @@ def _use(home: Path, address: str) -> None:
 
 
 def _address(home: Path, name: str, port: int) -> str:
-    """Return where a service of the home is: where it runs already, else at `port`."""
+    """Return the address of a service of the home: the running one's, else one at `port`."""
     record = Stack(home).running(name)
     return record.address if record is not None else f"http://127.0.0.1:{port}"
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Return the environment of every service: state in HOME, and this very code."""
+    """Return the environment of every service: state in HOME, code of this installation."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**QUIET, **HEARTBEAT, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "PREFECT_HOME": str(home / "prefect"),
             "XC_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",

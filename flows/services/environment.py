@@ -1,4 +1,4 @@
-"""The surroundings of a run: quiet libraries and state in HOME, set before the libraries are imported."""
+"""Environment variables of a run: libraries without telemetry, all state in HOME."""
 
 import logging
 import os
@@ -19,20 +19,20 @@ QUIET = {
     "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
     "TOKENIZERS_PARALLELISM": "true",
 }
-# Runs say every 30 s that they live; the server's automation marks those that fell silent as crashed (flows/deploy.py).
+# Seconds between a run's heartbeats; the server's automation marks runs without one as crashed (flows/deploy.py).
 HEARTBEAT = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 
 
 def set_up(home: Path) -> None:
-    """Close HOME to others, point Prefect at it, silence telemetry; what is set in the environment stays as it is."""
+    """Close HOME to other users, point Prefect at it, turn telemetry off; variables that are set already stay."""
     close_home(home)
     for name, value in {
         **QUIET,
         "PREFECT_HOME": str(home.absolute() / "prefect"),
-        # Steps' lines go to the UI through Prefect's logger, and to the terminal through our own console.
+        # Steps' lines reach the UI through Prefect's logger, and the terminal through our own console.
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
-        # What cannot be sent to a server that is gone is said once, by whoever cannot do without it.
+        # That a server is gone is reported once, by the code that needs it.
         "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
     }.items():
         os.environ.setdefault(name, value)
@@ -41,12 +41,12 @@ def set_up(home: Path) -> None:
 
 @contextmanager
 def full_disk_explained(home: Path) -> Iterator[None]:
-    """Name a full disk as the cause of what it makes fail: Prefect's server says `500`, or nothing."""
+    """Name a full disk as the cause of the errors it leads to: Prefect's server answers `500`, or nothing."""
     try:
         yield
     except ProjectError:
         raise
     except Exception as error:
-        if (full := full_disk(error, home)) is None:
+        if (explained := full_disk(error, home)) is None:
             raise
-        raise full from error
+        raise explained from error

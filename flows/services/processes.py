@@ -1,7 +1,7 @@
-"""A program that a home runs: started in a session of its own with a mark, found again by it, and ended whole.
+"""Service processes: start them, check their health, and end them with all descendants.
 
-Each process that a service starts inherits its mark, an environment variable of one start. So what is ended is that
-service and its descendants, whatever became of the pid since, and nobody else who happens to hold a port.
+Each start of a service has a unique mark in an environment variable, which its processes inherit. So exactly that
+service and its descendants are ended, even if a pid was reused, and no other program that has its port.
 """
 
 import ctypes
@@ -25,9 +25,9 @@ import psutil
 from data_contracts.errors import ServerError
 
 MARK = "XC_SERVICE"
-START_SECONDS = 180.0   # for a server's first start on a machine that is busy, with its database to be made
+START_SECONDS = 180.0   # for a server's first start on a busy machine, including the creation of its database
 ANSWER_SECONDS = 10.0   # for a server that was started long ago
-STOP_SECONDS = 20.0     # between asking a service to end and ending it
+STOP_SECONDS = 20.0     # between SIGTERM and SIGKILL
 ATTEMPTS = 5            # at ending a service that starts processes meanwhile
 PROBE_SECONDS = 3.0
 PR_SET_PDEATHSIG = 1    # of prctl(2)
@@ -38,9 +38,9 @@ WELL, STOPPED, SILENT, ENDED = "well", "stands still", "does not answer", "has e
 class Service:
     """A program to run.
 
-    address: where it answers, "" for one that nobody calls. flag: of the option that moves its port. health: what
-    answers 200 while it is well, "" for one that need only run. needs: services that have to be well before it starts.
-    first: done before it starts; then: once it is well, and again whenever all is to be up.
+    address: where it answers, "" for one that no client calls. flag: the option that sets its port. health: the address
+    that answers 200 while it is well, "" for one that only has to run. needs: services that must be well before it
+    starts. first: called before it starts; then: called once it is well, and at each `up` while it runs.
     """
 
     name: str
@@ -58,10 +58,10 @@ class Service:
 
 @dataclass(frozen=True)
 class Record:
-    """A start of a service, noted before its process is there; its environment may hold passwords.
+    """A start of a service, stored before its process exists; its environment may hold passwords.
 
-    pid, create_time (seconds since 1970): of its first process, 0 until that is known. restarts: how often it was
-    started again since `xc up`. environment: None in what an older version noted.
+    pid, create_time (seconds since 1970): of its first process, 0 until known. restarts: how often it was restarted
+    since `xc up`. environment: None in a record of an older version.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Record:
 
     @classmethod
     def of(cls, service: Service) -> "Record":
-        """Return the record of a start that is to come."""
+        """Return the record of a service about to be started."""
         return cls(service.name, service.title, 0, 0.0, service.address, service.health, list(service.command),
                    uuid.uuid4().hex, dict(service.environment))
 
@@ -87,7 +87,7 @@ class Record:
 
     @property
     def alive(self) -> bool:
-        """Whether the process that was started is still there."""
+        """Whether the process that was started still exists."""
         return self._status() not in ("", psutil.STATUS_ZOMBIE)
 
     @property
@@ -105,7 +105,7 @@ class Record:
         return self.state == WELL
 
     def _status(self) -> str:
-        """Return the state of its process as the system names it, "" where it is not there."""
+        """Return the state of its process as psutil names it, "" where it does not exist."""
         try:
             process = psutil.Process(self.pid) if self.pid else None
             return str(process.status()) if process is not None and _is(process, self) else ""
@@ -116,22 +116,22 @@ class Record:
         if not self.health:
             return True
         try:
-            with urllib.request.urlopen(self.health, timeout=PROBE_SECONDS) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(self.health, timeout=PROBE_SECONDS) as response:
+                return bool(response.status == 200)
         except (urllib.error.URLError, HTTPException, OSError):
             return False
 
 
 @dataclass(frozen=True)
 class Started:
-    """A service as the process that started it knows it."""
+    """A service with the handle of its process and its log, in the process that started it."""
 
     process: "subprocess.Popen[bytes]"
     record: Record
     log: Path
 
     def check(self) -> None:
-        """Raise ServerError with the last words of its log where it has ended."""
+        """Raise ServerError with the last line of its log where it has ended."""
         if self.process.poll() is not None:
             raise ServerError(f"{self.record.title} ended with code {self.process.returncode} as it started: "
                               f"{last_line(self.log)}", hint=f"its log: {self.log}")
@@ -140,7 +140,7 @@ class Started:
 def launch(record: Record, home: Path, log: Path, *, follow: bool = False) -> Started:
     """Start a service in a session of its own, so that no signal to this terminal reaches it.
 
-    follow: it is to end when this process does, however that ends.
+    follow: end it when this process ends, however that happens.
     """
     with suppress(FileNotFoundError):
         os.replace(log, log.with_suffix(".log.1"))
@@ -153,12 +153,12 @@ def launch(record: Record, home: Path, log: Path, *, follow: bool = False) -> St
     return Started(process, replace(record, pid=process.pid, create_time=began), log)
 
 
-def wait_well(started: Started, seconds: float = START_SECONDS, beside: Sequence[Started] = ()) -> None:
-    """Return once a service answers; ServerError where it, or one `beside` it, ends, or it takes too long."""
+def wait_well(started: Started, seconds: float = START_SECONDS, others: Sequence[Started] = ()) -> None:
+    """Return once a service answers; raise ServerError where it or one of `others` ends, or it takes too long."""
     record, deadline = started.record, time.monotonic() + seconds
     while not record.well:
-        for each in (started, *beside):
-            each.check()
+        for service in (started, *others):
+            service.check()
         if time.monotonic() > deadline:
             raise ServerError(f"{record.title} did not answer {record.health} within {seconds:.0f} s: "
                               f"{last_line(started.log)}", hint=f"its log: {started.log}; the same command tries again")
@@ -166,9 +166,9 @@ def wait_well(started: Started, seconds: float = START_SECONDS, beside: Sequence
 
 
 def wait_answer(record: Record, hint: str) -> None:
-    """Return once a service that was started before answers; ServerError where it does not, or stands still."""
-    young = max(0.0, record.create_time + START_SECONDS - time.time())
-    deadline = time.monotonic() + max(ANSWER_SECONDS, min(young, START_SECONDS))
+    """Return once a service started earlier answers; raise ServerError where it does not, or is stopped."""
+    still_starting = max(0.0, record.create_time + START_SECONDS - time.time())
+    deadline = time.monotonic() + max(ANSWER_SECONDS, min(still_starting, START_SECONDS))
     while (state := record.state) != WELL:
         if state != SILENT or time.monotonic() > deadline:
             where = f" at {record.address}" if record.address else ""
@@ -177,7 +177,7 @@ def wait_answer(record: Record, hint: str) -> None:
 
 
 def check_port(service: Service) -> None:
-    """Raise ServerError naming who holds the port that a service is to listen on."""
+    """Raise ServerError naming the process that has a service's port, where there is one."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -189,7 +189,7 @@ def check_port(service: Service) -> None:
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -197,53 +197,53 @@ def free_port() -> int:
 
 
 def processes(record: Record) -> list[psutil.Process]:
-    """Return every process of a service that is there: those that carry its mark, and all that they started.
+    """Return every running process of a service: those with its mark, and their descendants.
 
-    What they started as another service, as the supervisor does, is that service's.
+    Descendants with the mark of another service, as the supervisor has them, belong to that service.
     """
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid != os.getpid() and (_mark(process) == record.mark
                                                or (process.pid == record.pid and _is(process, record))):
-                for each in (process, *process.children(recursive=True)):
-                    if _mark(each) in ("", record.mark):
-                        found[each.pid] = each
-    return [process for process in found.values() if _there(process)]
+                for member in (process, *process.children(recursive=True)):
+                    if _mark(member) in ("", record.mark):
+                        found[member.pid] = member
+    return [process for process in found.values() if _runs(process)]
 
 
 def end_service(record: Record) -> bool:
-    """End every process of a service, those too that it starts meanwhile; -> whether there was any."""
-    for again in range(ATTEMPTS):
+    """End every process of a service, even those it starts meanwhile; return whether there was any."""
+    for attempt in range(ATTEMPTS):
         if not end(processes(record)):
-            return again > 0
+            return attempt > 0
     return True
 
 
-def end(found: Sequence[psutil.Process], seconds: float = STOP_SECONDS) -> bool:
-    """End processes: they are asked to, and killed where they do not; -> whether there was any."""
+def end(targets: Sequence[psutil.Process], seconds: float = STOP_SECONDS) -> bool:
+    """End processes by SIGTERM, after `seconds` by SIGKILL; return whether there was any."""
     for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
-        for process in found:
+        for process in targets:
             with suppress(psutil.Error):
                 process.send_signal(number)
-                process.send_signal(signal.SIGCONT)    # one that stands still could not end
-        _, left = psutil.wait_procs([process for process in found if _there(process)], patience)
-        if not [process for process in left if _there(process)]:
+                process.send_signal(signal.SIGCONT)    # a stopped process could not end
+        _, left = psutil.wait_procs([process for process in targets if _runs(process)], patience)
+        if not [process for process in left if _runs(process)]:
             break
-    return bool(found)
+    return bool(targets)
 
 
 def _is(process: psutil.Process, record: Record) -> bool:
     """Return whether a process with a record's pid is the one that was started, by its mark.
 
-    A start time follows the machine's clock when that is set, so it decides only where the mark cannot be read.
+    The start time shifts when the clock is set, so it decides only where the mark cannot be read.
     """
     mark = _mark(process)
     return mark == record.mark if mark else abs(process.create_time() - record.create_time) < 1.0
 
 
 def _mark(process: psutil.Process) -> str:
-    """Return the mark that a process carries; "" where there is none or it is another user's."""
+    """Return the mark of a process; "" where it has none or belongs to another user."""
     try:
         return process.environ().get(MARK, "")
     except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
@@ -251,14 +251,14 @@ def _mark(process: psutil.Process) -> str:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Have the kernel end this process with the one that started it, where the kernel is Linux."""
+    """Have the kernel end this process when its parent ends; Linux only."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:    # it has ended meanwhile
+    if os.getppid() != parent:    # the parent has ended meanwhile
         os._exit(1)
 
 
-def _there(process: psutil.Process) -> bool:
+def _runs(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -266,16 +266,16 @@ def _there(process: psutil.Process) -> bool:
 
 
 def _holder(port: int) -> str:
-    """Return who listens on a port: its pid and command, as far as this user may know."""
+    """Return the pid and command of the process that listens on a port, as far as this user may see them."""
     with suppress(psutil.Error):
-        for each in psutil.net_connections(kind="tcp"):
-            if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid:
-                return f"process {each.pid}: {' '.join(psutil.Process(each.pid).cmdline())[:200]}"
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"process {connection.pid}: {' '.join(psutil.Process(connection.pid).cmdline())[:200]}"
     return "a process of another user"
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log."""
+    """Return the last line of a log that is not blank, cut to 300 characters."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:

@@ -1,9 +1,9 @@
-"""The services of a home: started together, watched, found again by what is noted of them, and ended.
+"""Start, find, restart and stop the services of a home, by their records in HOME/run.
 
-    HOME/run/NAME.json    a service and its start: command, environment, address, mark, pid
-    HOME/logs/NAME.log    what it says; NAME.log.1 is what it said before it was last started
+    HOME/run/NAME.json    the record of a service: command, environment, address, mark, pid
+    HOME/logs/NAME.log    its output; NAME.log.1 is the output of its previous start
 
-A start is noted before there is a process, so a kill at any moment leaves nothing that the next call does not know.
+A record is written before its process starts, so no kill at any moment leaves a process that the next call cannot find.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ from data_contracts.errors import UsageError
 from flows.services.processes import Record, Service, Started, check_port, end_service, launch, wait_answer, wait_well
 from tasks.core.files import explained, locked, make_folder, write_file
 
-LOCK_SECONDS = 5.0    # the supervisor takes less to start one part again
+LOCK_SECONDS = 5.0    # the supervisor needs less to restart a service
 Say = Callable[[str], None]
 
 
@@ -31,30 +31,30 @@ class Stack:
         self.folder, self.logs = self.home / "run", self.home / "logs"
 
     def records(self) -> dict[str, Record]:
-        """Return what was started and not stopped, by name, in the order of the starts."""
-        found = []
+        """Return the records of services that were started and not stopped, by name, in the order of their starts."""
+        records = []
         for path in self.folder.glob("*.json"):
             with suppress(OSError, ValueError, TypeError):
-                found.append(Record(**json.loads(path.read_text())))
-        return {record.name: record for record in sorted(found, key=lambda record: record.create_time)
+                records.append(Record(**json.loads(path.read_text())))
+        return {record.name: record for record in sorted(records, key=lambda record: record.create_time)
                 if self._ours(record)}
 
     def running(self, name: str) -> Record | None:
-        """Return the service of this name where it runs."""
+        """Return the record of the service of this name, None where it does not run."""
         record = self.records().get(name)
         return record if record is not None and record.alive else None
 
     def up(self, services: Sequence[Service], say: Say, hint: str = "xc down; xc up") -> list[str]:
-        """Start those of `services` that do not run, and wait until all are well; -> the names of those started.
+        """Start those of `services` that do not run, and wait until all are well; return the names of those started.
 
-        Raises ServerError where a port is taken, a service does not come up, or one that runs does not answer, with
-        `hint` as its remedy; what this call started is ended then.
+        Raises ServerError where a port is taken, a service does not come up, or a running one does not answer, with
+        `hint` as its remedy; what this call started is ended first.
         """
-        with self._alone():
-            found = self.records()
+        with self._locked():
+            records = self.records()
             missing = [service for service in services if self.running(service.name) is None]
             for service in missing:
-                if service.name in found and end_service(found[service.name]):
+                if service.name in records and end_service(records[service.name]):
                     say(f"{service.title:<11} what was left of it ended")
                 check_port(service)
             for service in services:
@@ -70,19 +70,19 @@ class Stack:
             return started
 
     def down(self, say: Say) -> list[str]:
-        """End every service that was started here, the last one first; -> the names of those that ran."""
+        """End every service that was started here, the last one first; return the names of those that ran."""
         if not self.folder.is_dir():
             return []
-        with self._alone():
+        with self._locked():
             return self._end(list(self.records().values()), say)
 
     def again(self, name: str) -> bool:
-        """Start a service that has ended again, without what is left of it; -> whether this was to be done.
+        """Restart a service that has ended, ending what is left of it; return whether it was restarted.
 
-        It is not while somebody else starts or ends services.
+        It is not while an `up` or `down` is at work.
         """
-        with locked(self.folder / "lock", fcntl.LOCK_EX, 0.0) as mine:
-            record = self.records().get(name) if mine else None
+        with locked(self.folder / "lock", fcntl.LOCK_EX, 0.0) as locked_here:
+            record = self.records().get(name) if locked_here else None
             if record is None or record.alive:
                 return False
             end_service(record)
@@ -90,11 +90,11 @@ class Stack:
             return True
 
     def _ours(self, record: Record) -> bool:
-        """Return whether a service works here, and not in the home of which this one is a copy."""
+        """Return whether a service belongs to this home, and not to one of which this home is a copy."""
         home = Path((record.environment or {}).get("XC_HOME", self.home))
         try:
             return home.samefile(self.home)
-        except (FileNotFoundError, NotADirectoryError):    # this one was moved
+        except (FileNotFoundError, NotADirectoryError):    # this home was moved
             return True
         except OSError:    # closed to this user
             return False
@@ -104,8 +104,8 @@ class Stack:
 
         def wait_for(names: Sequence[str]) -> None:
             for name in names:
-                service, one = waiting[name]
-                wait_well(one, beside=[other for _, other in waiting.values()])
+                service, process = waiting[name]
+                wait_well(process, others=[other for _, other in waiting.values()])
                 del waiting[name]
                 service.then()
                 say(f"{service.title:<11} {service.address or 'runs'}")
@@ -118,12 +118,12 @@ class Stack:
         wait_for(list(waiting))
 
     def _launch(self, record: Record) -> Started:
-        self._note(record)
-        begun = launch(record, self.home, self.logs / f"{record.name}.log")
-        self._note(begun.record)
-        return begun
+        self._write(record)
+        started = launch(record, self.home, self.logs / f"{record.name}.log")
+        self._write(started.record)
+        return started
 
-    def _note(self, record: Record) -> None:
+    def _write(self, record: Record) -> None:
         part = self.folder / f".{uuid.uuid4().hex}.part"
         write_file(part, json.dumps(asdict(record), indent=1).encode() + b"\n")
         os.replace(part, self.folder / f"{record.name}.json")
@@ -138,13 +138,13 @@ class Stack:
         return ended
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep a second `up` or `down` of this home out until this one is done."""
+    def _locked(self) -> Iterator[None]:
+        """Lock this home against a second `up` or `down` while the block lasts; UsageError where one is at work."""
         with explained("start the services", self.home):
             for folder in (self.folder, self.logs):
                 make_folder(folder)
             (self.folder / "lock").touch()
-        with locked(self.folder / "lock", fcntl.LOCK_EX, LOCK_SECONDS) as mine:
-            if not mine:
+        with locked(self.folder / "lock", fcntl.LOCK_EX, LOCK_SECONDS) as locked_here:
+            if not locked_here:
                 raise UsageError(f"another `xc up` or `xc down` is at work in {self.home}", hint="wait for it")
             yield

@@ -1,6 +1,6 @@
-"""Watches the services of a home, and starts again what has ended: python -m flows.services.supervisor HOME.
+"""Restart services that have ended: python -m flows.services.supervisor HOME.
 
-`xc up` starts it with the others, `xc down` ends it first. It knows of each service what HOME/run notes.
+`xc up` starts it with the services, `xc down` ends it first. It reads their records in HOME/run.
 """
 
 import os
@@ -15,35 +15,35 @@ from flows.services.processes import last_line
 from flows.services.stack import Say, Stack
 
 NAME = "supervisor"
-EVERY = 1.0                # seconds between two looks
-FIRST, MOST = 1.0, 60.0    # seconds before a service is started again; each time twice as many,
-STEADY = 300.0             # unless it ran for this long
+EVERY = 1.0                # seconds between two checks
+FIRST, MOST = 1.0, 60.0    # first and longest pause before a restart, in seconds; it doubles each time
+STEADY = 300.0             # seconds of running after which the pause is FIRST again
 
 
 @dataclass
 class Pause:
-    """How long to wait before a service is started again; due: when that is, None while it runs."""
+    """The pause before a service is restarted; due: the time of the restart, None while it runs."""
 
     began: float
     seconds: float = FIRST / 2
     due: float | None = None
 
     def end(self, now: float) -> float:
-        """Note that the service has ended; -> when it is due."""
+        """Record that the service has ended; return when it is due."""
         self.seconds = FIRST if now - self.began >= STEADY else min(2 * self.seconds, MOST)
         self.due = now + self.seconds
         return self.due
 
 
 class Supervisor:
-    """Starts the services of one home again."""
+    """Restarts the services of one home."""
 
     def __init__(self, stack: Stack, say: Say) -> None:
         self._stack, self._say = stack, say
         self._pauses: dict[str, Pause] = {}
 
     def step(self, now: float) -> None:
-        """Look at each service once; `now` is in seconds on a clock that only goes forward."""
+        """Check each service once; now: seconds on a monotonic clock."""
         for record in self._stack.records().values():
             if record.name == NAME or record.environment is None:
                 continue
@@ -56,9 +56,9 @@ class Supervisor:
                 self._say(f"{record.title} has ended: {last_line(self._stack.logs / f'{record.name}.log')}; "
                           f"it is started again in {pause.seconds:.0f} s")
             if now >= due:
-                self._again(record.name, record.title, pause, now)
+                self._restart(record.name, record.title, pause, now)
 
-    def _again(self, name: str, title: str, pause: Pause, now: float) -> None:
+    def _restart(self, name: str, title: str, pause: Pause, now: float) -> None:
         try:
             if self._stack.again(name):
                 self._say(f"{title} is started again")
@@ -69,7 +69,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """Watch for as long as there is a home."""
+    """Watch the services as long as the home exists."""
     def say(line: str) -> None:
         print(time.strftime("%Y-%m-%d %H:%M:%S"), line, flush=True)
 
@@ -77,7 +77,7 @@ def main() -> None:
     supervisor = Supervisor(stack, say)
     while stack.folder.is_dir():
         supervisor.step(time.monotonic())
-        with suppress(ChildProcessError):    # those that ended are not to stay as zombies
+        with suppress(ChildProcessError):    # reaps ended children, which would stay as zombies
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(EVERY)

@@ -1,1 +1,1 @@
-"""The commands of `xc`, a module a kind; heavy libraries are imported inside them, so that help is instant."""
+"""The commands of `xc`; heavy imports wait until a command runs, so that help is fast."""

@@ -1,4 +1,4 @@
-"""`xc predict` and `xc presets`: asking what there is."""
+"""`xc predict` and `xc presets`."""
 
 import json
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ class Input:
     uid: Annotated[str, Parameter(help="Its column of ids; uid by default.")] = ""
 
     def columns(self) -> dict[str, str]:
-        """Return the columns that were named, by role."""
-        named = {"uid": self.uid, "text": self.text, "content": self.content}
-        return {role: name for role, name in named.items() if name}
+        """Return role -> column, for the columns that were named."""
+        columns = {"uid": self.uid, "text": self.text, "content": self.content}
+        return {role: name for role, name in columns.items() if name}
 
 
 NO_INPUT = Input()
@@ -63,21 +63,22 @@ def presets(*, method: Annotated[str, Parameter(help="Method whose settings are 
     from xcmodels.methods.presets import PRESETS, flat, resolve
     from xcmodels.methods.settings_help import explained
 
-    # What xc.toml says of runs is no question about a method.
+    # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
     method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
         ("method", method, ""), ("preset", preset, "cpu")))
     try:
         shown = resolve(method, preset, {}) if method else None
     except ValueError as error:
         raise UsageError(str(error), hint="xc presets") from error
-    wanted = {method: PRESETS[method]} if method else PRESETS
+    listed = {method: PRESETS[method]} if method else PRESETS
     if as_json:
-        print(json.dumps({each: {name: {"about": made.about, "settings": flat(made.settings()),
-                                        "explained": explained(made.settings())}
-                                 for name, made in named.items()} for each, named in wanted.items()}, indent=1))
+        print(json.dumps({method_name: {name: {"about": entry.about, "settings": flat(entry.settings()),
+                                               "explained": explained(entry.settings())}
+                                        for name, entry in entries.items()}
+                          for method_name, entries in listed.items()}, indent=1))
         return
-    print("\n".join(columns([(each, name, made.about) for each, named in wanted.items()
-                             for name, made in named.items()])))
+    print("\n".join(columns([(method_name, name, entry.about) for method_name, entries in listed.items()
+                             for name, entry in entries.items()])))
     if shown is not None:
-        told = explained(shown)
-        print("\n".join(["", *columns([(key, value, told[key]) for key, value in flat(shown).items()])]))
+        texts = explained(shown)
+        print("\n".join(["", *columns([(key, value, texts[key]) for key, value in flat(shown).items()])]))

@@ -1,4 +1,4 @@
-"""`xc data ...`: writing a data set in the raw format."""
+"""`xc data ...`: write a data set in the raw format that `xc run` reads."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ def wordnet(folder: Path, /,
 
     utf8(folder)
 
-    _tell(folder, write_wordnet(folder, source))
+    _print_counts(folder, write_wordnet(folder, source))
 
 
 @data.command(name="import")
@@ -39,11 +39,11 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
         raise UsageError(f"--test must be above 0 and below 1, got {test:g}: a run measures itself on the test rows",
                          hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
 
-    _tell(folder, import_file(file, folder, text=text, labels=labels, content=content, uid=uid, split=split,
+    _print_counts(folder, import_file(file, folder, text=text, labels=labels, content=content, uid=uid, split=split,
                               separator=separator, test_fraction=test))
 
 
-def _tell(folder: Path, counts: dict[str, Any]) -> None:
+def _print_counts(folder: Path, counts: dict[str, Any]) -> None:
     for name, value in counts.items():
         print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value}", file=sys.stderr)
     print(f"next: xc run --data {folder}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`xc deploy`: what is to run by itself, and when."""
+"""`xc deploy`: schedule the flows of prefect.yaml for a data set."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from flows.cli.options import HOME, Home, Json, Subject, environment, filled, pa
 @Parameter(name="*")
 @dataclass
 class Scheduled(Subject):
-    """What the deployments are to work on."""
+    """What the deployments work on."""
 
     name: Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")] = ""
     workers: Annotated[int, Parameter(help="Embedded Dask workers.")] = 2
@@ -52,19 +52,19 @@ def deploy(*, job: Scheduled, home: Home = HOME,
              "refresh": filled(RefreshForm, {"name": model, "home": common["home"], "mlflow": mlflow})}
     if now and now not in forms:
         raise UsageError(f"no deployment {now!r}{did_you_mean(now, list(forms))}")
-    wanted = plan(model, forms, [f"method:{job.method}", f"data:{job.data.resolve().name}", f"preset:{job.preset}"],
-                  pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
+    planned = plan(model, forms, [f"method:{job.method}", f"data:{job.data.resolve().name}", f"preset:{job.preset}"],
+                   pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
     if not dry_run:
-        for made in prepare_server():
-            say(f"{made}: created")
+        for created in prepare_server():
+            say(f"{created}: created")
 
-    def tell(each: Change) -> None:
-        what = {"created": "created", "nothing": "as it was"}.get(each.change, f"changed: {each.change}")
-        say(f"{each.deployment:<24} {'would be ' if dry_run else ''}{what}; {each.schedule}, pool {each.pool}")
+    def tell(change: Change) -> None:
+        what = {"created": "created", "nothing": "as it was"}.get(change.change, f"changed: {change.change}")
+        say(f"{change.deployment:<24} {'would be ' if dry_run else ''}{what}; {change.schedule}, pool {change.pool}")
 
-    changes = apply(wanted, dry_run=dry_run, tell=tell)
+    changes = apply(planned, dry_run=dry_run, tell=tell)
     if as_json:
-        print(json.dumps([asdict(each) for each in changes]))
+        print(json.dumps([asdict(change) for change in changes]))
     if now and not dry_run:
         say(f"{now}/{model} begins: {address}/runs/flow-run/{start(f'{now}/{model}')}")
     say(f"see, and run one by hand: {address}/deployments")

@@ -1,4 +1,4 @@
-"""`xc gc`: making room in a home."""
+"""`xc gc`: remove old results of steps from a home."""
 
 import json
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`xc run` and its parts: the whole job, or as far as one step."""
+"""`xc run`, and up to a step: `prepare`, `train`, `evaluate`, `register`, `report`."""
 
 import json
 import shlex
@@ -50,17 +50,17 @@ def report(*, job: Job, tracked: Tracked = TRACKED) -> None:
 
 
 def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
-    """Run the flow as far as `until`; -> its summary, None where nothing was evaluated."""
+    """Run the flow as far as `until`; return its summary, None where nothing was evaluated."""
     from tasks.core.store import Store
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)    # by `timeout`, `kill` or a shutdown: ends as by Ctrl-C
-    # What is invalid or done is refused before Prefect's server is started, which takes seconds.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)    # of `timeout`, `kill` or a shutdown: ends as by Ctrl-C
+    # Invalid options are refused before Prefect's server is started, which takes seconds.
     settings = resolved_settings(job)
     from flows.config import RunConfig
 
     config = filled(RunConfig, {**vars(job), **vars(tracked), "settings": settings, "command": _command()})
     store = Store(job.home)
-    with store.run_lock():    # nobody else runs here, and it can be written to
+    with store.run_lock():    # checks that no other run uses the home and that it can be written
         pass
     environment(job.home)
     from flows.preview import memory_noted, places
@@ -72,19 +72,19 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
         say(f"{name:<10} {address}")
     with (_failure_named(job.home), full_disk_explained(job.home), lost_server_explained(),
           memory_noted(store, config.method, config.preset, config.data.name)):
-        own = have_prefect(job.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
+        temporary = have_prefect(job.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
         from flows.prefect_state import unwatched
         from flows.run import run as flow_run
 
-        with unwatched() if own else nullcontext():
+        with unwatched() if temporary else nullcontext():
             return flow_run(config, until)
 
 
 @contextmanager
 def _failure_named(home: Path) -> Iterator[None]:
-    """Say in which step a run failed, where that is written down, and the command that resumes it.
+    """Print in which step a run failed, the path of its log, and the command that resumes it.
 
-    After data that breaks its contract the same command fails again until the data is mended, and nothing is resumed.
+    Where data breaks its contract, the same command fails again until the data is corrected.
     """
     try:
         yield
@@ -95,7 +95,7 @@ def _failure_named(home: Path) -> Iterator[None]:
 
         if Terminal.under_way:
             log = home.absolute() / "logs" / "failed.log"
-            with suppress(OSError):    # where the disk is full, that is said anyway
+            with suppress(OSError):    # a full disk is reported anyway
                 log.parent.mkdir(0o700, exist_ok=True)
                 log.write_text(f"{datetime.now().astimezone().isoformat(' ', 'seconds')}  {_command()}\n"
                                f"{Terminal.under_way}\n\n{traceback.format_exc()}")
@@ -105,7 +105,7 @@ def _failure_named(home: Path) -> Iterator[None]:
 
 
 def _finish(finished: Any, home: Path, as_json: bool) -> None:
-    """Say how a run ended, and as JSON on stdout if asked to."""
+    """Print how a run ended; with `as_json`, also as JSON on stdout."""
     _summary(finished, home)
     if as_json:
         print(json.dumps({"run_id": finished.run_id, "model": finished.model, "version": finished.version,
@@ -113,7 +113,7 @@ def _finish(finished: Any, home: Path, as_json: bool) -> None:
 
 
 def _summary(finished: Any, home: Path) -> None:
-    """End a run with at most 15 lines: metrics, verdict, examples, where to look, what to do next."""
+    """Print at most 15 lines on a run: metrics, verdict, examples, addresses, the next command."""
     from xcmodels.metrics import SHOWN, name_of
 
     metrics = [f"{name_of(key)} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in SHOWN]
@@ -133,11 +133,11 @@ def _summary(finished: Any, home: Path) -> None:
 
 
 def _gain(finished: Any, key: str) -> str:
-    """Return how far a metric is from the champion's, " (+0.31)", where there is another one."""
-    before = finished.champion
-    if before is None or before["version"] == finished.version or key not in before["gains"]:
+    """Return a metric's difference from another champion's, " (+0.31)"; "" where there is none."""
+    champion = finished.champion
+    if champion is None or champion["version"] == finished.version or key not in champion["gains"]:
         return ""
-    return f" ({before['gains'][key]:+.2f})"
+    return f" ({champion['gains'][key]:+.2f})"
 
 
 def _short(text: str, limit: int) -> str:
@@ -145,7 +145,7 @@ def _short(text: str, limit: int) -> str:
 
 
 def _command() -> str:
-    """Return the command to paste: as the user typed it, with what the environment and xc.toml said besides."""
+    """Return the command to paste: as the user typed it, plus the options from the environment and xc.toml."""
     from tasks.tracking.mlflow_client import without_passwords
 
     return without_passwords(" ".join(["xc", *map(shlex.quote, [*sys.argv[1:], *GIVEN.untyped])]))

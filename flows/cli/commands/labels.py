@@ -1,4 +1,4 @@
-"""`xc labels ...`: adding and removing labels of a model without training."""
+"""`xc labels ...`: add labels to a model and remove them, without training."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,15 +36,15 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
     from tasks.registry.label_edits import journal_of
 
     store, tracker, name = _opened(model, home, mlflow)
-    entries, has = journal_of(store, tracker, name)
+    entries, applied = journal_of(store, tracker, name)
     if as_json:
-        print(json_line({"model": name, "applied": has, "edits": [
-            {"when": each.when, "who": each.who, **vars(each.edit)} for each in entries]}))
+        print(json_line({"model": name, "applied": applied, "edits": [
+            {"when": entry.when, "who": entry.who, **vars(entry.edit)} for entry in entries]}))
         return
-    for each in entries:
-        print("\t".join([each.when, each.who, each.edit.op, each.edit.uid, each.edit.text]))
+    for entry in entries:
+        print("\t".join([entry.when, entry.who, entry.edit.op, entry.edit.uid, entry.edit.text]))
     say(f"{name}: {many(len(entries), 'edit')}, "
-        + ("the champion has them" if has else "the next refresh applies them"))
+        + ("the champion has them" if applied else "the next refresh applies them"))
 
 
 @labels.command
@@ -77,12 +77,12 @@ def _refresh(store: Any, tracker: Any, name: str) -> None:
     from tasks.core.wording import many
     from tasks.registry.label_edits import refresh as refreshed
 
-    made = refreshed(store, tracker, name)
-    if made is None:
+    result = refreshed(store, tracker, name)
+    if result is None:
         say(f"{name}: no label was ever added or removed")
     else:
-        say(f"{name}: the champion is version {made.version}{'' if made.moved else ', as before'}: "
-             f"version {made.base} with {many(made.added, 'label')} added and {made.removed:,} removed")
+        say(f"{name}: the champion is version {result.version}{'' if result.moved else ', as before'}: "
+             f"version {result.base} with {many(result.added, 'label')} added and {result.removed:,} removed")
 
 
 def _opened(model: str, home: Path, mlflow: str) -> tuple[Any, Any, str]:

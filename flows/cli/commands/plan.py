@@ -1,4 +1,4 @@
-"""`xc plan`: what `xc run` would do, or what data of some size would take."""
+"""`xc plan`: preview of `xc run`, or an estimate for data of a given size."""
 
 import json
 import tempfile
@@ -17,7 +17,7 @@ from flows.cli.options import TRACKED, Job, Json, Tracked, columns, environment,
 
 @Parameter(name="*")
 @dataclass
-class Asked(Job):
+class PlanJob(Job):
     """What to do on which data, or at which size."""
 
     data: Annotated[Path, Parameter(env_var="XC_DATA", help="Folder of the raw data set; or none, and --labels.")] = \
@@ -31,10 +31,10 @@ class Asked(Job):
     tokens: Annotated[float, Parameter(help="Tokens of a text.")] = 14.0
 
 
-ASKED = Asked()
+DEFAULT_JOB = PlanJob()
 
 
-def plan(*, job: Asked = ASKED, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+def plan(*, job: PlanJob = DEFAULT_JOB, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
     """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is done.
 
     With --labels and --points in place of --data: what data of that size would take, and what gives way first.
@@ -56,40 +56,40 @@ def plan(*, job: Asked = ASKED, tracked: Tracked = TRACKED, as_json: Json = Fals
     laid_out = pipeline(job.data, job.method, job.preset, changed)
     with _store(job.home) as store:
         outlook = look(laid_out, store)
-    where = places(job.home, mlflow_of(job.home, tracked.mlflow))
-    asked = {**vars(job), **vars(tracked)}
-    beyond = {"settings"} | {each.name for each in fields(Asked)} - {each.name for each in fields(Job)}
-    options = {name: {"value": without_passwords(str(asked[name])), "source": GIVEN.sources.get(name, "default")}
-               for name in asked if name not in beyond}
+    addresses = places(job.home, mlflow_of(job.home, tracked.mlflow))
+    values = {**vars(job), **vars(tracked)}
+    left_out = {"settings"} | {field.name for field in fields(PlanJob)} - {field.name for field in fields(Job)}
+    options = {name: {"value": without_passwords(str(values[name])), "source": GIVEN.sources.get(name, "default")}
+               for name in values if name not in left_out}
     settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
                 for key, value in flat(laid_out.settings).items()}
     if as_json:
-        print(json.dumps({**outlook.to_json(), **{name.lower(): address for name, address in where.items()},
+        print(json.dumps({**outlook.to_json(), **{name.lower(): address for name, address in addresses.items()},
                           "options": options, "settings": settings}))
         return
-    steps = [(each.step, "reuse" if each.reuse else "run", span(each.seconds) if each.seconds is not None else "?",
-              each.reason) for each in outlook.steps]
-    print("\n".join([*outlook.lines(), *(f"{name:<10} {address}" for name, address in where.items())]))
+    steps = [(step.step, "reuse" if step.reuse else "run", span(step.seconds) if step.seconds is not None else "?",
+              step.reason) for step in outlook.steps]
+    print("\n".join([*outlook.lines(), *(f"{name:<10} {address}" for name, address in addresses.items())]))
     print("\n".join(["", *columns(steps)]))
-    for told in (options, settings):
-        print("\n".join(["", *columns([(name, each["value"], each["source"]) for name, each in told.items()])]))
+    for table in (options, settings):
+        print("\n".join(["", *columns([(name, row["value"], row["source"]) for name, row in table.items()])]))
 
 
-def _size(job: Asked, as_json: bool) -> None:
-    """Say what data of a size would take."""
+def _size(job: PlanJob, as_json: bool) -> None:
+    """Print what a method would need for data of a size."""
     environment(job.home)
     from flows.size_plan import sizing
     from xcmodels.resources import Size
 
-    found = sizing(job.method, job.preset, pairs("--set", job.settings, "epochs=5"),
-                   Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus),
-                   width=job.dim, home=job.home, gpu_memory=job.gpu_memory)
-    print(json.dumps(found.to_json()) if as_json else "\n".join(found.lines()))
+    estimate = sizing(job.method, job.preset, pairs("--set", job.settings, "epochs=5"),
+                      Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus),
+                      width=job.dim, home=job.home, gpu_memory=job.gpu_memory)
+    print(json.dumps(estimate.to_json()) if as_json else "\n".join(estimate.lines()))
 
 
 @contextmanager
 def _store(home: Path) -> Iterator[Any]:
-    """Yield the store of HOME, an empty one where there is none: a plan makes no home."""
+    """Yield the store of HOME, or an empty temporary one: a plan creates no home."""
     from tasks.core.store import Store
 
     if (home / "FORMAT").exists():

@@ -1,4 +1,4 @@
-"""`xc models`, `xc promote`, `xc rollback`, `xc fetch`: which version answers, since when and why, and its files."""
+"""`xc models`, `xc promote`, `xc rollback`, `xc fetch`: versions of registered models."""
 
 import json
 import shlex
@@ -32,11 +32,11 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
     for row in rows:
         aliases = ", ".join(row["aliases"])
         metrics = line_of(row["metrics"], HEADLINE).replace(", ", "  ")
-        print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{_marked(row, tests)}{_why(row)}")
+        print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{_marks(row, tests)}{_why(row)}")
 
 
-def _marked(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
-    """Return what tells that a version's metrics are not to be compared with the champion's; tests: those of them."""
+def _marks(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
+    """Return why a version's metrics do not compare with the champion's; tests: model -> the champion's test set."""
     marks = [*([f"of version {row['base']}, before its labels were edited"] if row["base"] else []),
              *(["on another test set than the champion's"] if tests.get(row["name"], row["test"]) != row["test"]
                else [])]
@@ -44,7 +44,7 @@ def _marked(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
 
 
 def _why(row: Mapping[str, Any]) -> str:
-    """Return since when and why a version was made the champion last, or why the gates did not."""
+    """Return when and why a version last became the champion, or why the gates refused it."""
     if row["moves"]:
         return f"  {row['moves'][-1]['when'][:16]} {row['moves'][-1]['why']}"
     return "" if row["gates"].get("promoted", True) else f"  refused: {row['gates']['reason']}"
@@ -65,7 +65,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
             force: Annotated[bool, Parameter(help="Overrule the gates.")] = False, dry_run: DryRun = False,
             home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
-    why = _given(reason, f"promote {shlex.quote(model)}")
+    why = _required(reason, f"promote {shlex.quote(model)}")
     if not {"/", "@"} & set(model.removeprefix("models:/")):
         raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
     tracker = _tracker(home, mlflow)
@@ -75,22 +75,22 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     from tasks.registry.promotion import promote as promoted
     from tasks.registry.resolve import resolve
 
-    store, found = Store(home), resolve(tracker, model)
+    store, named = Store(home), resolve(tracker, model)
     with store.kept():
         decision = promoted(
-            tracker, found.name, found.version, why, ground=None if force else newest_ground(store, found, say),
-            edited=lambda: with_edits(store, tracker, found.name, found.version), force=force, dry_run=dry_run)
+            tracker, named.name, named.version, why, ground=None if force else newest_ground(store, named, say),
+            edited=lambda: with_edits(store, tracker, named.name, named.version), force=force, dry_run=dry_run)
     for gate in decision.gates:
         say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
-    became = found.version if decision.became is None else decision.became
-    of = "" if became == found.version else f" (version {found.version} with the labels that were added and removed)"
-    say(f"{found.name}/{became}{of} {'would become' if dry_run else 'is'} the champion: {decision}")
+    became = named.version if decision.became is None else decision.became
+    note = "" if became == named.version else f" (version {named.version} with the labels that were added and removed)"
+    say(f"{named.name}/{became}{note} {'would become' if dry_run else 'is'} the champion: {decision}")
 
 
 def rollback(name: Annotated[str, Parameter(help="The model; the only one by default.")] = "", /, *,
              reason: Reason = "", dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make the champion before the present one the champion again."""
-    why = _given(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
+    why = _required(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
     from tasks.registry.promotion import rollback as rolled_back
     from tasks.registry.resolve import model_name
 
@@ -100,7 +100,7 @@ def rollback(name: Annotated[str, Parameter(help="The model; the only one by def
     say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
 
 
-def _given(reason: str, words: str) -> str:
+def _required(reason: str, words: str) -> str:
     if not reason.strip():
         raise UsageError("say why: no reason is given", hint=f"xc {words} --reason 'clicks fell on Monday'")
     return reason.strip()

@@ -1,32 +1,32 @@
-"""`xc runs`: what was run in a home, and how each run ended."""
+"""`xc runs`: the past runs in a home, and how each ended."""
 
 import json
 
 from flows.cli.options import HOME, Home, Json, Mlflow, open_tracker, require_home
 
-# What its command does, by how a run ended: after a failure it may fail again, until the cause is mended.
+# What a run's command would do, by how the run ended; after a failure it fails again until the cause is corrected.
 AGAIN = {"trained": "goes on by", "interrupted": "resumes by", "failed": "again by"}
 
 
 def runs(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
-    """List the runs of a home, the latest first: how each ended, and the command to type where it did not."""
+    """List the runs of a home, the latest first: how run ended, and the command to type where it did not."""
     require_home(home)
     tracker = open_tracker(home, mlflow)
     from flows.services.stack import Stack
     from tasks.runs import past_runs
 
-    own = Stack(home).records().get("mlflow")
-    found = past_runs(tracker, shared=not tracker.embedded and (own is None or own.address != tracker.address))
+    server = Stack(home).records().get("mlflow")
+    past = past_runs(tracker, shared=not tracker.embedded and (server is None or server.address != tracker.address))
     if as_json:
-        print(json.dumps([each.to_json() for each in found]))
+        print(json.dumps([run.to_json() for run in past]))
         return
-    for each in found:
-        what = " · ".join(filter(None, (each.method, each.data, each.preset))) or each.name
-        changed = "".join(f", {key}={value}" for key, value in each.changed.items())
-        ended = {"registered": f"registered as {', '.join(each.versions)}{', the champion' if each.champion else ''}",
-                 "trained": "trained, not evaluated", "failed": f"failed at {each.step or 'a step'}: {each.why}",
-                 "interrupted": f"interrupted at {each.step or 'a step'}",
-                 "running": f"running now, at {each.step}"}.get(each.state, each.state)
-        print(f"{each.began[:16].replace('T', ' ')}  {what or each.why}{changed}  {ended.splitlines()[0]}")
-        if (again := AGAIN.get(each.state)) and each.command:
-            print(f"{'':<18}{again}  {each.command}")
+    for run in past:
+        what = " · ".join(filter(None, (run.method, run.data, run.preset))) or run.name
+        changed = "".join(f", {key}={value}" for key, value in run.changed.items())
+        ended = {"registered": f"registered as {', '.join(run.versions)}{', the champion' if run.champion else ''}",
+                 "trained": "trained, not evaluated", "failed": f"failed at {run.step or 'a step'}: {run.why}",
+                 "interrupted": f"interrupted at {run.step or 'a step'}",
+                 "running": f"running now, at {run.step}"}.get(run.state, run.state)
+        print(f"{run.began[:16].replace('T', ' ')}  {what or run.why}{changed}  {ended.splitlines()[0]}")
+        if (again := AGAIN.get(run.state)) and run.command:
+            print(f"{'':<18}{again}  {run.command}")

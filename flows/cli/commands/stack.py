@@ -1,4 +1,4 @@
-"""`xc up`, `xc down`, `xc status`, `xc doctor`: the servers and workers of a home, and what it needs to run."""
+"""`xc up`, `xc down`, `xc status`, `xc doctor`: run and check the services of a home."""
 
 import json
 import os
@@ -33,9 +33,9 @@ def up(*, home: Home = HOME,
         require_prefect(home)
     if mlflow:
         probe(mlflow)
-    wanted = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
-                      gpu=gpus() > 0)
-    started = stack.up(wanted, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
+    parts = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
+                     gpu=gpus() > 0)
+    started = stack.up(parts, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:
             say(_line(title, f"{address}, which was there: not started"))
@@ -92,14 +92,14 @@ def doctor(*, home: Home = HOME,
 
     checks = look(home, mlflow)
     if as_json:
-        print(json.dumps([asdict(each) for each in checks]))
+        print(json.dumps([asdict(check) for check in checks]))
     else:
-        width = max(len(each.name) for each in checks)
-        for each in checks:
-            print(f"{'ok' if each.well else 'WRONG':<6} {each.name:<{width}} {each.told}")
-            if not each.well:
-                print(f"{'':<6} {'':<{width}} hint: {each.hint}")
-    if wrong := [each.name for each in checks if not each.well]:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            print(f"{'ok' if check.well else 'WRONG':<6} {check.name:<{width}} {check.told}")
+            if not check.well:
+                print(f"{'':<6} {'':<{width}} hint: {check.hint}")
+    if wrong := [check.name for check in checks if not check.well]:
         raise ProjectError(f"{len(wrong)} of {len(checks)} things are wrong: {', '.join(wrong)}")
 
 
