@@ -74,9 +74,9 @@ def test_a_prepared_corpus_leaves_nothing_behind(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     corpus = toy_corpus(tmp_path / "corpus", queries=200, labels=20, tests=10, validation=10)
     retriever = xcflow.train(corpus, "depsl", settings={"encoder.source": "random", "encoder.dim": 16, "epochs": 4})
-    assert np.isfinite(retriever.embed(["l1w0"])).all() and list((tmp_path / "tmp").iterdir())
+    assert np.isfinite(retriever.embed(["l1w0"])).all() and list((tmp_path / "tmp").glob("xcflow-*"))
     del retriever
-    assert not list((tmp_path / "tmp").iterdir())
+    assert not list((tmp_path / "tmp").glob("xcflow-*"))    # torch may keep a folder of its own there
 
 
 def test_what_is_wrong_is_said(data, tmp_path):
