@@ -1,1 +1,1 @@
-"""What a run does, step by step, with what it keeps on disk and in MLflow."""
+"""The steps of a run, and what it stores on disk and in MLflow."""

@@ -1,4 +1,4 @@
-"""Training in this process: the steps of `xc train`, with the same results, and without Prefect, Dask or MLflow."""
+"""Training in this process, without Prefect, Dask or MLflow (`xcflow.train`)."""
 
 import shutil
 import tempfile

@@ -1,7 +1,7 @@
-"""What extreme classification reports: P, nDCG, PSP, PSnDCG and recall at k, filtered pairs, deciles of labels.
+"""Metrics of extreme classification: P, nDCG, PSP, PSnDCG and recall at k.
 
 A set of pairs is a Ragged, or (indptr, indices), or a scipy CSR matrix. Predictions are (n, K) int64 label ids,
-best first; -1 is no prediction. Results are in percent. A row that has no true label (left, after filters) is in
+best first; -1 is no prediction. Results are in percent. A row without a true label (after filters) is in
 no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDCG are the same with and without it.
 """
 
@@ -15,9 +15,9 @@ import numpy as np
 from xcmodels.data.corpus import Ragged
 from xcmodels.data.sorted_ids import among, distinct
 
-# What people see of a model, in this order: on the terminal, in the report, on the version's card, in Prefect.
+# The metrics shown to people, in this order: on the terminal, in the report, on the version's card, in Prefect.
 SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
-HEADLINE = ("P/1", "PSP/5")    # where there is room for two; the gates go by them
+HEADLINE = ("P/1", "PSP/5")    # where there is room for two; promotion gates use them
 
 Pairs = Any  # a Ragged, (indptr, indices), or a scipy CSR matrix whose stored entries are the pairs
 
@@ -26,13 +26,13 @@ Pairs = Any  # a Ragged, (indptr, indices), or a scipy CSR matrix whose stored e
 class Judged:
     """Predictions joined with the truth, over the m rows that have a true label."""
 
-    rows: np.ndarray  # (m,) the row of `predictions` each came from
+    rows: np.ndarray  # (m,) the row in `predictions`
     labels: np.ndarray  # (m, K) predicted label ids, -1 = none
     hits: np.ndarray  # (m, K) bool
-    truth_rows: np.ndarray  # (p,) 0..m-1, ascending, of each true pair left
+    truth_rows: np.ndarray  # (p,) 0..m-1, ascending, of each true pair
     truth_labels: np.ndarray  # (p,)
     positives: np.ndarray  # (m,) how many true labels a row has, at least 1
-    left_out: int  # rows without one
+    left_out: int  # rows without a true label
 
 
 def name_of(key: str) -> str:
@@ -41,7 +41,7 @@ def name_of(key: str) -> str:
 
 
 def line_of(measured: Mapping[str, float], keys: Sequence[str] = SHOWN) -> str:
-    """Return some metrics, those that there are, in a line: P@1 44.55, P@5 15.69."""
+    """Return the measured ones of some metrics in a line: P@1 44.55, P@5 15.69."""
     return ", ".join(f"{name_of(key)} {measured[key]:.2f}" for key in keys if key in measured)
 
 
@@ -72,8 +72,8 @@ def judge(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels
     rows = np.flatnonzero(counts)
     labels = predictions[rows]
     hits = among(rows[:, None] * n_labels + labels, keys) & (labels >= 0)
-    place = np.cumsum(counts > 0) - 1
-    return Judged(rows, labels, hits, place[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
+    new_row = np.cumsum(counts > 0) - 1
+    return Judged(rows, labels, hits, new_row[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
 
 
 def evaluate(
@@ -137,7 +137,7 @@ def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles ar
     hits, gains = _gains(judged, inverse_propensity, k)
     best, rank = _best(judged, inverse_propensity)
     at = decile[judged.labels[hits]]
-    found = np.bincount(at, minlength=10)
+    hit_counts = np.bincount(at, minlength=10)
     gained = np.bincount(at, weights=gains[hits], minlength=10)
     positives = np.bincount(decile[judged.truth_labels], minlength=10)
     table = []
@@ -147,9 +147,9 @@ def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles ar
             "decile": i + 1, "labels": len(members), "positives": int(positives[i]),
             "min_frequency": int(members.min()) if len(members) else 0,
             "max_frequency": int(members.max()) if len(members) else 0,
-            f"P/{k}": 100 * float(found[i] / (k * len(judged.rows))),
+            f"P/{k}": 100 * float(hit_counts[i] / (k * len(judged.rows))),
             f"PSP/{k}": 100 * float(gained[i] / best[rank < k].sum()),
-            f"recall/{k}": 100 * float(found[i] / max(positives[i], 1)),
+            f"recall/{k}": 100 * float(hit_counts[i] / max(positives[i], 1)),
         })  # fmt: skip
     return table
 
@@ -162,34 +162,33 @@ def difference_errors(  # noqa: PLR0917 - the arguments of by_decile
     inverse_propensity: np.ndarray,
     k: int = 5,
 ) -> dict[str, float]:
-    """Return the standard errors of what two predictions, of the same queries, differ by, in points.
+    """Return the standard errors of the differences between two predictions of the same queries, in points.
 
     Keys: "P/1", "PSP/<k>", "mean" of both, and "decile/1" to "decile/10" for the recall@k of each decile of labels.
     Each metric is sum(gains) / sum(best attainable gains) over queries, with the same divisor for both predictions;
-    were they alike, a query's difference d would have mean 0, and the error is sqrt(sum d^2) / divisor. For P@1 a
+    under equality a query's difference d has mean 0, and the error is sqrt(sum d^2) / divisor. For P@1 a
     difference of z errors is McNemar's test (1947): (b - c)^2 / (b + c) = z^2.
     """
-    one, other = (judge(each[:, :_deepest(each, (k,))], truth, filters, len(inverse_propensity))
-                  for each in predictions)
-    _need_points(one)
-    best, rank = _best(one, inverse_propensity)
-    precise = (one.hits[:, 0].astype(np.float64) - other.hits[:, 0]) / len(one.rows)
-    gained = sum(sign * _gains(each, inverse_propensity, k)[1].sum(1) for sign, each in ((1, one), (-1, other)))
+    left, right = (judge(ids[:, :_deepest(ids, (k,))], truth, filters, len(inverse_propensity)) for ids in predictions)
+    _need_points(left)
+    best, rank = _best(left, inverse_propensity)
+    precise = (left.hits[:, 0].astype(np.float64) - right.hits[:, 0]) / len(left.rows)
+    gained = sum(sign * _gains(judged, inverse_propensity, k)[1].sum(1) for sign, judged in ((1, left), (-1, right)))
     propense = gained / best[rank < k].sum()
     decile = _deciles(np.asarray(frequencies))
-    found = np.zeros((len(one.rows), 10))
-    for sign, each in ((1, one), (-1, other)):
-        np.add.at(found, (np.nonzero(each.hits)[0], decile[each.labels[each.hits]]), sign)
-    recalled = found / np.maximum(np.bincount(decile[one.truth_labels], minlength=10), 1)
+    hits = np.zeros((len(left.rows), 10))
+    for sign, judged in ((1, left), (-1, right)):
+        np.add.at(hits, (np.nonzero(judged.hits)[0], decile[judged.labels[judged.hits]]), sign)
+    recalled = hits / np.maximum(np.bincount(decile[left.truth_labels], minlength=10), 1)
     differences = {"P/1": precise, f"PSP/{k}": propense, "mean": (precise + propense) / 2,
                    **{f"decile/{number + 1}": recalled[:, number] for number in range(10)}}
-    return {name: 100 * float(np.sqrt((each**2).sum())) for name, each in differences.items()}
+    return {name: 100 * float(np.sqrt((values**2).sum())) for name, values in differences.items()}
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:
     """Return the normal 95% interval of the mean of per-point values in [0, 1], in percent, cut to [0, 100].
 
-    For P@1 the values are `judge(...).hits[:, 0]`. One point says nothing: (0, 100). Raises ValueError for none.
+    For P@1 the values are `judge(...).hits[:, 0]`. One point gives (0, 100). Raises ValueError for none.
     """
     values = np.asarray(values, dtype=np.float64)
     if not len(values):
@@ -205,7 +204,7 @@ def drop_filtered(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the first k predictions of each row that are not filtered, (n, k), and their scores.
 
-    What is left moves up in order; a row that runs out is padded with -1 and -inf, so retrieve deeper than k.
+    The others move up in order; a row with fewer than k left is padded with -1 and -inf, so retrieve deeper than k.
     Raises ValueError for k above the depth and as `judge` does.
     """
     _deepest(predictions, (k,))
@@ -213,12 +212,12 @@ def drop_filtered(
     _check_predictions(predictions, n_labels)
     pairs = np.arange(len(predictions))[:, None] * n_labels + predictions
     keep = (predictions >= 0) & ~among(pairs, _keys(filters, len(predictions), n_labels, "filters"))
-    place = np.cumsum(keep, axis=1) - 1
-    keep &= place < k
+    position = np.cumsum(keep, axis=1) - 1
+    keep &= position < k
     shape = len(predictions), k
     kept, kept_scores = np.full(shape, -1, np.int64), np.full(shape, -np.inf, np.float32)
     row, column = np.nonzero(keep)
-    kept[row, place[keep]], kept_scores[row, place[keep]] = predictions[row, column], scores[row, column]
+    kept[row, position[keep]], kept_scores[row, position[keep]] = predictions[row, column], scores[row, column]
     return kept, kept_scores
 
 
@@ -229,7 +228,7 @@ def _parts(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _keys(pairs: Pairs, n: int, n_labels: int, name: str) -> np.ndarray:
-    """Return row * n_labels + label of every pair, sorted, each once."""
+    """Return row * n_labels + label of every pair, sorted and unique."""
     indptr, indices = _parts(pairs)
     if len(indptr) != n + 1:
         raise ValueError(f"{name} has {len(indptr) - 1} rows, predictions have {n}; give the same split")

@@ -1,7 +1,7 @@
-"""What training would take at a size that nobody has tried: memory, disk, time, and what gives way first.
+"""Predicts the memory, disk space and time that training takes at a given size.
 
-Bytes follow from what a method builds: its model and optimisers are made for two small numbers of labels, and what
-they hold is a straight line through both. Seconds follow from rates that `benchmarks.bench_rates` measured.
+Bytes are extrapolated: a method's model and optimisers are built for two small numbers of labels, and grow linearly in
+it. Seconds follow from rates that `benchmarks.bench_rates` measured.
 """
 
 import json
@@ -17,16 +17,16 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.examples import KEPT
 from xcmodels.training.optimisers import Optimisers
 
-PROBED = (1000, 2000)    # labels for which models are made
+PROBED = (1000, 2000)    # numbers of labels for which models are built
 RATES = Path(__file__).with_name("rates.json")
-WANTED = {"train", "process", "encode", "cluster", "search exact", "search quantised", "score proposed", "build"}
+RATE_KINDS = {"train", "process", "encode", "cluster", "search exact", "search quantised", "score proposed", "build"}
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a data set is, and on how many accelerators it is to be trained; 0 = on the CPU."""
+    """The size of a data set, and the number of accelerators to train on; 0 = the CPU."""
 
     labels: int
     points: int
@@ -43,7 +43,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Part:
-    """Some bytes: where, in which phase ("" = always), of what, and whether the kernel may take them back."""
+    """Bytes needed: where, in which phase ("" = always), of what, and whether the kernel can reclaim them."""
 
     where: str
     phase: str
@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a method takes at a size; seconds are None where nothing of the kind was measured, or nothing is mined."""
+    """What a method needs at a size; seconds are None where no rate was measured, or nothing is mined."""
 
     parts: list[Part]
     epoch: float | None
@@ -62,15 +62,15 @@ class Budget:
     every: int               # epochs between two refreshes
 
     def held(self, where: str, *phases: str) -> list[Part]:
-        """Return what is held at once in a place, in the phase of those given, else of all, in which that is most."""
-        here = [part for part in self.parts if part.where == where]
-        by_phase = [[part for part in here if part.phase in ("", phase)] for phase in phases or (ROUND, REFRESH)]
+        """Return what is held at once in a place, in the phase that needs most: of `phases`, by default of all."""
+        local = [part for part in self.parts if part.where == where]
+        by_phase = [[part for part in local if part.phase in ("", phase)] for phase in phases or (ROUND, REFRESH)]
         return max(by_phase, key=lambda parts: sum(part.size for part in parts))
 
 
 @dataclass(frozen=True)
 class _Sketch:
-    """As much of a corpus as models are made of."""
+    """The part of a corpus that models are built from."""
 
     n_labels: int
     idf: np.ndarray
@@ -80,8 +80,8 @@ class _Sketch:
 def with_width(config: Any, width: int | None) -> Any:
     """Return a method's settings with label vectors of `width`: a bag's from scratch, a transformer's by a head.
 
-    None is the width that they have; a bag is from scratch all the same, so that nothing has to be loaded.
-    Raises ValueError where vectors are as wide as the transformer that makes them.
+    None keeps their width; a bag still starts from scratch, so that nothing has to be loaded.
+    Raises ValueError where the width is that of the transformer and cannot change.
     """
     if hasattr(config, "base"):
         return replace(config, base=with_width(config.base, width))
@@ -95,37 +95,38 @@ def with_width(config: Any, width: int | None) -> Any:
 
 
 def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = "") -> Budget:
-    """Return what a stage of a method takes, by default the largest; rates: what `read_rates` returns."""
-    probed = [(each, *_held(each, method.width, size)) for each in method.stages if stage in ("", each.name)]
-    largest, (table, kept), fixed, _ = max(probed, key=lambda each: sum(each[1]) * size.labels + each[2])
-    encoder = max(each[3] for each in probed)
+    """Return what a stage of a method needs, by default the largest one; rates: what `read_rates` returns."""
+    probed = [(candidate, *_stage_bytes(candidate, method.width, size)) for candidate in method.stages
+              if stage in ("", candidate.name)]
+    largest, (table, moments), fixed, _ = max(probed, key=lambda probe: sum(probe[1]) * size.labels + probe[2])
+    encoder = max(probe[3] for probe in probed)
     rounds = largest.rounds
     refreshes = [round_ for round_ in rounds if round_.mines]
     width, shares = method.width, max(size.gpus, 1)
     train = DEVICE if size.gpus else HOST
     parts = [
         Part(train, ROUND, "label vectors", table * size.labels / shares),
-        Part(train, ROUND, "their moments", kept * size.labels / shares),
+        Part(train, ROUND, "their moments", moments * size.labels / shares),
         Part(train, ROUND, "the encoder, its gradients and moments", fixed),
         Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels),
         Part(HOST, ROUND, "the order of an epoch", 24.0 * size.points),
-        Part(HOST, "", "processes", _at(rates, "cpu", method, width).get("process", 0.0) * shares),
+        Part(HOST, "", "processes", _rates_at(rates, "cpu", method, width).get("process", 0.0) * shares),
         Part(HOST, "", "files mapped, as far as there is room", _corpus(size), mapped=True),
         Part(DISK, "", "the packed data", _corpus(size)),
         Part(DISK, "", "checkpoints of rounds, until the retriever stands",
-             len(rounds) * ((table + kept) * size.labels + fixed)),
+             len(rounds) * ((table + moments) * size.labels + fixed)),
         Part(DISK, "", "the retriever", encoder + _examples(size) + 24 * size.vocabulary
              + (2 * 4.0 * width + ann.codes_of(width) / 2 + 6 * size.tokens) * size.labels),
     ]
     if refreshes:
-        parts += _refresh(refreshes[-1], size, width, len(refreshes))
+        parts += _refresh_parts(refreshes[-1], size, width, len(refreshes))
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
     return Budget(parts, *_seconds(method, refreshes[-1] if refreshes else None, size, width, rates),
                   refreshes[-1].last - refreshes[-1].first if refreshes else 0)
 
 
-def _refresh(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:
-    """Return what a refresh holds: it runs on the host, whatever trains."""
+def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:
+    """Return what a refresh needs; it always runs on the host."""
     vectors, codes = 4.0 * width, ann.codes_of(width) / 2
     parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points)]
     if mining.cluster_size:
@@ -137,22 +138,22 @@ def _refresh(mining: Round, size: Size, width: int, refreshes: int) -> list[Part
     return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept)]
 
 
-def _held(stage: Stage[Any], width: int, size: Size) -> tuple[tuple[float, float], float, float]:
-    """Return the bytes of a label's vectors, of its moments, of all that does not grow with the labels, of a model."""
-    made = [_probe(stage, width, n, size.vocabulary) for n in PROBED]
-    slope = [(more - less) / (PROBED[1] - PROBED[0]) for less, more in zip(*made, strict=True)]
-    return (slope[0], slope[1]), sum(made[0]) - sum(slope) * PROBED[0], made[0][0] - slope[0] * PROBED[0]
+def _stage_bytes(stage: Stage[Any], width: int, size: Size) -> tuple[tuple[float, float], float, float]:
+    """Return (bytes of a label's vectors, of its moments), all bytes without labels, and those of the model alone."""
+    probes = [_probe(stage, width, n, size.vocabulary) for n in PROBED]
+    slope = [(more - less) / (PROBED[1] - PROBED[0]) for less, more in zip(*probes, strict=True)]
+    return (slope[0], slope[1]), sum(probes[0]) - sum(slope) * PROBED[0], probes[0][0] - slope[0] * PROBED[0]
 
 
 def _probe(stage: Stage[Any], width: int, n: int, vocabulary: int) -> tuple[float, float]:
-    """Return the bytes of a model for n labels, and of what trains it."""
+    """Return the bytes of a model for n labels, and of its moments and gradients."""
     corpus: Any = _Sketch(n, np.ones(2 * vocabulary, dtype=np.float32))
     vectors = {name: np.zeros((n, width), np.float32) for name in ("labels", "queries")}
     model = stage.build(corpus, vectors)
     optimisers = Optimisers(model, model.tables(), stage.plan)
-    dense = sum(each.nbytes for each in model.parameters() if each.requires_grad)
-    return (float(sum(each.nbytes for each in model.state_dict().values())),
-            float(sum(each.nbytes for each in optimisers.rows_state().values()) + 3 * dense))
+    dense = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
+    return (float(sum(tensor.nbytes for tensor in model.state_dict().values())),
+            float(sum(tensor.nbytes for tensor in optimisers.rows_state().values()) + 3 * dense))
 
 
 def _examples(size: Size) -> float:
@@ -168,8 +169,8 @@ def _corpus(size: Size) -> float:
 
 def _seconds(method: Method, mining: Round | None, size: Size, width: int,
              rates: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return how long an epoch and a refresh take: what is mined, and by what it is searched, is the CPU's to find."""
-    device, host = (_at(rates, kind, method, width) for kind in ("cuda" if size.gpus else "cpu", "cpu"))
+    """Return the seconds of an epoch and of a refresh, whose clustering and search run on the CPU."""
+    device, host = (_rates_at(rates, kind, method, width) for kind in ("cuda" if size.gpus else "cpu", "cpu"))
     epoch = device["train"] * size.points / max(size.gpus, 1) if device else None
     if mining is None or not (host and device):
         return epoch, None
@@ -184,26 +185,27 @@ def _seconds(method: Method, mining: Round | None, size: Size, width: int,
     return epoch, refresh
 
 
-def _at(rates: Mapping[str, Any], device: str, method: Method, width: int) -> dict[str, float]:
-    """Return the rates of a method on a device at a width, by a line through those measured; none where none were."""
+def _rates_at(rates: Mapping[str, Any], device: str, method: Method, width: int) -> dict[str, float]:
+    """Return the rates of a method on a device at a width, interpolated linearly; none where none were measured."""
     measured = rates.get(device, {}).get(method.timed_as, {}) if method.encoder.kind == "bag" else {}
-    (narrow, low), (wide, high) = sorted((int(at), of) for at, of in measured.items()) or [(0, {}), (1, {})]
+    (narrow, low), (wide, high) = sorted((int(at), by_kind) for at, by_kind in measured.items()) or [(0, {}), (1, {})]
     share = (width - narrow) / (wide - narrow)
-    return {about: low[about] + share * (high[about] - low[about]) for about in low}
+    return {kind: low[kind] + share * (high[kind] - low[kind]) for kind in low}
 
 
 def rates_file(home: Path) -> Path:
-    """Return where the rates measured on this machine are, in its home; else those measured where this was written."""
-    own = home / RATES.name
-    return own if own.exists() else RATES
+    """Return the file of the rates measured on this machine, in `home`; without one, that of the packaged rates."""
+    measured = home / RATES.name
+    return measured if measured.exists() else RATES
 
 
 def read_rates(file: Path = RATES) -> dict[str, Any]:
-    """Return the rates in a file, by device, method and width; ValueError where they are not what is counted with."""
+    """Return the rates in a file, by device, method and width; raise ValueError where some are missing."""
     try:
         rates: dict[str, Any] = json.loads(file.read_text())
-        widths = [of for device in rates.values() for of in device.values()]
-        sound = all(len(of) == 2 and all(each.keys() >= WANTED for each in of.values()) for of in widths)
+        methods = [by_width for device in rates.values() for by_width in device.values()]
+        sound = all(len(by_width) == 2 and all(by_kind.keys() >= RATE_KINDS for by_kind in by_width.values())
+                    for by_width in methods)
     except (ValueError, AttributeError, TypeError):
         sound = False
     if not sound:

@@ -1,1 +1,1 @@
-"""Steps, content keys, the store of their results, Dask workers."""
+"""Steps with content-based cache keys, the artifact store, and Dask workers."""

@@ -1,4 +1,4 @@
-"""The Dask workers of a run: an embedded cluster started when first needed, or an existing scheduler."""
+"""The Dask workers of a run: an embedded cluster, or those of an existing scheduler."""
 
 import logging
 import os

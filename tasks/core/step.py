@@ -1,4 +1,4 @@
-"""Steps of a pipeline: cache keys, execution, and the forecast of what a run would reuse.
+"""Steps of a pipeline: cache keys, execution, and a forecast of what is reused.
 
 A step's key is the digest of its name, its settings, the code it runs and the digests of the artifacts it
 reads. An artifact published under that key is the step's result for every run; so a second run repeats only what has

@@ -1,1 +1,1 @@
-"""Raw files to a packed corpus."""
+"""Data preparation: from raw files to a packed corpus."""

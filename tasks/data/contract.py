@@ -1,4 +1,4 @@
-"""The tables are held against their contracts."""
+"""The check step: prepared tables are validated against their data contracts."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tasks.core.step import Job, slug
 
 
 def check(data: str, thresholds: Thresholds, job: Job) -> None:
-    """Hold the tables against their contracts; the page stays in HOME/contracts/<data> whatever comes of it.
+    """Check the tables against their contracts; the page stays in HOME/contracts/<data> in any case.
 
     Label frequencies are compared with those of the last check that passed. Raises ContractError where a rule fails.
     """
@@ -23,10 +23,10 @@ def check(data: str, thresholds: Thresholds, job: Job) -> None:
     for line in report.warned:
         job.say(line)
     report.raise_for_failure()
-    # Only what follows from the tables: a page with times, or a comparison with an earlier run, would make everything
-    # downstream look new.
-    kept = {"rules": len(report.rules), "tables": {table.name: table.rows for table in report.tables}}
-    (job.out / "contract.json").write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    # Only facts that follow from the tables: times, or a comparison with an earlier run, would change the keys of all
+    # later steps.
+    summary = {"rules": len(report.rules), "tables": {table.name: table.rows for table in report.tables}}
+    (job.out / "contract.json").write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n")
     baseline.parent.mkdir(exist_ok=True)
     shutil.copy(page / "frequencies.parquet", baseline.with_suffix(".tmp"))
     os.replace(baseline.with_suffix(".tmp"), baseline)

@@ -1,4 +1,4 @@
-"""Tables and tokens become the arrays that training maps into memory, on Dask."""
+"""The pack step: tables and tokens become the memory-mapped arrays of a corpus."""
 
 import json
 import mmap
@@ -22,12 +22,12 @@ from xcmodels.data.tokens import Tokenizer
 
 
 def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
-    """Write the arrays that training maps (`xcmodels.data.corpus`), on Dask: no two parts write one file."""
+    """Write the arrays that training maps (`xcmodels.data.corpus`), on Dask; no two jobs write the same file."""
     tables, tokens, out = job.inputs["tables"], job.inputs["tokens"], job.out
     counts = {side: count_rows(tables / table) for side, table in SIDES.items()}
     augmented = count_rows(tokens / "tokens.train") - counts["train"]
-    for _ in job.workers.map(_pack_part, list(_parts(job.inputs, facts["anchors"], counts, augmented, out)),
-                             name=lambda of: f"packing ({of[0].__name__.strip('_')})"):
+    for _ in job.workers.map(_pack_part, list(_jobs(job.inputs, facts["anchors"], counts, augmented, out)),
+                             name=lambda task: f"packing ({task[0].__name__.strip('_')})"):
         pass
     shutil.copytree(tokens / "tokenizer", out / "tokenizer")
     vocabulary = Tokenizer.load(out / "tokenizer").size
@@ -39,13 +39,13 @@ def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
 
 
 def _pack_part(pack: Callable[..., None], *arguments: Any) -> None:
-    """Run one of `_parts` on a worker."""
+    """Run one of `_jobs` on a worker."""
     pack(*arguments)
 
 
-def _parts(inputs: Mapping[str, Path], anchors: Sequence[str], counts: dict[str, int], augmented: int,
-           out: Path) -> Iterator[tuple[Any, ...]]:
-    """Yield what is to be packed, as functions with their arguments; first what takes longest."""
+def _jobs(inputs: Mapping[str, Path], anchors: Sequence[str], counts: dict[str, int], augmented: int,
+          out: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield the packing jobs, as functions with their arguments, the longest ones first."""
     tables = inputs["tables"]
     yield _pack_texts, tables / "queries.train", out, "train.text", "title", "content"
     for side in (*SIDES, *(f"anchors.{anchor}" for anchor in anchors)):
@@ -61,23 +61,23 @@ def _parts(inputs: Mapping[str, Path], anchors: Sequence[str], counts: dict[str,
 
 
 def _pack_texts(table: Path, out: Path, name: str, *columns: str) -> None:
-    """Write a column of texts, or two as one text a row."""
+    """Write a column of texts, or two columns joined to one text per row."""
     texts = (chain.from_iterable(column_parts(table, column)) for column in columns)
     Texts.save(out, name, map(shown, *texts) if len(columns) == 2 else chain(*texts))
 
 
 def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Path) -> None:
-    """Write the positives of a split's queries, of label texts that follow them their own label, and its filters."""
+    """Write a split's positives and filters; an augmented query, made of a label's text, has that label."""
     keys = _keys(tables / f"positives.{split}", "query", "label", augmented)
     if augmented:
-        own = np.arange(augmented)
-        keys[-augmented:] = queries + own << BITS | own
+        labels = np.arange(augmented)
+        keys[-augmented:] = queries + labels << BITS | labels
     Ragged.of_keys(keys, queries + augmented).save(out, f"positives.{split}")
     Ragged.of_keys(_keys(tables / f"filters.{split}", "query", "label"), queries).save(out, f"filters.{split}")
 
 
 def _pack_tokens(table: Path, out: Path, side: str) -> None:
-    """Write one side's tokens, title then content a row, without holding more than a shard."""
+    """Write one side's tokens, title then content per row, with one shard in memory at a time."""
     n, total = count_rows(table), 0
     offsets = np.lib.format.open_memmap(out / f"{side}.tokens.offsets.npy", "w+", np.int64, (n + 1,))
     titles = np.lib.format.open_memmap(out / f"{side}.titles.npy", "w+", np.int32, (n,))
@@ -87,7 +87,7 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
         titles[ids] = pc.list_value_length(part["title"]).to_numpy()
         offsets[ids + 1] = titles[ids] + pc.list_value_length(part["content"]).to_numpy()
     np.cumsum(offsets, out=offsets)
-    _let_go(titles)
+    _drop_pages(titles)
     total = int(offsets[-1])
     values = np.lib.format.open_memmap(out / f"{side}.tokens.values.npy", "w+", np.int32, (total,))
     for shard in shards(table):
@@ -96,20 +96,20 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
         for column in ("title", "content"):
             flat = part[column].combine_chunks()
             lengths = pc.list_value_length(flat).to_numpy(zero_copy_only=False).astype(np.int64)
-            place = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-            values[place] = flat.flatten().to_numpy()
+            positions = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+            values[positions] = flat.flatten().to_numpy()
             starts = starts + lengths
-        _let_go(values)
+        _drop_pages(values)
 
 
-def _let_go(array: np.memmap) -> None:
-    """Hold no more the pages of a mapped file that were written: they are the file's."""
+def _drop_pages(array: np.memmap) -> None:
+    """Release the written pages of a mapped file from this process' memory; the file keeps them."""
     assert isinstance(array.base, mmap.mmap)
     array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def _pack_walks(walks: Path, anchor: str, counts: dict[str, int], augmented: int, out: Path) -> None:
-    """Write the anchors of every training query and label; a label text added as a query has its label's."""
+    """Write the anchors of every training query and label; an augmented query has its label's."""
     labels, queries = (_keys(walks / f"walks.{anchor}.{side}", "node", "anchor") for side in ("label", "train"))
     if augmented:
         queries = np.concatenate([queries, labels + (counts["train"] << BITS)])
@@ -118,24 +118,24 @@ def _pack_walks(walks: Path, anchor: str, counts: dict[str, int], augmented: int
 
 
 def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
-    """Return log((n + 1) / (df + 1)) of each token as a title token, then as a content token, float32."""
+    """Return log((n + 1) / (df + 1)) of each token as a title token, then as a content token: (2 V,) float32."""
     df, n = np.zeros(2 * vocabulary, dtype=np.int64), 0
     for side in sides:
         titles = np.load(out / f"{side}.titles.npy")
         n += len(titles)
         for start in range(0, len(titles), 65_536):
             rows = np.arange(start, min(start + 65_536, len(titles)))
-            # Mapped anew for each block: pages that were read before would count as this process'.
+            # Mapped again for each block, so that pages already read do not count as this process' memory.
             values, lengths = Ragged.load(out, f"{side}.tokens").take(rows)
             owner = np.repeat(np.arange(len(rows)), lengths)
-            place = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            field = values + vocabulary * (place >= titles[rows][owner])
+            position = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            field = values + vocabulary * (position >= titles[rows][owner])
             df += np.bincount(distinct(owner * 2 * vocabulary + field) % (2 * vocabulary), minlength=2 * vocabulary)
     return np.log((n + 1) / (df + 1)).astype(np.float32)
 
 
 def _validation(out: Path, n: int, config: PrepareConfig, seed: int) -> np.ndarray:
-    """Return the rows held out of training, sorted: a seeded draw among the queries that have a positive.
+    """Return the rows held out for validation, sorted: a seeded draw among the queries with a positive.
 
     At least one query is held out, and at least one is left to train on; a single labelled query is left to train on.
     """
@@ -146,14 +146,14 @@ def _validation(out: Path, n: int, config: PrepareConfig, seed: int) -> np.ndarr
     return np.sort(seeds.generator(seed, "validation").permutation(rows)[:count])
 
 
-def _keys(table: Path, row: str, value: str, more: int = 0) -> np.ndarray:
-    """Return row << BITS | value of every pair of a table's columns, with room for `more` at the end."""
-    out, start = np.empty(count_rows(table) + more, dtype=np.int64), 0
+def _keys(table: Path, row: str, value: str, extra: int = 0) -> np.ndarray:
+    """Return row << BITS | value for every pair of a table's columns, with room for `extra` more at the end."""
+    keys, start = np.empty(count_rows(table) + extra, dtype=np.int64), 0
     for shard in shards(table):
         part = pq.read_table(shard, columns=[row, value])
-        here = out[start:start + len(part)]
-        here[:] = part[row].to_numpy()
-        here <<= BITS
-        here |= part[value].to_numpy()
+        block = keys[start:start + len(part)]    # a view
+        block[:] = part[row].to_numpy()
+        block <<= BITS
+        block |= part[value].to_numpy()
         start += len(part)
-    return out
+    return keys

@@ -1,4 +1,4 @@
-"""Preparation: raw files -> checked tables -> token shards -> packed arrays, the shards on Dask."""
+"""The steps of data preparation: raw files -> tables -> tokens -> packed corpus."""
 
 from functools import partial
 
@@ -15,13 +15,13 @@ from xcmodels.data.corpus import PrepareConfig
 
 
 def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
-    """Return the steps that turn a raw data set into a corpus, in order; `read` refuses other files than these."""
+    """Return the steps from a raw data set to a corpus, in order; `read` refuses files that changed since."""
     data = sources.hashed(data, file_digest)
     files = {path.name: data.sha256[table] for table, path in data.files.items()}
     thresholds = Thresholds(leak_share=config.leak_share, drift_fail=config.drift_fail)
     anchors = data.anchors if config.walks else ()
     facts = {"name": data.name, "propensity": list(data.propensity), "anchors": list(anchors)}
-    out = [
+    plan = [
         Step("read", "tables", partial(read, data), ("tasks.data.read",), {"files": files, "format": data.format.name}),
         Step("check tables", "contract", partial(check, data.name, thresholds), ("data_contracts.check",),
              {"data": data.name, "thresholds": thresholds}, {"tables": "read"}),
@@ -30,11 +30,11 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
               "max_content": config.max_content, "augment": config.augment, "anchors": list(anchors)},
              {"tables": "read", "contract": "check tables"})]
     if anchors:
-        out.append(Step("walk graphs", "walks", partial(walks.walk_all, anchors, seed), ("tasks.data.walks",),
-                        {"anchors": list(anchors), "seed": seed}, {"tables": "read", "contract": "check tables"}))
-    out.append(Step("pack", "corpus", partial(pack, config, facts, seed), ("tasks.data.pack",),
-                    {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed},
-                    {"tables": "read", "tokens": "tokenise", **({"walks": "walk graphs"} if anchors else {})}))
-    return out
+        plan.append(Step("walk graphs", "walks", partial(walks.walk_all, anchors, seed), ("tasks.data.walks",),
+                         {"anchors": list(anchors), "seed": seed}, {"tables": "read", "contract": "check tables"}))
+    plan.append(Step("pack", "corpus", partial(pack, config, facts, seed), ("tasks.data.pack",),
+                     {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed},
+                     {"tables": "read", "tokens": "tokenise", **({"walks": "walk graphs"} if anchors else {})}))
+    return plan
 
 

@@ -1,4 +1,4 @@
-"""Raw files become shards of tables, on Dask."""
+"""The read step: raw files become Parquet shards of tables, on Dask."""
 
 from tasks.core.step import Job
 from tasks.core.wording import many
@@ -8,10 +8,10 @@ from tasks.data.tables import count_rows
 
 
 def read(data: RawDataSet, job: Job) -> None:
-    """Read every raw file into shards of its tables on Dask; one of texts is read by all workers, some blocks each."""
-    jobs = [(data, group, job.out, (number, of)) for group in sources.groups(data)
-            for of in [max(job.workers.count, 1) if sources.splits(data, group) else 1] for number in range(of)]
-    for _ in job.workers.map(sources.read_tables, jobs, name=lambda of: f"reading {of[1]}"):
+    """Read every raw file into shards of its tables on Dask; all workers share the blocks of a file of texts."""
+    jobs = [(data, group, job.out, (number, shares)) for group in sources.groups(data)
+            for shares in [max(job.workers.count, 1) if sources.splits(data, group) else 1] for number in range(shares)]
+    for _ in job.workers.map(sources.read_tables, jobs, name=lambda task: f"reading {task[1]}"):
         pass
     for table in sources.tables(data):
         if rows := count_rows(job.out / table):

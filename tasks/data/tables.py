@@ -1,4 +1,4 @@
-"""Tables as prepared data has them: folders of Parquet shards, read a shard at a time."""
+"""Tables as folders of Parquet shards, read one shard at a time."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +14,11 @@ def shards(table: Path) -> list[Path]:
 
 
 def count_rows(table: Path) -> int:
-    """Return how many rows a table has, by the footers of its shards."""
+    """Return how many rows a table has, from the footers of its shards."""
     return sum(pq.read_metadata(shard).num_rows for shard in shards(table))
 
 
 def column_parts(table: Path, column: str) -> Iterator[list[str]]:
-    """Yield a column of texts, a shard at a time."""
+    """Yield a column of texts, one shard at a time."""
     for shard in shards(table):
         yield pq.read_table(shard, columns=[column])[column].to_pylist()

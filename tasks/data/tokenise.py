@@ -1,4 +1,4 @@
-"""Texts become shards of tokens, on Dask."""
+"""The tokenise step: texts become Parquet shards of tokens, on Dask."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from xcmodels.data.tokens import LEARNED, Tokenizer, learn_backend, open_backend
 
 
 def tokenise(config: PrepareConfig, anchors: tuple[str, ...], job: Job) -> None:
-    """Tokenise every shard of every side on Dask; label texts become flagged queries where `augment` asks for it."""
+    """Tokenise every shard of every side on Dask; with `augment`, label texts become flagged training queries."""
     tables = job.inputs["tables"]
     sides = SIDES | {f"anchors.{anchor}": f"anchors.{anchor}" for anchor in anchors}
     backend = learn_backend(_texts(tables), config.vocabulary) if config.tokenizer == LEARNED \
@@ -23,21 +23,22 @@ def tokenise(config: PrepareConfig, anchors: tuple[str, ...], job: Job) -> None:
     jobs = [(shard, job.out, f"tokens.{side}", number, 0)
             for side, table in sides.items() for number, shard in enumerate(shards(tables / table))]
     if config.augment:
-        queries, after = count_rows(tables / "queries.train"), len(shards(tables / "queries.train"))
-        jobs += [(shard, job.out, "tokens.train", after + number, queries)
+        queries, first = count_rows(tables / "queries.train"), len(shards(tables / "queries.train"))
+        jobs += [(shard, job.out, "tokens.train", first + number, queries)
                  for number, shard in enumerate(shards(tables / "labels"))]
     for side in sides:
         (job.out / f"tokens.{side}").mkdir()
-    # The largest first: what is left for one worker at the end, while the others wait, is small.
-    jobs.sort(key=lambda of: -pq.read_metadata(of[0]).num_rows)
-    total = sum(job.workers.map(tokenise_shard, jobs, name=lambda of: f"tokenising {of[0].name} of {of[2]}"))
+    # The largest first, so that the last job, for which the other workers wait, is small.
+    jobs.sort(key=lambda task: -pq.read_metadata(task[0]).num_rows)
+    total = sum(job.workers.map(tokenise_shard, jobs, name=lambda task: f"tokenising {task[0].name} of {task[2]}"))
     job.say(f"{total:,} tokens")
 
 
 def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) -> int:
-    """Write the tokens of one shard of texts to out/table; with `after` > 0 as augmented rows that follow it.
+    """Write the tokens of one shard of texts to out/table, and return how many tokens there are.
 
-    Returns how many tokens it wrote. Runs on a Dask worker, and again where a worker is lost.
+    after: where positive, the rows are augmented queries, numbered from `after` on. Runs on a Dask worker, and again
+    where a worker is lost.
     """
     import pyarrow as pa
 
@@ -47,16 +48,16 @@ def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) 
     contents = texts["content"].to_pylist() if "content" in texts.column_names else [""] * len(texts)
     titles, contents = Tokenizer.load(out / "tokenizer").fields(texts["title"].to_pylist(), contents)
     columns = [pc.add(texts["id"], after).combine_chunks(), titles, contents, [after > 0] * len(texts)]
-    made = pa.table([pa.array(column) if isinstance(column, list) and not column else column for column in columns],
-                    schema=SCHEMAS["tokens"])
+    tokens = pa.table([pa.array(column) if isinstance(column, list) and not column else column for column in columns],
+                      schema=SCHEMAS["tokens"])
     path = out / table / f"part-{number:05d}.parquet"
-    pq.write_table(made, path.with_suffix(".tmp"), compression="zstd")
+    pq.write_table(tokens, path.with_suffix(".tmp"), compression="zstd")
     os.replace(path.with_suffix(".tmp"), path)
     return sum(map(len, titles)) + sum(map(len, contents))
 
 
 def _texts(tables: Path) -> Iterator[str]:
-    """The training queries' and the labels' texts, from which a vocabulary is learned."""
+    """Yield the texts of training queries and labels, from which a vocabulary is learned."""
     for table in ("queries.train", "labels"):
         for column in ("title", "content"):
             for part in column_parts(tables / table, column):

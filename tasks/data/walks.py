@@ -1,4 +1,4 @@
-"""Random walks over a metadata graph, spread over Dask workers: one Parquet shard a range of nodes."""
+"""The walk step: random walks over metadata graphs, on Dask."""
 
 import os
 import tempfile
@@ -17,7 +17,7 @@ NODES_A_PART = 65_536
 
 @dataclass(frozen=True)
 class WalkSettings:
-    """How far and how often walks go; see `xcmodels.mining.graph.random_walks` (RAMEN, Appendix A)."""
+    """Settings of the random walks; see `xcmodels.mining.graph.random_walks` (RAMEN, Appendix A)."""
 
     seed: int
     hops: int = 400
@@ -32,9 +32,9 @@ class Shard(TypedDict):
 
 
 def walk_all(anchors: tuple[str, ...], seed: int, job: "Job") -> None:
-    """Walk every anchor graph from its training queries and from its labels, and hold the walks to their contract.
+    """Walk every anchor graph from its training queries and its labels, and check the walks against their contract.
 
-    Test queries are walked by nobody: metadata is not there at inference (RAMEN, section 3.1).
+    Test queries get no walks: metadata is not available at inference (RAMEN, section 3.1).
     """
     from data_contracts.check import check
     from data_contracts.tables import Tables
@@ -55,7 +55,7 @@ def walk_all(anchors: tuple[str, ...], seed: int, job: "Job") -> None:
 
 
 def contract_view(view: Path, places: "Mapping[str, Path]") -> Path:
-    """Return a folder that shows each table from the folder where it lies, for a contract that spans artifacts."""
+    """Return a folder of links to tables in several folders, for a contract that spans artifacts."""
     view.mkdir(exist_ok=True)
     for table, place in places.items():
         (view / table).unlink(missing_ok=True)
@@ -92,8 +92,8 @@ def walk(
     """Walk from every node and write table `walks` to out/part-00000.parquet, ...; return each shard's path and rows.
 
     `graph` is a folder of indptr.npy, indices.npy and weights.npy (nodes x anchors, CSR) that every worker can read,
-    as it can `out`. The graph is prepared once beside `out` and mapped by workers, so nothing but paths and counts
-    crosses the scheduler. A lost worker's shards are written again, with the same rows: their concatenation does not
+    as well as `out`. The graph is prepared once next to `out` and mapped by workers, so only paths and counts cross the
+    scheduler. A lost worker's shards are written again, with the same rows: their concatenation does not
     depend on `partitions`. Raises ValueError for partitions below 1 and for shards in `out` that this call won't write.
     """
     import numpy as np
@@ -113,7 +113,7 @@ def walk(
         bounds = np.linspace(0, matrix.shape[0], partitions + 1).astype(int).tolist()
         jobs = [(prepared, low, high, str(path), asdict(settings))
                 for low, high, path in zip(bounds[:-1], bounds[1:], paths, strict=True)]
-        shards = list(workers.map(_walk_range, jobs, name=lambda of: f"walking nodes {of[1]:,} to {of[2]:,}"))
+        shards = list(workers.map(_walk_range, jobs, name=lambda task: f"walking nodes {task[1]:,} to {task[2]:,}"))
     return sorted(shards, key=lambda shard: shard["path"])
 
 
@@ -129,7 +129,7 @@ def _read(graph: Path, n_anchors: int):
 
 
 def _walk_range(prepared: str, low: int, high: int, path: str, settings: dict) -> Shard:
-    """Write the walks of nodes low:high to `path`, whole or not at all. Runs on a worker."""
+    """Write the walks of nodes low:high to `path` atomically. Runs on a worker."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -139,7 +139,7 @@ def _walk_range(prepared: str, low: int, high: int, path: str, settings: dict) -
 
     columns = random_walks(WalkGraph.load(Path(prepared)), np.arange(low, high), **settings)
     table = pa.table(list(columns), schema=SCHEMAS["walks"])
-    part = f"{path}.{os.getpid()}.tmp"  # a second copy of this task may run after a worker was taken for lost
+    part = f"{path}.{os.getpid()}.tmp"  # another worker may run this too, if this one was considered lost
     pq.write_table(table, part, write_page_checksum=True)
     os.replace(part, path)
     return {"path": path, "rows": table.num_rows}

@@ -1,1 +1,1 @@
-"""Figures of a retriever, the gates, and the report."""
+"""Evaluation of a retriever, the promotion gates, and the report."""

@@ -1,4 +1,4 @@
-"""Evaluation: the test queries through the retriever, judged against their labels."""
+"""The evaluate step: metrics of a retriever on the test queries."""
 
 import json
 from functools import partial
@@ -15,7 +15,7 @@ from xcmodels.retrieval.ranker import Ranker, predict
 
 DEPTH = 100        # recall is reported to this depth
 SAMPLE = 2000      # queries on which the indexes are compared with exact search
-KEPT = 10          # predictions kept of each test query
+KEPT = 10          # predictions stored per test query
 
 
 def evaluate_step(seed: int) -> Step:
@@ -25,9 +25,9 @@ def evaluate_step(seed: int) -> Step:
 
 
 def evaluate(seed: int, job: Job) -> None:
-    """Write `metrics.json`, `deciles.json` and the best predictions; nothing that training reads.
+    """Write `metrics.json`, `deciles.json` and the best predictions; training reads none of them.
 
-    Filter pairs leave the predictions before the top k is cut, and the truth.
+    Filter pairs are removed from the predictions, before the top k is taken, and from the truth.
     """
     corpus, ranker = Corpus(job.inputs["corpus"]), Ranker(job.inputs["retriever"])
     ids, scores = predict(ranker, corpus, DEPTH)
@@ -46,12 +46,12 @@ def evaluate(seed: int, job: Job) -> None:
 
 
 def _recalls(ranker: Ranker, corpus: Corpus, seed: int) -> dict[str, float]:
-    """Return the share of the 100 exact nearest among what each index comes up with for as many, in percent."""
+    """Return each index's recall of the 100 exact nearest labels, in percent."""
     test = corpus.sides["test"]
     rows = np.sort(seeds.generator(seed, "index recall").permutation(len(test))[:SAMPLE])
     queries = encode_all(ranker.encoder, test, QUERY, rows=rows)
     return {f"index/{name}/recall/{DEPTH}":
-            100 * ann.recall(each.nearest(queries, ranker.facts["shortlist"], DEPTH), each.index.vectors,
-                             queries[:, :each.index.dim], DEPTH)
-            for name, each in ranker.proposers.items()}
+            100 * ann.recall(proposer.nearest(queries, ranker.facts["shortlist"], DEPTH), proposer.index.vectors,
+                             queries[:, :proposer.index.dim], DEPTH)
+            for name, proposer in ranker.proposers.items()}
 

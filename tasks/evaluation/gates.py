@@ -1,6 +1,6 @@
-"""The gates that a version passes before it serves: not worse than the champion, on the same test queries.
+"""Promotion gates: a version may not be worse than the champion on the same queries.
 
-Pure decisions over measurements, so that who reads a refusal can see each number that led to it.
+They are pure functions of measurements, so that a refusal shows each number that led to it.
 """
 
 import math
@@ -10,21 +10,21 @@ from typing import Any
 
 from xcmodels.metrics import HEADLINE, name_of
 
-SIGMA = 2.0        # standard errors that a fall has to exceed before it counts
-FAST = 20.0        # milliseconds: an answer within them is fast enough whatever the champion does
+SIGMA = 2.0        # standard errors that a loss has to exceed before it counts
+FAST = 20.0        # milliseconds that are fast enough, whatever the champion's latency
 
 
 @dataclass(frozen=True)
 class Gates:
-    """How much worse than the champion a version may be; in points of percent, but the latency.
+    """How much worse than the champion a version may be, in percentage points except for the latency.
 
-    A fall of a metric is refused that exceeds both its margin and SIGMA standard errors: chance explains a smaller one.
+    A metric's loss is refused if it exceeds both its margin and SIGMA standard errors: chance explains a smaller one.
     """
 
     precision: float = 0.5     # of P@1
     propensity: float = 0.5    # of PSP@5
     decile: float = 5.0        # of the recall@5 of a tenth of the labels
-    index: float = 90.0        # recall of each index against exact search, at least; also of a first version
+    index: float = 90.0        # least recall of each index against exact search; also of a first version
     latency: float = 2.0       # times the champion's milliseconds for one text, once it takes more than 20
 
 
@@ -33,7 +33,7 @@ GATES = Gates()
 
 @dataclass(frozen=True)
 class Score:
-    """What a version reached on some test queries: metrics in percent, a row a decile of labels, milliseconds."""
+    """A version's metrics in percent on some test queries, one row per decile of labels, and its latency."""
 
     metrics: Mapping[str, float]
     deciles: Sequence[Mapping[str, float]] = ()
@@ -42,10 +42,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a version and the champion reached on the same test queries, in this order.
+    """The scores of a version and the champion on the same test queries, in this order.
 
     errors: standard errors of the differences, as `metrics.difference_errors` names them. left_out: how many of
-    `queries` were left out, as one of the two was trained on them. known: of each, whether that is known.
+    `queries` were left out, as one of the two was trained on them. known: for each, whether its training texts are
+    known.
     """
 
     scores: Sequence[Score]
@@ -55,7 +56,7 @@ class Comparison:
     errors: Mapping[str, float] = field(default_factory=dict)
 
     def note(self, *names: str) -> str:
-        """Return what has to be said beside the figures; names: what the versions are called."""
+        """Return a note on the scores; names: the display names of the versions."""
         unknown = [name for name, known in zip(names, self.known, strict=True) if not known]
         return "; ".join([
             *([f"{self.left_out:,} of {self.queries:,} test queries are left out: {' or '.join(names)} was trained on "
@@ -65,12 +66,12 @@ class Comparison:
 
 
 class Incomparable(ValueError):
-    """Versions that no test query can compare."""
+    """Raised where no test query can compare two versions."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate: what was measured of both, the bound for the new one, whether it holds, and the difference's error."""
+    """One gate: the values of both versions, the bound for the new one, and whether it holds."""
 
     name: str
     ours: float
@@ -94,55 +95,56 @@ class Gate:
 
 def weigh(ours: Score, theirs: Score | None, gates: Gates = GATES,
           errors: Mapping[str, float] | None = None) -> list[Gate]:
-    """Return every gate, in the order in which they are told; theirs: None where there is no champion to compare with.
+    """Return every gate, in display order; theirs: None where there is no champion to compare with.
 
     errors: standard errors of the differences, as `metrics.difference_errors` returns them; where they are not known,
-    those of two samples drawn apart, which are larger. A number that is missing or is no number does not hold, unless
-    the champion's is none either.
+    those of two independent samples, which are larger. A missing or NaN value fails its gate, unless the champion's is
+    missing too.
     """
-    weighed = [Gate(f"index {name.split('/')[1]!r} recall", value, None, gates.index, value >= gates.index)
-               for name, value in ours.metrics.items() if name.startswith("index/")]
+    index_gates = [Gate(f"index {name.split('/')[1]!r} recall", value, None, gates.index, value >= gates.index)
+                   for name, value in ours.metrics.items() if name.startswith("index/")]
     if theirs is None:
-        return weighed
+        return index_gates
     return [*_metrics(ours.metrics, theirs.metrics, gates, errors or {}), *_deciles(ours, theirs, gates, errors or {}),
-            *weighed, *_latency(ours, theirs, gates)]
+            *index_gates, *_latency(ours, theirs, gates)]
 
 
 def _metrics(ours: Mapping[str, float], theirs: Mapping[str, float], gates: Gates,
              errors: Mapping[str, float]) -> Iterator[Gate]:
-    """Neither metric falls by more than its margin, and not both fall: a version worse in each should not serve."""
+    """Yield the gates of the metrics: neither may lose more than its margin, nor may both be worse at all."""
     points, as_good = theirs.get("points", 0.0), []
     for key, margin in zip(HEADLINE, (gates.precision, gates.propensity), strict=True):
         new, old = ours.get(key, math.nan), theirs.get(key, math.nan)
-        gate = _fall(name_of(key), new, old, margin, errors.get(key, _error_apart(old, points)))
+        gate = _loss_gate(name_of(key), new, old, margin, errors.get(key, _independent_error(old, points)))
         as_good.append(not new < old)
         yield replace(gate, holds=gate.holds or (math.isnan(old) and not math.isnan(new)))
     if not any(as_good):
-        new, old = (sum(of.get(key, math.nan) for key in HEADLINE) / 2 for of in (ours, theirs))
-        yield _fall("mean of P@1 and PSP@5, each below the champion's,", new, old, 0.0,
-                    errors.get("mean", _error_apart(old, points)))
+        new, old = (sum(values.get(key, math.nan) for key in HEADLINE) / 2 for values in (ours, theirs))
+        yield _loss_gate("mean of P@1 and PSP@5, each below the champion's,", new, old, 0.0,
+                    errors.get("mean", _independent_error(old, points)))
 
 
 def _deciles(ours: Score, theirs: Score, gates: Gates, errors: Mapping[str, float]) -> Iterator[Gate]:
-    """No decile of labels loses more of its recall than the margin."""
+    """Yield the gates of the deciles: none may lose more recall than the margin."""
     for new, old in zip(ours.deciles, theirs.deciles, strict=False):
         if not new["positives"] or not old["positives"]:
             continue
         key = next(key for key in old if key.startswith("recall/"))
-        error = errors.get(f"decile/{old['decile']:.0f}", _error_apart(old[key], old["positives"]))
-        yield _fall(f"{key.replace('/', '@')} of decile {old['decile']:.0f}", new[key], old[key], gates.decile, error)
+        error = errors.get(f"decile/{old['decile']:.0f}", _independent_error(old[key], old["positives"]))
+        name = f"{key.replace('/', '@')} of decile {old['decile']:.0f}"
+        yield _loss_gate(name, new[key], old[key], gates.decile, error)
 
 
-def _fall(name: str, new: float, old: float, margin: float, error: float) -> Gate:
-    """Return the gate of a number that may fall by its margin, or by as much as chance explains."""
+def _loss_gate(name: str, new: float, old: float, margin: float, error: float) -> Gate:
+    """Return the gate of a value that may be lower by its margin, or by what chance explains."""
     bound = old - max(margin, SIGMA * error)
     return Gate(name, new, old, bound, new >= bound, error)
 
 
-def _error_apart(percent: float, count: float) -> float:
-    """Return the standard error of the difference of two shares near `percent`, each of a sample of `count`.
+def _independent_error(percent: float, count: float) -> float:
+    """Return the standard error of the difference of two shares near `percent`, of independent samples of `count`.
 
-    0 where there is no count: then nothing is allowed to chance.
+    0 where there is no count: then nothing is attributed to chance.
     """
     share = min(max(percent / 100, 0.0), 1.0)
     return 100 * math.sqrt(2 * share * (1 - share) / count) if count else 0.0

@@ -1,8 +1,8 @@
-"""The report of one trained model: a single page that says whether it is better, where, and how sure that is.
+"""The HTML report of a trained model: is it better than the champion, and where?
 
-`Report` has the page and its charts, `verdict` its first sentence. The page loads nothing from anywhere
-and runs no script. Its size does not grow with the data: bins are fixed, tables are cut, texts are shortened. Texts
-come from anybody, so each is made inert and then escaped. Nothing tells the time: the same inputs give the same bytes.
+`Report` has the page and its charts, `verdict` its first sentence. The page loads no other file and runs no script. Its
+size does not grow with the data: bins are fixed, tables are cut, texts are shortened. Texts are untrusted, so each is
+made inert and then escaped. The page contains no time: the same inputs give the same bytes.
 """
 
 import json
@@ -39,7 +39,7 @@ ROWS = 200                # rows of a table of settings or steps
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """What the evaluation folder does not know: where the model comes from and what was decided about it."""
+    """What the evaluation folder does not hold: the model's origin and the decision about it."""
 
     title: str                             # "ngame · wordnet"
     run_id: str
@@ -48,17 +48,17 @@ class ReportFacts:
     data: dict[str, Any]                   # name, train, test, labels, digest
     settings: dict[str, Any]               # flat
     changed: dict[str, Any]                # the settings that differ from the preset
-    curves: dict[str, list[dict[str, float]]]  # stage -> {"epoch", "loss", ...} an epoch
-    champion: dict[str, Any] | None        # of the champion before this run, as `promotion.Decision` has it
+    curves: dict[str, list[dict[str, float]]]  # stage -> {"epoch", "loss", ...} per epoch
+    champion: dict[str, Any] | None        # the previous champion, as in `promotion.Decision`
     promoted: bool
     reason: str                            # why it was not promoted
     seconds: dict[str, float]              # step -> seconds
     date: str
-    mined: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)    # stage -> hardness an epoch
+    mined: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)    # stage -> hardness per epoch
     gates: Sequence[Gate] = ()
     contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}
     reigns: bool = False                   # it was the champion before the run
-    note: str = ""                         # to be said beside what compares it with the champion
+    note: str = ""                         # on the comparison with the champion
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ class Found:
     @classmethod
     def load(cls, corpus: Corpus, evaluation: Path) -> "Found":
         """Read the folder. Raises ValueError where its predictions are of another test split."""
-        read = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
+        content = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
         truth, filters = ((part.offsets, part.values) for part in (corpus.positives["test"], corpus.filters["test"]))
         judged = metrics.judge(np.load(evaluation / "predictions.npy"), truth, filters, corpus.n_labels)
         scores = np.load(evaluation / "scores.npy", mmap_mode="r")[judged.rows]
         propensity = metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
-        return cls(read["metrics"], read["deciles"], judged, scores, 1 / propensity)
+        return cls(content["metrics"], content["deciles"], judged, scores, 1 / propensity)
 
 
 @dataclass(frozen=True)
 class Report:
-    """The page of the model whose `evaluation` folder is given, and its charts, which are drawn once."""
+    """The page of the model of an `evaluation` folder, and its charts, which are drawn once."""
 
     corpus: Corpus
     evaluation: Path
@@ -92,12 +92,12 @@ class Report:
 
     @cached_property
     def found(self) -> Found:
-        """What the evaluation found. Raises ValueError as `Found.load` does."""
+        """The content of the evaluation folder. Raises ValueError as `Found.load` does."""
         return Found.load(self.corpus, self.evaluation)
 
     @cached_property
     def charts(self) -> dict[str, list[Chart]]:
-        """The charts there is data for, by section."""
+        """The charts that have data, by section."""
         return _charts(self.corpus, self.found, self.facts)
 
     def page(self) -> str:
@@ -135,7 +135,7 @@ def verdict(facts: ReportFacts) -> str:
 
 
 def intervals(found: Found) -> dict[str, tuple[float, float]]:
-    """Return the 95% intervals, in percent, of what the ten best predictions decide, around `found.measured`.
+    """Return the 95% intervals, in percent, of the metrics of the ten best predictions, around `found.measured`.
 
     P and nDCG are means over queries: the normal interval. PSP is a ratio of means, sum g / sum b (gain over best
     attainable gain of a query): the delta method, with the standard error of the mean of (g - PSP b) / mean(b).
@@ -160,7 +160,7 @@ def intervals(found: Found) -> dict[str, tuple[float, float]]:
 
 
 def _charts(corpus: Corpus, found: Found, facts: ReportFacts) -> dict[str, list[Chart]]:
-    """Draw what there is data for, by section."""
+    """Draw the charts that have data, by section."""
     top, before = found.judged.labels[:, 0] >= 0, (facts.champion or {}).get("deciles", ())
     drawn: dict[str, list[Chart | None]] = {
         "quality": [draw_deciles(found.deciles, len(found.inverse), before),
@@ -191,9 +191,9 @@ def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
 
 
 def _labels(corpus: Corpus, found: Found) -> dict[str, list[dict[str, Any]]]:
-    """Return the labels that are among the five best more often than they are true, and less often."""
+    """Return the labels that are among the five best more often than they are true, and those less often."""
     best, L = found.judged.labels[:, :5], corpus.n_labels
-    predicted, true, right = (np.bincount(of, minlength=L) for of in (
+    predicted, true, right = (np.bincount(labels, minlength=L) for labels in (
         best[best >= 0], found.judged.truth_labels, best[found.judged.hits[:, :5]]))
     surplus, frequencies = predicted - true, corpus.frequencies()
     texts, out = _label_texts(corpus), dict[str, list[dict[str, Any]]]()
@@ -205,10 +205,10 @@ def _labels(corpus: Corpus, found: Found) -> dict[str, list[dict[str, Any]]]:
 
 
 def _extremes(corpus: Corpus, found: Found) -> list[dict[str, Any]]:
-    """Return the test queries whose first prediction is the surest, as many right as wrong ones if possible."""
+    """Return the test queries with the highest first scores, half right and half wrong ones if possible."""
     judged = found.judged
-    surest = np.argsort(-found.scores[:, 0], kind="stable")
-    right, wrong = (surest[judged.hits[surest, 0] == hit] for hit in (True, False))
+    by_score = np.argsort(-found.scores[:, 0], kind="stable")
+    right, wrong = (by_score[judged.hits[by_score, 0] == hit] for hit in (True, False))
     n = min(len(right), max(EXAMPLES // 2, EXAMPLES - len(wrong)))
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
     texts, starts, out = _label_texts(corpus), np.cumsum(judged.positives) - judged.positives, []
@@ -250,12 +250,12 @@ def _digest(*parts: np.ndarray) -> int:
 
 
 def _settings(facts: ReportFacts) -> list[tuple[str, Any, bool]]:
-    """Return (name, value, differs from the preset), those that differ first."""
+    """Return (name, value, whether it differs from the preset), those that differ first."""
     rows = [(name, value, name in facts.changed) for name, value in {**facts.settings, **facts.changed}.items()]
     return sorted(rows, key=lambda row: (not row[2], row[0]))
 
 
 def _label_texts(corpus: Corpus) -> Callable[[int], str]:
-    """Return what gives a label's text, or its uid where the text is empty."""
+    """Return a function that gives a label's text, or its uid where the text is empty."""
     uids, titles = corpus.label_texts()
     return lambda label: titles[label] or uids[label]

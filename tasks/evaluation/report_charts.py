@@ -1,4 +1,4 @@
-"""The charts of a report, each with what it says in words and in numbers; the same data give the same bytes."""
+"""The charts of a report as SVG, each with a finding and a table of its numbers."""
 
 import io
 import re
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Z = 1.959963984540054     # half the width of a 95% interval, in standard errors
-POINTS = 100              # epochs drawn and listed of a stage
-BINS = 10                 # of scores
+POINTS = 100              # most epochs of a stage that are drawn and listed
+BINS = 10                 # bins of scores
 INK, SOFT, LINE, CARD, FIRST, SECOND = "#1b1f24", "#57606a", "#d0d7de", "#f6f8fa", "#0550ae", "#bc4c00"
 DARK = {INK: "#e6edf3", SOFT: "#9da7b3", LINE: "#30363d", CARD: "#161b22", FIRST: "#79c0ff", SECOND: "#ffa657"}
 STYLE: Any = {
@@ -32,11 +32,11 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing with what it says in words and in numbers."""
+    """A drawing with its finding in words and its numbers in a table; the same data give the same bytes."""
 
     name: str
     title: str
-    kind: str                      # what is drawn, for who cannot see it
+    kind: str                      # alternative text: what is drawn
     finding: str                   # a sentence computed from the data
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -50,9 +50,9 @@ class Chart:
 
 def draw_deciles(table: list[dict[str, float]], n_labels: int,
                  champion: Sequence[Mapping[str, float]] = ()) -> Chart:
-    """Draw what each decile of labels adds to P@5 and PSP@5, over how much of its positives is found.
+    """Draw what each decile of labels adds to P@5 and PSP@5, and below it the decile's recall@5.
 
-    champion: the same rows of the champion, where it was measured on the same test queries.
+    champion: the champion's rows, where it was measured on the same test queries.
     """
     before = {row["decile"]: row["recall/5"] for row in champion if row["positives"]}
     shown, places = [row for row in table if row["positives"]], np.array([row["decile"] for row in table])
@@ -99,7 +99,7 @@ def draw_frequencies(frequencies: np.ndarray) -> Chart:
 
 
 def draw_lengths(tokens: np.ndarray) -> Chart:
-    """Draw how many tokens the training queries have, as far as they are read."""
+    """Draw how many tokens the training queries have, after truncation."""
     longest = tokens.max(initial=0)
     return _histogram(
         "lengths", "How long texts are", ("queries", "tokens of a text"), tokens,
@@ -108,33 +108,34 @@ def draw_lengths(tokens: np.ndarray) -> Chart:
         "that is read of one.")
 
 
-def _histogram(name: str, title: str, of: tuple[str, str], values: np.ndarray, finding: str) -> Chart:
-    """Draw how many of what (n,) has 0, 1, 2, 3 to 4, 5 to 8, ... of something; of: (what, of what)."""
-    place = np.where(values > 0, np.ceil(np.log2(np.maximum(values, 1))).astype(int) + 1, 0)
-    counts = np.bincount(place)
+def _histogram(name: str, title: str, units: tuple[str, str], values: np.ndarray, finding: str) -> Chart:
+    """Draw a histogram of counts (n,) with bins 0, 1, 2, 3 to 4, 5 to 8, ...; units: (counted things, count)."""
+    bins = np.where(values > 0, np.ceil(np.log2(np.maximum(values, 1))).astype(int) + 1, 0)
+    counts = np.bincount(bins)
     shares = 100 * counts / max(len(values), 1)
-    names = ["0", *(f"{2**i // 2 + 1:,}–{2**i:,}" if i > 1 else f"{2**i}" for i in range(len(counts) - 1))]
+    bin_names = ["0", *(f"{2**i // 2 + 1:,}–{2**i:,}" if i > 1 else f"{2**i}" for i in range(len(counts) - 1))]
     with _figure(2.6) as figure:
         axes = figure.subplots()
         axes.bar(range(len(counts)), shares, 0.8, color=FIRST)
-        axes.set(ylabel=f"{of[0]}, %", xlabel=of[1])
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+        axes.set(ylabel=f"{units[0]}, %", xlabel=units[1])
+        axes.set_xticks(range(len(bin_names)), bin_names, rotation=45, ha="right")
         svg = _svg(figure)
-    rows = [(each, f"{count:,}", f"{share:.1f}") for each, count, share in zip(names, counts, shares, strict=True)]
-    return Chart(name, title, f"Bars: share of the {of[0]} by {of[1]}", finding,
-                 (of[1].capitalize(), of[0].capitalize(), "%"), rows, svg)
+    rows = [(label, f"{count:,}", f"{share:.1f}")
+            for label, count, share in zip(bin_names, counts, shares, strict=True)]
+    return Chart(name, title, f"Bars: share of the {units[0]} by {units[1]}", finding,
+                 (units[1].capitalize(), units[0].capitalize(), "%"), rows, svg)
 
 
 def draw_calibration(scores: np.ndarray, hits: np.ndarray) -> Chart | None:
-    """Draw how often the first prediction is right, by its score, in bins of equally many; None without predictions.
+    """Draw how often the first prediction is right, by its score, in bins of equal size; None without predictions.
 
-    Equal scores share a bin, so there may be fewer bins. Intervals are Wilson's, which hold in small bins.
+    Equal scores share a bin, so there may be fewer bins. Intervals are Wilson's, which are valid for small bins.
     """
     if not len(scores):
         return None
     edges = np.unique(np.quantile(scores, np.arange(1, BINS) / BINS))
     parts = [part for part in (np.searchsorted(edges, scores, side="right") == i for i in range(BINS)) if part.any()]
-    n, means, right = (np.array([of(part) for part in parts]) for of in (
+    n, means, right = (np.array([statistic(part) for part in parts]) for statistic in (
         np.sum, lambda part: scores[part].mean(), lambda part: hits[part].mean()))
     middle = (right + Z * Z / (2 * n)) / (1 + Z * Z / n)
     half = Z / (1 + Z * Z / n) * np.sqrt(right * (1 - right) / n + (Z / (2 * n)) ** 2)
@@ -143,8 +144,8 @@ def draw_calibration(scores: np.ndarray, hits: np.ndarray) -> Chart | None:
         if probable := bool(scores.min() >= 0 and scores.max() <= 1):
             axes.plot((0, 100), (0, 100), color=SOFT, linestyle="--", linewidth=1, label="score = precision")
         scale = 100 if probable else 1
-        arms = 100 * np.array([right - middle + half, middle + half - right]).clip(0)
-        axes.errorbar(scale * means, 100 * right, arms, color=FIRST, ecolor=SOFT, elinewidth=1.2, marker="o", ms=5,
+        bars = 100 * np.array([right - middle + half, middle + half - right]).clip(0)
+        axes.errorbar(scale * means, 100 * right, bars, color=FIRST, ecolor=SOFT, elinewidth=1.2, marker="o", ms=5,
                       label="measured, 95% interval")
         axes.set(ylim=(0, 103), ylabel="right, %", xlabel="mean score" + (" x 100" if probable else ""))
         axes.legend(bbox_to_anchor=(0, 1), ncols=2)
@@ -157,18 +158,18 @@ def draw_calibration(scores: np.ndarray, hits: np.ndarray) -> Chart | None:
 
 
 def _calibration_finding(scores: np.ndarray, hits: np.ndarray, parts: list[np.ndarray]) -> str:
-    """Say how far apart the outer bins are, and, of scores between 0 and 1, how far from precision they lie."""
+    """Return how far apart the outer bins are, and, for scores between 0 and 1, how far they are from precision."""
     low, high = (100 * hits[parts[place]].mean() for place in (0, -1))
     if len(parts) == 1:
         return f"Every first prediction has about the same score; {high:.0f}% are right."
-    told = ("Scores tell right from wrong" if high - low >= 20 else "Scores tell little" if high - low >= 5 else
-            "Scores do not tell right from wrong")
-    finding = (f"{told}: of the first predictions {high:.0f}% are right where the score is highest "
+    summary = ("Scores tell right from wrong" if high - low >= 20 else "Scores tell little" if high - low >= 5 else
+               "Scores do not tell right from wrong")
+    finding = (f"{summary}: of the first predictions {high:.0f}% are right where the score is highest "
                f"(from {scores[parts[-1]].min():.2f}), {low:.0f}% where it is lowest (to {scores[parts[0]].max():.2f})")
     if scores.min() < 0 or scores.max() > 1:
         return finding + "."
     gaps = [(part.sum(), scores[part].mean() - hits[part].mean()) for part in parts]
-    error, bias = (100 * sum(n * of(gap) for n, gap in gaps) / len(scores) for of in (abs, float))
+    error, bias = (100 * sum(n * transform(gap) for n, gap in gaps) / len(scores) for transform in (abs, float))
     way = "too much" if bias > 0.4 * error else "too little" if bias < -0.4 * error else "now too much, now too little"
     return f"{finding}; read as probabilities they promise {way}, by {error:.1f} points on average."
 
@@ -201,7 +202,7 @@ def draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Ch
 
 
 def _learning_finding(loss: list[float], epochs: list[float]) -> str:
-    """Say how far the loss fell and whether it was still falling in the last quarter of the epochs."""
+    """Return how far the loss fell, and whether it was still falling in the last quarter of the epochs."""
     first, last, best = loss[0], loss[-1], int(np.argmin(loss))
     if len(loss) == 1:
         return f"One epoch, loss {last:.4g}."
@@ -223,9 +224,10 @@ def _slug(stage: str) -> str:
 
 
 def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]) -> Chart | None:
-    """Draw how near a query lies to what was mined for it, epoch by epoch, between what is its own and what is random.
+    """Draw the similarity of queries to what was mined for them, by epoch, between their positives and random ones.
 
-    points: "epoch" and what `xcmodels.mining.hardness.hardness` returns; None where nothing that it measures was mined.
+    points: "epoch" and what `xcmodels.mining.hardness.hardness` returns. Returns None where nothing was mined that it
+    measures.
     """
     names = [name for name in ("positives", "mates", "negatives", "random", "strangers")
              if all(np.isfinite(point.get(name, np.nan)) for point in points)]
@@ -258,7 +260,7 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
 
 
 def _tick_epochs(axes: "Axes", epochs: Sequence[float]) -> None:
-    """Tick whole epochs alone; one by itself, which would stand among fractions of it, has the only tick."""
+    """Put ticks on whole epochs only; a single epoch gets the only tick."""
     axes.locator_params(axis="x", integer=True)
     if len(epochs) == 1:
         axes.set_xticks(epochs)
@@ -266,7 +268,7 @@ def _tick_epochs(axes: "Axes", epochs: Sequence[float]) -> None:
 
 @contextmanager
 def _figure(height: float) -> "Iterator[Figure]":
-    """Give an empty figure of the report's style, whatever the user's own matplotlib settings are."""
+    """Yield an empty figure in the report's style, whatever the user's matplotlib settings are."""
     import matplotlib
     from matplotlib import style
     from matplotlib.figure import Figure
@@ -276,11 +278,11 @@ def _figure(height: float) -> "Iterator[Figure]":
 
 
 def _svg(figure: "Figure") -> bytes:
-    """Return the figure as SVG that turns dark where its reader does; texts stay texts, in the reader's font."""
+    """Return the figure as SVG that follows the reader's dark mode; texts stay texts, in the reader's font."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     swap = "".join(f'[style*="{part}: {old}"],[{part}="{old}"]{{{part}:{new}!important}}'
                    for old, new in DARK.items() for part in ("fill", "stroke"))
     css = ("<style>text{font-family:system-ui,sans-serif!important}"
            f"@media screen and (prefers-color-scheme:dark){{{swap}}}</style>")
-    return re.sub(rb"(<svg [^>]*>)", lambda found: found[1] + css.encode(), file.getvalue(), count=1)
+    return re.sub(rb"(<svg [^>]*>)", lambda match: match[1] + css.encode(), file.getvalue(), count=1)

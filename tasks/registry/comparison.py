@@ -1,4 +1,4 @@
-"""Comparison of two retrievers on the same test queries, over the labels that both know.
+"""Comparison of two retrievers on the same test queries, over their shared labels.
 
 A champion of last month was trained on other labels and measured on other queries. It is judged here as it would
 answer today: from the texts, by its own tokenizer, with labels matched by uid. Queries whose text one of the two was

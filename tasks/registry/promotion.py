@@ -1,4 +1,4 @@
-"""Promotion of versions to champion: by the gates, by a person with a reason, and rollback.
+"""Promotion of versions to champion, by the gates or by a person, and rollback.
 
 MLflow keeps no history of aliases, so each move is a record in a tag of the version that it made the champion; the
 record is written before the alias moves, and not twice when a kill comes in between.
@@ -197,7 +197,7 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
         existing = {str(each.version) for each in client.search_model_versions(f"name = '{name}'")}
         champion = champion_of(client, name)
         now = str(champion.version) if champion else ""
-        before = [each for each in _before(_champions(history(client, name)), now) if each in existing]
+        before = [number for number in _before(_champions(history(client, name)), now) if number in existing]
         while before and before[-1] == now:    # the champion in between was deleted
             before.pop()
         if not before:

@@ -104,5 +104,5 @@ def _version_of(client: Client, name: str, digest: str) -> Version | None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    return next((each for each in client.search_model_versions(f"name = '{name}'")
-                 if each.tags.get(DIGEST) == digest and each.status == "READY"), None)
+    return next((version for version in client.search_model_versions(f"name = '{name}'")
+                 if version.tags.get(DIGEST) == digest and version.status == "READY"), None)

@@ -1,4 +1,4 @@
-"""Lookup of a registered version by "NAME", "NAME@alias" or "NAME/3", and its verified files."""
+"""Lookup of a registered version by "NAME", "NAME@alias" or "NAME/3", verified."""
 
 import json
 import logging
@@ -53,7 +53,7 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
         if version is not None and DIGEST in version.tags:
             return version
         name = model_name(tracker, None if spec is None else name)
-        versions = {str(each.version): each for each in client.search_model_versions(f"name = '{name}'")}
+        versions = {str(version.version): version for version in client.search_model_versions(f"name = '{name}'")}
         number = _number(name, mark, which, client.get_registered_model(name).aliases, versions)
         if not versions[number].tags.get(DIGEST):
             raise UsageError(f"{name}/{number} was not registered by xc", hint=f"name another version of {name}")
@@ -136,7 +136,7 @@ def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) ->
     try:
         download(tracker, client, version, INSIDE, part)
         with suppress(OSError):    # another process was faster
-            os.rename(verified(next(each.parent for each in part.rglob(MANIFEST)), digest), folder)
+            os.rename(verified(next(path.parent for path in part.rglob(MANIFEST)), digest), folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return verified(folder, digest)

@@ -1,1 +1,1 @@
-"""Runs in MLflow, and which home is whose."""
+"""Experiment tracking: runs in MLflow, and the identity of a HOME."""

@@ -1,4 +1,4 @@
-"""Which home this is, wherever it lies: HOME/identity.json keeps an id, and every folder that the home has been in."""
+"""The identity of a HOME: its id, and all folders that it has been in."""
 
 import json
 import os
@@ -19,24 +19,24 @@ FILE = "identity.json"
 
 @dataclass(frozen=True)
 class Identity:
-    """A home's id, which its copies share, and its folders by their absolute paths, in the order of their first use."""
+    """A home's id, which its copies share, and the absolute paths of its folders, in order of first use."""
 
     id: str
     places: Sequence[str]
 
 
 def identity(home: Path) -> Identity:
-    """Return a home's identity, with the folder that it is in now; it is made at the first call.
+    """Return a home's identity, with its current folder added; the first call creates it.
 
-    A home that can only be read is not written to. Raises DamagedArtifact where the file is not what was written.
+    A read-only home is not written to. Raises DamagedArtifact where the file is invalid.
     """
     home = home.absolute()
     known = _read(home)
     if known is None:
-        made = Identity(uuid.uuid4().hex, list(dict.fromkeys([*_places_by_mlflow(home), str(home)])))
+        new = Identity(uuid.uuid4().hex, list(dict.fromkeys([*_places_by_mlflow(home), str(home)])))
         with suppress(OSError):
-            _write(home, made, new=True)
-        return _read(home) or made    # another process may have been faster
+            _write(home, new, new=True)
+        return _read(home) or new    # another process may have been faster
     if str(home) not in known.places:
         known = Identity(known.id, [*known.places, str(home)])
         with suppress(OSError):
@@ -45,13 +45,13 @@ def identity(home: Path) -> Identity:
 
 
 def earlier_places(home: Path) -> list[str]:
-    """Return the folders that a home was in and is not in now; a name that still leads to it, by a link, is none."""
+    """Return the former folders of a home, without those that still lead to it by a link."""
     home = home.absolute()
     return [place for place in identity(home).places if place != str(home) and not same_folder(Path(place), home)]
 
 
 def same_folder(one: Path, other: Path) -> bool:
-    """Return whether two paths lead to one folder; what is gone or closed is not the same."""
+    """Return whether two paths lead to one folder; False where one is missing or not accessible."""
     try:
         return one.samefile(other)
     except OSError:
@@ -61,8 +61,8 @@ def same_folder(one: Path, other: Path) -> bool:
 def _read(home: Path) -> Identity | None:
     path = home / FILE
     try:
-        found = json.loads(path.read_bytes())
-        return Identity(str(found["id"]), [str(place) for place in found["places"]])
+        content = json.loads(path.read_bytes())
+        return Identity(str(content["id"]), [str(place) for place in content["places"]])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -71,7 +71,7 @@ def _read(home: Path) -> Identity | None:
 
 
 def _write(home: Path, known: Identity, *, new: bool = False) -> None:
-    """Write the file whole; a `new` one does not replace one that is there by now."""
+    """Write the file atomically; a `new` one does not replace an existing one."""
     part = home / "tmp" / uuid.uuid4().hex
     part.parent.mkdir(mode=0o700, exist_ok=True)
     try:
@@ -86,14 +86,14 @@ def _write(home: Path, known: Identity, *, new: bool = False) -> None:
 
 
 def _places_by_mlflow(home: Path) -> list[str]:
-    """Return the folders of a home without the file, made by an earlier version, as its experiments tell them.
+    """Return the folders of a home of an earlier release, without identity.json, from its MLflow experiments.
 
-    Every experiment of a home keeps its files in HOME/mlartifacts, in a folder named after it or its id.
+    Every experiment of a home has its files in HOME/mlartifacts, in a folder named after it or its id.
     """
     database = f"{(home / 'mlflow.db').as_uri()}?mode=ro"
     with suppress(sqlite3.Error), closing(sqlite3.connect(database, uri=True)) as base:
         rows = base.execute("SELECT name, experiment_id, artifact_location FROM experiments").fetchall()
-        found = [re.fullmatch(r"(/.+)/mlartifacts/([^/]+)", place or "") for _, _, place in rows]
-        return [match[1] for match, (name, number, _) in zip(found, rows, strict=True)
+        matches = [re.fullmatch(r"(/.+)/mlartifacts/([^/]+)", place or "") for _, _, place in rows]
+        return [match[1] for match, (name, number, _) in zip(matches, rows, strict=True)
                 if match and match[2] in (safe_name(name), str(number))]
     return []

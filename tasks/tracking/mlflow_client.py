@@ -1,4 +1,4 @@
-"""How MLflow is reached: a database that is made whole, a server that answers, and nothing said on the way."""
+"""The connection to MLflow: database, server health, password and verbosity."""
 
 import logging
 import os
@@ -18,12 +18,12 @@ PROBE_SECONDS = 3.0
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "CRITICAL",
                 "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
                 "MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-                "MLFLOW_UV_AUTO_DETECT": "false"}    # else a uv.lock in the current folder goes into each model
-Client = Any            # mlflow.MlflowClient; importing it takes seconds, so only those who track do
+                "MLFLOW_UV_AUTO_DETECT": "false"}    # else a uv.lock in the current folder is added to each model
+Client = Any            # mlflow.MlflowClient, which takes seconds to import
 
 
 def quiet_mlflow() -> None:
-    """Have MLflow say nothing, report nothing and wait for seconds, not minutes; what a user has set stays."""
+    """Make MLflow silent, without telemetry, and with timeouts of seconds; settings of the user are kept."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     for name in ("alembic", "mlflow", "urllib3.connectionpool"):
@@ -31,7 +31,7 @@ def quiet_mlflow() -> None:
 
 
 def make_database(home: Path) -> None:
-    """Make HOME/mlflow.db whole or not at all; MLflow itself leaves half a schema behind when it is killed."""
+    """Create HOME/mlflow.db atomically; MLflow itself leaves half a schema behind when it is killed."""
     quiet_mlflow()
     from mlflow.store.db.utils import _initialize_tables, create_sqlalchemy_engine
     from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore as Registry
@@ -41,7 +41,7 @@ def make_database(home: Path) -> None:
     new, final = home / "tmp" / uuid.uuid4().hex, home / "mlflow.db"
     new.parent.mkdir(parents=True, exist_ok=True)
     engine = create_sqlalchemy_engine(f"sqlite:///{new}")
-    # 50 migrations sync the disk after each statement; one sync at the end is enough, since nobody knows the file yet
+    # 50 migrations sync the disk after each statement; one sync at the end is enough, since nobody uses the file yet
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
     try:
         _initialize_tables(engine)
@@ -52,39 +52,39 @@ def make_database(home: Path) -> None:
             os.link(new, final)
     finally:
         new.unlink(missing_ok=True)
-    for store in (Tracking, Registry):    # a database deleted under this process is still open in their pools
+    for store in (Tracking, Registry):    # a database that was deleted meanwhile is still open in their pools
         if (pool := store._engine_map.get(f"sqlite:///{final}")) is not None:
             pool.dispose()
 
 
 def password(home: Path) -> str:
-    """Return "user:password" of the home's MLflow server; it is made at the first call, for this user's eyes."""
+    """Return "user:password" of the home's MLflow server, readable by this user only; the first call creates it."""
     return secret(home.absolute() / "mlflow" / "password")
 
 
 def signed_in(home: Path) -> dict[str, str]:
-    """Return the environment in which MLflow's clients send the password of the home's server."""
-    user, _, word = password(home).partition(":")
-    return {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": word}
+    """Return the environment variables by which MLflow's clients sign in to the home's server."""
+    user, _, token = password(home).partition(":")
+    return {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": token}
 
 
 def probe(address: str) -> None:
-    """Raise ServerError unless something at the address answers within seconds; MLflow's own waits add up."""
+    """Raise ServerError unless a server answers at the address within seconds; MLflow's own timeouts add up."""
     try:
         urllib.request.urlopen(f"{address}/health", timeout=PROBE_SECONDS).close()
     except urllib.error.HTTPError:
-        pass    # it answers; whether it lets us in, the next request shows
+        pass    # it answers; the next request shows whether access is granted
     except (OSError, HTTPException, ValueError) as error:
         raise ServerError(f"no MLflow server answers at {address}: {first_line(error)}",
                           hint="start it, or give no address to use a database in HOME") from error
 
 
 def without_passwords(text: str) -> str:
-    """Return a text whose addresses have no user and password in them any more."""
+    """Return a text with users and passwords removed from the addresses in it."""
     return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, on one line."""
+    """Return the first line of an error's message."""
     text = error.what if isinstance(error, ProjectError) else str(error)
     return (text.strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,4 +1,4 @@
-"""What is written into a run in MLflow: metrics, params, tags, files, tables and stages, each once."""
+"""Writing into an MLflow run: metrics, params, tags, files, tables and stage runs."""
 
 import getpass
 import hashlib
@@ -15,14 +15,14 @@ from typing import Any
 from tasks.core.files import file_digest
 from tasks.tracking.mlflow_client import Client
 
-MAX_KEYS = 60           # names of metrics, of a run and its stages together
-_BATCH = 90             # MLflow takes 100 tags or params a request, and 1000 metrics
+MAX_KEYS = 60           # metric names of a run and its stages together
+_BATCH = 90             # MLflow accepts 100 tags or params per request, and 1000 metrics
 _log = logging.getLogger(__name__)
 
 
 @dataclass
 class Run:
-    """What MLflow is known to hold of the run."""
+    """The state of the run in MLflow, as far as it is known."""
 
     id: str
     experiment: str
@@ -34,7 +34,7 @@ class Run:
 
 
 def stage_run(client: Client, run: Run, stage: str) -> str:
-    """Return the nested run of a stage."""
+    """Return the id of the nested run of a stage, created if it does not exist."""
     if stage not in run.stages:
         tags = {"mlflow.parentRunId": run.id, "xc.stage": stage, "mlflow.user": user_name()}
         run.stages[stage] = client.create_run(run.experiment, run_name=stage, tags=tags).info.run_id
@@ -42,31 +42,31 @@ def stage_run(client: Client, run: Run, stage: str) -> str:
 
 
 def finish_run(status: str, description: str, client: Client, run: Run) -> None:
-    """End the run and its stages; the arguments that are known first come first, for `partial`."""
+    """End the run and its stages; client and run come last, for `partial`."""
     if run.status == "FINISHED" and status == "SCHEDULED":
         return
     send_batches(client, run.id, tags={"mlflow.note.content": description})
     if run.status == status == "FINISHED":
-        return    # it was finished before, and nothing was left to do: it keeps its time
-    for each in (*run.stages.values(), run.id):
-        client.set_terminated(each, status)
+        return    # it was finished before: it keeps its end time
+    for run_id in (*run.stages.values(), run.id):
+        client.set_terminated(run_id, status)
     run.status = status
 
 
 def send_file(path: Path, folder: str | None, client: Client, run: Run) -> None:
-    """Show a file with the run, once for as long as its content stays."""
+    """Log a file to the run, unless it was logged with the same content."""
     name = f"{folder}/{path.name}" if folder else path.name
-    _once(client, run, name, file_digest(path), lambda: client.log_artifact(run.id, str(path), folder))
+    _send_once(client, run, name, file_digest(path), lambda: client.log_artifact(run.id, str(path), folder))
 
 
 def send_text(text: str, name: str, client: Client, run: Run) -> None:
-    """Show a text as a file with the run, once for as long as it stays."""
+    """Log a text as a file of the run, unless the same text was logged."""
     digest = hashlib.sha256(text.encode()).hexdigest()
-    _once(client, run, name, digest, lambda: client.log_text(run.id, text, name))
+    _send_once(client, run, name, digest, lambda: client.log_text(run.id, text, name))
 
 
 def send_table(client: Client, run: Run, owner: str, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a table as `log_table` does, which would append it a second time."""
+    """Write a table like MLflow's `log_table`, which would append to an existing one."""
     columns = list(rows[0]) if rows else []
     table = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
     client.log_text(owner, json.dumps(table), f"{name}.json")
@@ -76,7 +76,7 @@ def send_table(client: Client, run: Run, owner: str, name: str, rows: Sequence[M
         client.set_tag(owner, "mlflow.loggedArtifacts", json.dumps([*known, entry]))
 
 
-def _once(client: Client, run: Run, name: str, digest: str, send: Callable[[], None]) -> None:
+def _send_once(client: Client, run: Run, name: str, digest: str, send: Callable[[], None]) -> None:
     tag = f"xc.logged.{safe_name(name)}"
     if run.tags.get(tag) != digest[:12]:
         send()
@@ -86,7 +86,7 @@ def _once(client: Client, run: Run, name: str, digest: str, send: Callable[[], N
 
 def send_batches(client: Client, run_id: str, *, metrics: Sequence[tuple[str, float, int, int]] = (),
                  params: Mapping[str, str] | None = None, tags: Mapping[str, str] | None = None) -> None:
-    """Send in batches that MLflow takes: metrics, then params, then tags."""
+    """Send metrics, then params, then tags, in batches that MLflow accepts."""
     from mlflow.entities import Metric, Param, RunTag
 
     kinds: dict[str, list[Any]] = {
@@ -99,19 +99,19 @@ def send_batches(client: Client, run_id: str, *, metrics: Sequence[tuple[str, fl
 
 
 def with_room(run: Run, points: Sequence[tuple[str, float, int, int]]) -> list[tuple[str, float, int, int]]:
-    """Return the points whose names there is room for; a page with hundreds of charts shows nothing."""
+    """Return the points of at most MAX_KEYS metric names; a page with hundreds of charts would show nothing."""
     kept = []
     for point in points:
         if point[0] in run.keys or len(run.keys) < MAX_KEYS:
             run.keys.add(point[0])
             kept.append(point)
-    if left := sorted({point[0] for point in points} - run.keys):
-        _log.warning("MLflow shows %d metrics; left out, but in the artifacts: %s", MAX_KEYS, ", ".join(left[:5]))
+    if left_out := sorted({point[0] for point in points} - run.keys):
+        _log.warning("MLflow shows %d metrics; left out, but in the artifacts: %s", MAX_KEYS, ", ".join(left_out[:5]))
     return kept
 
 
 def group_seconds(tags: Mapping[str, str]) -> dict[str, float]:
-    """Return the seconds of each group of steps, from the tags that remember them."""
+    """Return the seconds of each group of steps, from the tags that hold them."""
     totals: dict[str, list[float]] = {}
     for key, value in tags.items():
         match value.split(" ") if key.startswith("xc.logged.") else []:
@@ -121,15 +121,15 @@ def group_seconds(tags: Mapping[str, str]) -> dict[str, float]:
 
 
 def dataset_inputs(data: Mapping[str, Mapping[str, str]]) -> list[Any]:
-    """Return data sets as a run's inputs."""
+    """Return data sets as MLflow's dataset inputs of a run."""
     from mlflow.entities import Dataset, DatasetInput
 
-    return [DatasetInput(Dataset(name, each["digest"][:36], "local", json.dumps({"uri": each["path"]})))
-            for name, each in data.items()]
+    return [DatasetInput(Dataset(name, facts["digest"][:36], "local", json.dumps({"uri": facts["path"]})))
+            for name, facts in data.items()]
 
 
 def user_name() -> str:
-    """Return who runs this, as MLflow shows it."""
+    """Return the name of the current user, as MLflow shows it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):    # a container whose user has no name
@@ -137,10 +137,10 @@ def user_name() -> str:
 
 
 def metric_name(name: str) -> str:
-    """Return a metric's name as MLflow takes it: P@1 is P/1."""
+    """Return a metric's name as MLflow accepts it: P@1 is P/1."""
     return re.sub(r"[^\w\-./: ]", "_", name.replace("@", "/"))
 
 
 def safe_name(name: str) -> str:
-    """Return a name as the key of a tag, or a folder, may be called."""
+    """Return a name that is valid as a tag's key and as a folder."""
     return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)

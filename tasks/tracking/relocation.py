@@ -1,7 +1,7 @@
-"""A home that was moved, copied or restored elsewhere: its MLflow database names files by the folder that it is in now.
+"""Update of the absolute paths in MLflow's database after a HOME was moved or copied.
 
-MLflow knows files by absolute paths alone. Those of an earlier folder are renamed in one transaction before anything
-else uses the database, so that nothing is read from or written to what is there now, be it gone, closed or a home.
+MLflow stores absolute paths only. Those of a former folder are replaced in one transaction before anything else uses
+the database, so that nothing is read from or written to that folder, whatever it is now.
 """
 
 import re
@@ -15,14 +15,13 @@ from tasks.tracking.identity import earlier_places
 WAIT_SECONDS = 30.0     # for another process that writes to the database
 _PATHS = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
           ("model_versions", "source"), ("model_versions", "storage_location"), ("trace_tags", "value"),
-          ("tags", "value"))    # of tags: the home of a run, and the command that does it again
+          ("tags", "value"))    # of tags: the home of a run, and the command that repeats it
 
 
 def relocate(home: Path) -> bool:
-    """Have HOME/mlflow.db name every file by the home's present folder; -> whether it named an earlier one.
+    """Make all paths in HOME/mlflow.db those of the home's current folder; return whether any changed.
 
-    A database that can only be read stays as it is: nothing is written by it either. Raises sqlite3.Error where it
-    cannot be used.
+    A read-only database stays as it is. Raises sqlite3.Error where it cannot be used.
     """
     home = home.absolute()
     if not (earlier := earlier_places(home)) or not (home / "mlflow.db").exists():
@@ -45,9 +44,9 @@ def relocate(home: Path) -> bool:
 
 
 def _renaming(earlier: Sequence[str], home: str) -> Callable[[str | None], str | None]:
-    """Return what renames the files of earlier folders in a text, and those folders where they are a word of it.
+    """Return a function that replaces earlier folders in a text, alone or in paths of files.
 
-    Only what is below mlartifacts counts as a file: the present folder may itself be below an earlier one.
+    Only paths below mlartifacts count as files: the current folder may itself be below an earlier one.
     """
     places = "|".join(map(re.escape, sorted(earlier, key=len, reverse=True)))
     pattern = re.compile(rf"(?<![\w.-])(?:{places})(?=/mlartifacts(?:/|$)|/?(?:[\s'\"]|$))")

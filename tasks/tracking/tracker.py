@@ -1,8 +1,8 @@
-"""MLflow as an index of what the store holds: runs, their stages, metrics, files.
+"""Tracking of runs in MLflow: stages, metrics and files, sent when MLflow answers.
 
-Nothing here decides a result, and nothing is kept here alone. Each step's result is sent once, under the digest of its
-artifact; what cannot be sent waits, and training goes on. A run is found again by its key, so a killed process, a
-server that was away and a deleted database all end the same: run the command again, and everything is there.
+MLflow decides no result and is no result's only copy. Each step's result is sent once, under the digest of its
+artifact; what cannot be sent waits, and training continues. A run is found again by its key, so after a killed process,
+an unreachable server or a deleted database, the same command sends everything that is missing.
 """
 
 import logging
@@ -37,19 +37,18 @@ from tasks.tracking.mlflow_run import (
 )
 from tasks.tracking.relocation import relocate
 
-VALIDATION = "validation/"    # what keys begin with that an epoch of training has of the validation split
+VALIDATION = "validation/"    # prefix of an epoch's metrics on the validation split
 RETRY_SECONDS = 30.0    # between attempts at a server that does not answer
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What one step has to show.
+    """The result of one step that is sent to MLflow.
 
-    metrics: one dict, or one an epoch with its "epoch" in it; the numbers are named `<prefix>/<key>`, but those of the
-    validation split, and go to the
-    nested run of `stage` where there is one. tables: name -> rows, shown as `<name>.json`. seconds: what the step took,
-    added up as `time/<group>`.
+    metrics: one dict, or one per epoch with its "epoch"; named `<prefix>/<key>`, except those of the validation split,
+    and sent to the nested run of `stage` if there is one. tables: name -> rows, sent as `<name>.json`. seconds: the
+    step's duration, added up as `time/<group>`.
     """
 
     step: str
@@ -75,7 +74,7 @@ class _Spec:
 class Tracker:
     """One run in MLflow: a database in HOME, or a server.
 
-    What cannot be sent is a warning and waits for the next call; `close` says what is still missing at the end.
+    What cannot be sent is logged as a warning and waits for the next call; `close` returns what is still missing.
     """
 
     def __init__(self, home: Path, uri: str | None = None) -> None:
@@ -91,18 +90,18 @@ class Tracker:
         self._spec: _Spec | None = None
         self._run: Run | None = None
         self._entries: dict[str, Entry] = {}
-        self._all: dict[str, Callable[[Client, Run], None]] = {}     # what was asked for, by name
-        self._todo: dict[str, Callable[[Client, Run], None]] = {}    # and is not done
-        self._retry_at, self._told = 0.0, set[str]()
+        self._all: dict[str, Callable[[Client, Run], None]] = {}     # everything to send, by name
+        self._todo: dict[str, Callable[[Client, Run], None]] = {}    # not sent yet
+        self._retry_at, self._warned = 0.0, set[str]()
 
     @property
     def run_id(self) -> str | None:
-        """The run in MLflow; None while MLflow has not answered."""
+        """The run's id in MLflow; None while MLflow has not answered."""
         return self._run.id if self._run else None
 
     @property
     def address(self) -> str:
-        """Where MLflow is, without a password."""
+        """The address of MLflow, without a password."""
         return self.uri if self.embedded else without_passwords(self.uri)
 
     def link(self) -> str | None:
@@ -113,7 +112,7 @@ class Tracker:
 
     def start(self, key: str, *, experiment: str, name: str, params: Mapping[str, str], config_yaml: str,
               data: Mapping[str, Mapping[str, str]], tags: Mapping[str, str]) -> str | None:
-        """Continue the run of this key in `experiment`, or create it; -> its id, None while MLflow does not answer.
+        """Continue the run with this key in `experiment`, or create it; return its id, None until MLflow answers.
 
         key: a digest of everything that decides the run. data: name -> {"path": ..., "digest": ...}.
         """
@@ -123,27 +122,27 @@ class Tracker:
         return self.run_id
 
     def sync(self, entries: Iterable[Entry]) -> None:
-        """Send each entry that MLflow does not have yet; it is meant to be called with all of them, at any time."""
+        """Send the entries that MLflow does not have yet; call it with all of them, at any time."""
         self._entries |= {safe_name(entry.step): entry for entry in entries}
         self._do("metrics", self._send_entries)
 
     def log_file(self, path: Path, folder: str | None = None) -> None:
-        """Show a file with the run, in `folder` where one is named."""
+        """Log a file to the run, in `folder` if given."""
         self._do(f"{folder}/{path.name}" if folder else path.name, partial(send_file, path, folder))
 
     def log_text(self, text: str, name: str) -> None:
-        """Show a text as the file `name` with the run."""
+        """Log a text as the file `name` of the run."""
         self._do(name, partial(send_text, text, name))
 
     def finish(self, status: str, description: str) -> None:
-        """End the run: FINISHED, FAILED, KILLED, or SCHEDULED where it is left to go on; one that is FINISHED stays so.
+        """End the run: FINISHED, FAILED, KILLED, or SCHEDULED where it is to be continued; a FINISHED run stays so.
 
-        The description is the verdict and the command.
+        description: the verdict and the command.
         """
         self._do("the end of the run", partial(finish_run, status, description))
 
     def close(self) -> list[str]:
-        """Try once more to send what waits; -> what MLflow does not have. The next run of the same key sends it."""
+        """Try once more to send what waits; return what is still missing. The next run with the same key sends it."""
         self._retry_at = 0.0
         if self._todo:
             self._flush()
@@ -151,7 +150,7 @@ class Tracker:
 
     @contextmanager
     def required(self) -> Iterator[Client]:
-        """Yield the client to somebody who cannot do without; ServerError where MLflow fails."""
+        """Yield the client for work that needs MLflow. Raises ServerError where MLflow fails."""
         from alembic.util.exc import CommandError
         from mlflow.exceptions import MlflowException
         from sqlalchemy.exc import SQLAlchemyError
@@ -175,7 +174,7 @@ class Tracker:
         self._flush()
 
     def _flush(self) -> None:
-        """Do everything that waits, in order, for as long as MLflow answers."""
+        """Send everything that waits, in order, for as long as MLflow answers."""
         if self._spec is None:
             raise RuntimeError("start a run first")
         if time.monotonic() < self._retry_at:
@@ -189,22 +188,22 @@ class Tracker:
                     action(client, run)
                     del self._todo[what]
                 except Exception as error:
-                    self._tell(what, error)
+                    self._warn(what, error)
                     if getattr(error, "error_code", "") == "TEMPORARILY_UNAVAILABLE":    # the database is locked
                         raise
                     self._connected()
-        except Exception as error:    # whatever it is: an index must not stop a training
+        except Exception as error:    # any error: tracking must not stop a training
             self._retry_at = time.monotonic() + RETRY_SECONDS
-            self._tell(what, error)
+            self._warn(what, error)
 
-    def _tell(self, what: str, error: Exception) -> None:
-        """Warn of a failure, once a cause."""
-        if (line := first_line(error)) not in self._told:
-            self._told.add(line)
+    def _warn(self, what: str, error: Exception) -> None:
+        """Log a warning of a failure, once per message."""
+        if (line := first_line(error)) not in self._warned:
+            self._warned.add(line)
             _log.warning("MLflow: %s; the run goes on, and MLflow gets %s later", line, what)
 
     def _connected(self) -> Client:
-        """Return the client, once MLflow answers; a database that is not there is made."""
+        """Return the client, once MLflow answers; creates a missing database."""
         if not self.embedded:
             probe(self.address)
         elif not (self.home / "mlflow.db").exists():
@@ -217,49 +216,49 @@ class Tracker:
             if self.embedded:
                 relocate(self.home)
             else:
-                identity(self.home)    # by which the home knows its runs and versions there, once it was moved
+                identity(self.home)    # by which a moved home finds its runs and versions on the server
             quiet_mlflow()
             self._client = MlflowClient(self.uri, self.uri)
         return self._client
 
     def _open(self, client: Client, spec: _Spec) -> Run:
         experiment = self.experiment(client, spec.experiment)
-        found = client.search_runs([experiment], f"tags.`xc.key` = '{spec.key}'", order_by=["start_time ASC"])
-        run = found[0] if found else client.create_run(experiment, run_name=spec.name, tags={
+        runs = client.search_runs([experiment], f"tags.`xc.key` = '{spec.key}'", order_by=["start_time ASC"])
+        run = runs[0] if runs else client.create_run(experiment, run_name=spec.name, tags={
             "xc.key": spec.key, "mlflow.user": user_name(), "mlflow.source.name": "xc"})
         if run.info.status in ("FAILED", "KILLED", "SCHEDULED"):
             client.update_run(run.info.run_id, "RUNNING")
         nested = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
-        tags = dict(spec.tags) | {f"xc.data.{safe_name(name)}": each["digest"] for name, each in spec.data.items()}
+        tags = dict(spec.tags) | {f"xc.data.{safe_name(name)}": facts["digest"] for name, facts in spec.data.items()}
         send_batches(client, run.info.run_id,
                      tags={key: value for key, value in tags.items() if run.data.tags.get(key) != value},
                      params={key: value for key, value in spec.params.items() if key not in run.data.params})
         client.log_inputs(run.info.run_id, datasets=dataset_inputs(spec.data))
         return Run(run.info.run_id, experiment, run.info.start_time, run.info.status, dict(run.data.tags),
-                   {each.data.tags["xc.stage"]: each.info.run_id for each in nested},
-                   {key for each in (run, *nested) for key in each.data.metrics})
+                   {stage.data.tags["xc.stage"]: stage.info.run_id for stage in nested},
+                   {key for tracked in (run, *nested) for key in tracked.data.metrics})
 
     def experiment(self, client: Client, name: str) -> str:
-        """Return the id of the experiment, made or restored where it has to be."""
-        if (found := client.get_experiment_by_name(name)) is None:
+        """Return the id of the experiment, created or restored if necessary."""
+        if (known := client.get_experiment_by_name(name)) is None:
             place = str(self.home / "mlartifacts" / safe_name(name)) if self.embedded else None
             return str(client.create_experiment(name, artifact_location=place))
-        if found.lifecycle_stage == "deleted":
-            client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
+        if known.lifecycle_stage == "deleted":
+            client.restore_experiment(known.experiment_id)
+        return str(known.experiment_id)
 
     def _send_entries(self, client: Client, run: Run) -> None:
-        """Send metrics first and the tags that remember them last; sent twice, a metric is one and the same point."""
+        """Send metrics first and the tags that record them last; a metric that is sent twice is the same point."""
         fresh = {slug: entry for slug, entry in self._entries.items()
                  if run.tags.get(f"xc.logged.{slug}", "")[:12] != entry.digest[:12]}
         tags: dict[str, str] = {}
         for slug, entry in fresh.items():
-            owner = run.id if entry.stage is None else stage_run(client, run, entry.stage)
-            send_batches(client, owner, metrics=with_room(run, self._points(run, entry)))
+            target = run.id if entry.stage is None else stage_run(client, run, entry.stage)
+            send_batches(client, target, metrics=with_room(run, self._points(run, entry)))
             for name, rows in entry.tables.items():
-                send_table(client, run, owner, name, rows)
-            spent = "" if entry.seconds is None else f" {safe_name(entry.group)} {entry.seconds:.1f}"
-            tags[f"xc.logged.{slug}"] = entry.digest[:12] + spent
+                send_table(client, run, target, name, rows)
+            timing = "" if entry.seconds is None else f" {safe_name(entry.group)} {entry.seconds:.1f}"
+            tags[f"xc.logged.{slug}"] = entry.digest[:12] + timing
         sent, now = group_seconds(run.tags), int(time.time() * 1000)
         times = [(key, value, now, 0) for key, value in group_seconds(run.tags | tags).items()
                  if sent.get(key) != value]
@@ -275,7 +274,7 @@ class Tracker:
                 for row in rows for key, value in row.items() if key != "epoch" and isinstance(value, int | float)]
 
     def _stamp(self, run: Run, digest: str) -> int:
-        """Return when an artifact was made, in ms: a fact that does not change when it is sent again."""
+        """Return when an artifact was made, in ms, so that sending it again gives the same point."""
         with suppress(OSError):
             return int((self.home / "objects" / digest / "MANIFEST.json").stat().st_mtime * 1000)
         return run.began

@@ -1,4 +1,4 @@
-"""The mine step: clusters, hard negatives and edges of a round, checked by data contracts."""
+"""The mine step: clusters, hard negatives and edges of a round, checked by contracts."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The build step of the retriever: the folder that answers queries, from trained models."""
+"""The build step of the retriever, the folder that answers queries."""
 
 import json
 

@@ -265,6 +265,6 @@ def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def _filters(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the row and the column of every filter pair."""
     # Label texts added as queries come after the queries that have filters.
-    known = np.flatnonzero(rows < len(corpus.filters["train"]))
-    row, labels = _pairs(corpus.filters["train"], rows[known])
-    return _cells(known[row], labels, pool)
+    filtered = np.flatnonzero(rows < len(corpus.filters["train"]))
+    row, labels = _pairs(corpus.filters["train"], rows[filtered])
+    return _cells(filtered[row], labels, pool)

@@ -1,1 +1,1 @@
-"""The published methods, a folder each, and what they have in common."""
+"""The published methods, one folder each, and their shared settings and base classes."""

@@ -1,6 +1,6 @@
-"""The methods by name: what each folder beside this file says of its own in `METHODS` of its presets.py.
+"""All methods by name, from `METHODS` in the presets.py of each method's folder.
 
-A configuration makes a method: METHODS["ngame"].make(config).
+METHODS["ngame"].make(config) returns the method for a configuration.
 """
 
 import pkgutil

@@ -1,4 +1,4 @@
-"""Retrievers composed of what a method has trained, in the way that its settings say (`xcmodels.retrieval.builder`)."""
+"""Base classes that build a method's retriever from its trained models."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,22 +18,22 @@ M = TypeVar("M", bound=Model)
 
 
 class ComposedRetriever:
-    """Builds a retriever of what `trained` returns; a method says no more than that."""
+    """Builds a retriever from what `trained` returns, the only function that a method must define."""
 
     def __init__(self, method: str, config: ServingConfig) -> None:
         self.method, self.config = method, config
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """The name that the retriever says it is of, and how it is served."""
+        """The method's name in the retriever, and the settings of serving."""
         return {"method": self.method, **self.config.serving}
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
-        """Return what the stages have trained."""
+        """Return the trained parts of the method that can be served."""
         raise NotImplementedError
 
     def measure(self, corpus: Corpus, trained: Trained) -> dict[str, float]:
-        """Return what is to be told of what was trained; by default nothing."""
+        """Return measurements of the trained models by name; by default none."""
         return {}
 
     def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],
@@ -45,21 +45,21 @@ class ComposedRetriever:
 
 
 class EncoderRetriever(ComposedRetriever):
-    """Builds the retriever of a method of one stage, which trains an encoder and no vector a label."""
+    """Builds the retriever of a method whose only stage trains an encoder, without label vectors."""
 
     def __init__(self, method: str, config: ServingConfig, stage: EncoderStage[Any]) -> None:
         super().__init__(method, config)
         self.stage = stage
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
-        """Return the encoder, and what it makes of labels' texts."""
+        """Return the encoder, and its embeddings of label texts."""
         encoder = self.stage.encoder(read_model(self.stage, corpus, models[self.stage.name]))
         return Trained(encoder, {ENCODER: encode_all(encoder, corpus.sides["label"], LABEL)},
                        {ENCODER: encoder.layout.views[QUERY]}, (ENCODER,))
 
 
 def read_model(stage: Stage[M], corpus: Corpus, folder: Path, vectors: Mapping[str, np.ndarray] | None = None) -> M:
-    """Return a stage's model as it is in the folder of a checkpoint, on the CPU."""
+    """Return a stage's model from the folder of a checkpoint, on the CPU."""
     model = stage.build(corpus, vectors or {})
     load_model(model, folder)
     return model

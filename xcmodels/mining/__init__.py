@@ -1,1 +1,1 @@
-"""What a round trains on: clusters of queries, hard negatives, random walks."""
+"""Mining for a round of training: query clusters, hard negatives, random walks."""

@@ -1,4 +1,4 @@
-"""Balanced hierarchical k-means, whose clusters become mini-batches (NGAME, Algorithm 1 and Appendix C)."""
+"""Balanced hierarchical k-means, for clusters of training queries (NGAME, Algorithm 1)."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from xcmodels.mining.graph import hashed_uniform
 
-_BLOCK = 4096  # points that are split together in cache; a larger group finds its centres on a sample of this size
+_BLOCK = 4096  # points split at once, in cache; a larger group is split by a sample of this size
 
 
 def balanced_kmeans(vectors: np.ndarray, cluster_size: int, *, seed: int, iterations: int = 8) -> np.ndarray:
@@ -15,8 +15,8 @@ def balanced_kmeans(vectors: np.ndarray, cluster_size: int, *, seed: int, iterat
     `vectors` is (n, d) float32, unit length, and may be memory-mapped. A group is split in two by the margin
     x.(c0 - c1) at the place that fills whole clusters on both sides (the middle, but for one cluster), where
     c0 and c1 are the means of the halves after `iterations` rounds; ties go by row number. No cluster is empty or
-    larger than `cluster_size`, whatever the vectors are. Time is O(n d log(n / cluster_size)); the same seed gives
-    the same clusters, as far as the BLAS sums in the same order. Raises ValueError for a size or a number of
+    larger than `cluster_size`, for any vectors. Time is O(n d log(n / cluster_size)); the same seed gives
+    the same clusters, if the BLAS sums in the same order. Raises ValueError for a size or a number of
     iterations below 1, for a wrong shape and for vectors that are not finite.
     """
     _check(vectors, cluster_size, iterations)
@@ -49,7 +49,7 @@ def _check(vectors: np.ndarray, cluster_size: int, iterations: int) -> None:
 
 @dataclass(frozen=True)
 class _Tree:
-    """Points being put in order: cluster j will hold places edges[j] : edges[j + 1] of `order`.
+    """Points while they are split: cluster j will be edges[j] : edges[j + 1] of `order`.
 
     A group is a run of clusters, first to last - 1, and is split before cluster (first + last) // 2.
     """
@@ -66,7 +66,7 @@ class _Tree:
         rows = self.order[self.edges[first] : self.edges[last]]
         size, left = len(rows), int(self.edges[middle] - self.edges[first])
         jitter = hashed_uniform(self.seed, first, np.arange(_BLOCK) + last * _BLOCK)
-        sample = rows[((np.arange(_BLOCK) + jitter) * size / _BLOCK).astype(np.int64)]  # one of each equal stretch
+        sample = rows[((np.arange(_BLOCK) + jitter) * size / _BLOCK).astype(np.int64)]  # one from each equal stretch
         points = np.asarray(self.vectors[sample], dtype=np.float32)[None]
         sizes, lefts = np.array([_BLOCK]), np.array([round(left * _BLOCK / size)])
         starts = _starts(self.seed, np.array([first]), np.array([last]), sizes)
@@ -77,7 +77,7 @@ class _Tree:
         return middle
 
     def split_block(self, first: int, last: int) -> None:
-        """Split one group down to its clusters, all groups of a level as one padded batch."""
+        """Split one group down to its clusters, each level as one padded batch of groups."""
         low, high = self.edges[first], self.edges[last]
         points = np.asarray(self.vectors[self.order[low:high]], dtype=np.float32)
         local = np.arange(high - low)
@@ -89,32 +89,32 @@ class _Tree:
         self.order[low:high] = self.order[low:high][local]
 
     def _split_level(self, points: np.ndarray, local: np.ndarray, low: int, first: np.ndarray, last: np.ndarray):
-        """Reorder `local`, the places of `points` in their new order, by one split of each of G groups."""
+        """Reorder `local`, the permutation of `points`, by one split of each of G groups; return their middles."""
         middles = (first + last) // 2
         sizes, lefts = self.edges[last] - self.edges[first], self.edges[middles] - self.edges[first]
         valid = np.arange(sizes.max()) < sizes[:, None]
-        places = np.where(valid, np.arange(sizes.max()) + (self.edges[first] - low)[:, None], 0)
-        rows = local[places]
+        positions = np.where(valid, np.arange(sizes.max()) + (self.edges[first] - low)[:, None], 0)
+        rows = local[positions]
         batch = points[rows]
         direction = _direction(batch, sizes, lefts, _starts(self.seed, first, last, sizes), self.iterations)
         side = _sides(batch, direction, valid, lefts)
         moved = np.argsort(np.where(valid, ~side, 2), axis=1, kind="stable")  # left half, right half, padding
-        local[places[valid]] = np.take_along_axis(rows, moved, axis=1)[valid]
+        local[positions[valid]] = np.take_along_axis(rows, moved, axis=1)[valid]
         return middles
 
 
 def _starts(seed: int, first: np.ndarray, last: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return two different places in each group of clusters first:last, (G, 2), by a hash of the group."""
+    """Return two different positions in each group of clusters first:last, (G, 2), by a hash of the group."""
     draws = hashed_uniform(seed, first[:, None], 2 * last[:, None] + np.arange(2))
-    one = (draws[:, 0] * sizes).astype(np.int64)
-    return np.stack([one, (one + 1 + (draws[:, 1] * (sizes - 1)).astype(np.int64)) % sizes], axis=1)
+    start = (draws[:, 0] * sizes).astype(np.int64)
+    return np.stack([start, (start + 1 + (draws[:, 1] * (sizes - 1)).astype(np.int64)) % sizes], axis=1)
 
 
 def _direction(points: np.ndarray, sizes: np.ndarray, lefts: np.ndarray, starts: np.ndarray, iterations: int):
     """Return c0 - c1 of each group of (G, s, d) points, up to its length, (G, d).
 
-    With the two sizes given, the best assignment to two means orders points by x.(c0 - c1) alone
-    (|x - c0|^2 - |x - c1|^2 is that and a constant), so the centres are never needed apart.
+    With fixed sizes of the halves, the best assignment to two means orders points by x.(c0 - c1) alone
+    (|x - c0|^2 - |x - c1|^2 is that and a constant), so the centres are never computed.
     """
     valid = np.arange(points.shape[1]) < sizes[:, None]
     rows = np.arange(len(points))
@@ -136,8 +136,8 @@ def _sides(points: np.ndarray, direction: np.ndarray, valid: np.ndarray, lefts: 
 
 
 def _largest(margins: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Mark the counts[g] largest margins of each row, bool (G, s); of equal ones the first."""
-    places = margins.shape[1] - counts
-    threshold = np.partition(margins, np.unique(places), axis=1)[np.arange(len(margins)), places][:, None]
+    """Mark the counts[g] largest margins of each row, bool (G, s); ties go to the first."""
+    cuts = margins.shape[1] - counts
+    threshold = np.partition(margins, np.unique(cuts), axis=1)[np.arange(len(margins)), cuts][:, None]
     above, equal = margins > threshold, margins == threshold
     return above | (equal & (np.cumsum(equal, axis=1) <= (counts - above.sum(axis=1))[:, None]))

@@ -1,4 +1,4 @@
-"""Random walks on a bipartite graph of nodes and anchors, and the edges they leave (RAMEN, SiameseXML)."""
+"""Random walks with restart on bipartite graphs, and edge pruning (RAMEN, SiameseXML)."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,11 +26,11 @@ def _mix(bits: np.ndarray) -> np.ndarray:
 
 
 def hashed_uniform(seed: int, stream: np.ndarray | int, counter: np.ndarray | int) -> np.ndarray:
-    """Return a float64 in [0, 1) for every (seed, stream, counter), the same whatever else is asked for.
+    """Return a float64 in [0, 1) for every (seed, stream, counter), independent of the other arguments.
 
     Stream and counter are non-negative integers of shapes that broadcast (to one dimension at least). Each
-    (seed, stream) hashes to a start, from which the counter steps as in splitmix64; so no state is kept, and work
-    may be cut anywhere.
+    (seed, stream) hashes to a start, from which the counter steps as in splitmix64; so no state is kept, and work can
+    be split anywhere.
     """
     start = _mix(np.array([seed % 2**64], dtype=np.uint64))
     start = _mix(start + (np.atleast_1d(stream).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
@@ -41,10 +41,10 @@ def hashed_uniform(seed: int, stream: np.ndarray | int, counter: np.ndarray | in
 
 @dataclass(frozen=True)
 class Side:
-    """The edges of one side of a graph, CSR, ready to draw from.
+    """The edges of one side of a graph, CSR, prepared for sampling.
 
     Where weights differ, `shares` are the running sums of weights within a row, from its first share to 1.0, and
-    `guide` tells at slot j of a row of d edges how many have a share of at most j / d: a draw starts there and passes
+    `guide` holds at slot j of a row of d edges how many have a share of at most j / d: a draw starts there and skips
     on average less than one edge, as in Chen's indexed search (1974). Both are None where all weights are equal.
     """
 
@@ -69,7 +69,7 @@ class Side:
 
 @dataclass(frozen=True)
 class WalkGraph:
-    """What walks step on: anchors of each node and nodes of each anchor, without those of too high a degree."""
+    """A graph prepared for walks: anchors of each node and nodes of each anchor, without those of too high a degree."""
 
     anchors: Side
     nodes: Side
@@ -98,7 +98,7 @@ def walk_graph(graph: sp.csr_array, max_degree: int = 500) -> WalkGraph:
     """Prepare a graph (nodes x anchors, weights >= 0) for walks.
 
     Nodes with more than `max_degree` anchors and anchors with more than `max_degree` nodes, counted on the graph as
-    given, are left out with all their edges (the authors' releases); so are edges of weight 0.
+    passed, are left out with all their edges (the authors' releases); so are edges of weight 0.
     Raises ValueError for a weight that is negative or not finite.
     """
     graph = sp.csr_array(graph, copy=True)
@@ -110,9 +110,9 @@ def walk_graph(graph: sp.csr_array, max_degree: int = 500) -> WalkGraph:
     degree = np.diff(graph.indptr)[rows], np.bincount(graph.indices, minlength=graph.shape[1])[graph.indices]
     graph.data[(degree[0] > max_degree) | (degree[1] > max_degree)] = 0
     graph.eliminate_zeros()
-    back = sp.csr_array(graph.T)
-    back.sort_indices()
-    return WalkGraph(_side(graph), _side(back))
+    transposed = sp.csr_array(graph.T)
+    transposed.sort_indices()
+    return WalkGraph(_side(graph), _side(transposed))
 
 
 def _side(graph: sp.csr_array) -> Side:
@@ -120,14 +120,14 @@ def _side(graph: sp.csr_array) -> Side:
     if not graph.nnz or graph.data.min() == graph.data.max():
         return Side(indptr, indices, None, None)
     degree = np.diff(indptr)
-    first, each = np.repeat(indptr[:-1], degree), np.repeat(degree, degree)
+    first, row_degree = np.repeat(indptr[:-1], degree), np.repeat(degree, degree)
     weights = graph.data.astype(np.float64)
     weights /= np.repeat(np.add.reduceat(np.append(weights, 0.0), indptr[:-1]), degree)  # empty rows repeat 0 times
     running = np.cumsum(weights)
     shares = running - (running - weights)[first]
     shares[indptr[1:][degree > 0] - 1] = 1.0
-    slots = np.ceil(shares * each).astype(np.int64)
-    inside = slots < each
+    slots = np.ceil(shares * row_degree).astype(np.int64)
+    inside = slots < row_degree
     passed = np.cumsum(np.bincount(first[inside] + slots[inside], minlength=graph.nnz))
     guide = passed - np.where(first > 0, passed[first - 1], 0)
     return Side(indptr, indices, shares, guide.astype(np.int32))
@@ -147,9 +147,9 @@ def random_walks(
 
     A hop goes from the current node to an anchor, which counts as a visit, and on to one of the anchor's nodes, both
     in proportion to edge weights; with probability `restart` the next hop starts from the first node again.
-    Edges come in the order of `nodes`, by falling visits, then by anchor id; a node's weights are visits that sum to 1.
+    Edges are in the order of `nodes`, by descending visits, then by anchor id; a node's weights sum to 1.
     Nodes without an edge (or left out, see `walk_graph`) give none. The hops of a node depend on the seed and the
-    node only, so any cut of `nodes` gives the same edges. `max_degree` is not looked at for a prepared WalkGraph.
+    node only, so any split of `nodes` gives the same edges. `max_degree` is ignored for a prepared WalkGraph.
     Raises ValueError for hops or top below 1, for a restart outside [0, 1] and for a node outside the graph.
     """
     prepared = graph if isinstance(graph, WalkGraph) else walk_graph(graph, max_degree)
@@ -178,16 +178,16 @@ def label_correlation(
     """Return the label correlation operator of SiameseXML (Module II), float32 CSR (L, L) with rows that sum to 1.
 
     `positives` is (queries x labels). The walk is that of `random_walks` from each label over its queries, but counts
-    the labels it lands on. The start counts as one landing and always keeps its place among the `top`, so the
-    diagonal is there; a label without a walk is related to itself alone.
+    the labels it lands on. The start counts as one landing and is always among the `top`, so the diagonal is
+    never empty; a label without a walk is related to itself alone.
     """
     _check_walk(hops, restart, top)
     n_labels = positives.shape[1]
     graph = walk_graph(sp.csr_array(positives.T), max_degree)
-    reach = np.diff(graph.anchors.indptr) > 0
-    labels, step = np.flatnonzero(reach), max(1, _CHUNK // hops)
-    alone = np.flatnonzero(~reach)
-    parts: list[Edges] = [(alone, alone, np.ones(len(alone), dtype=np.float32))]
+    connected = np.diff(graph.anchors.indptr) > 0
+    labels, step = np.flatnonzero(connected), max(1, _CHUNK // hops)
+    isolated = np.flatnonzero(~connected)
+    parts: list[Edges] = [(isolated, isolated, np.ones(len(isolated), dtype=np.float32))]
     for part in (labels[at : at + step] for at in range(0, len(labels), step)):
         landed = _walk(graph, part, hops, restart, seed, land=True)
         parts.append(_most_visited(part, np.column_stack([landed, part.astype(np.int32)]), top, own=part))
@@ -204,9 +204,9 @@ def alike(edges: Ragged, node_vectors: np.ndarray, anchor_vectors: np.ndarray, t
     keep = np.zeros(len(nodes), dtype=bool)
     for at in range(0, len(nodes), 8192):
         part = slice(at, at + 8192)
-        one, two = node_vectors[nodes[part]], anchor_vectors[anchors[part]]
-        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
-        keep[part] = np.einsum("ed,ed->e", one, two) / np.where(lengths > 0, lengths, 1) > threshold
+        left, right = node_vectors[nodes[part]], anchor_vectors[anchors[part]]
+        lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+        keep[part] = np.einsum("ed,ed->e", left, right) / np.where(lengths > 0, lengths, 1) > threshold
     return keep
 
 
@@ -215,20 +215,20 @@ def shared_anchors(queries: Ragged, labels: Ragged, n_anchors: int, most: int) -
 
     queries, labels: the anchors of each.
     """
-    of_labels = sp.csr_array((np.ones(len(labels.values), np.float32), labels.values, labels.offsets),
-                             shape=(len(labels), n_anchors)).T.tocsr()
-    rows, found = [], []
+    anchor_labels = sp.csr_array((np.ones(len(labels.values), np.float32), labels.values, labels.offsets),
+                                 shape=(len(labels), n_anchors)).T.tocsr()
+    rows, labels_of = [], []
     for start in range(0, len(queries), 1024):
         part = queries.subset(np.arange(start, min(start + 1024, len(queries))))
         shared = sp.csr_array((np.ones(len(part.values), np.float32), part.values, part.offsets),
-                              shape=(len(part), n_anchors)) @ of_labels
+                              shape=(len(part), n_anchors)) @ anchor_labels
         shared.sort_indices()
         for row, (low, high) in enumerate(pairwise(shared.indptr)):
             order = np.argsort(-shared.data[low:high], kind="stable")[:most]
-            found.append(shared.indices[low:high][order])
+            labels_of.append(shared.indices[low:high][order])
             rows.append(np.full(len(order), start + row))
     return Ragged.of_pairs(np.concatenate([np.empty(0, np.int64), *rows]),
-                           np.concatenate([np.empty(0, np.int32), *found]).astype(np.int32), len(queries))
+                           np.concatenate([np.empty(0, np.int32), *labels_of]).astype(np.int32), len(queries))
 
 
 def _check_walk(hops: int, restart: float, top: int) -> None:
@@ -239,14 +239,14 @@ def _check_walk(hops: int, restart: float, top: int) -> None:
 def _walk(graph: WalkGraph, nodes: np.ndarray, hops: int, restart: float, seed: int, *, land: bool) -> np.ndarray:
     """Return the anchor of every hop, or with `land` the node it lands on, int32 (n, hops).
 
-    Hops are not taken in their order: all that are equally far from the last restart are taken together. Most start
-    from the node itself (80% of them at restart .8), and a few rounds of large arrays replace `hops` small ones.
+    Hops are not taken in order: all that are equally far from the last restart are taken together. Most start at the
+    node itself (80% of them at restart .8), so a few rounds of large arrays replace `hops` small ones.
     """
     counter = np.arange(hops)
     pick = hashed_uniform(seed, nodes[:, None], 2 * counter).ravel()
     onward = hashed_uniform(seed, nodes[:, None], 2 * counter + 1).ravel()
     back = onward < restart
-    # what is left of `onward` within its side of the restart is uniform again, and picks the node to land on
+    # rescaled within its side of the restart, `onward` is uniform again, and picks the node to land on
     onward = np.where(back, onward / max(restart, _UNIT), (onward - restart) / max(1 - restart, _UNIT))
     goes_on = ~back
     goes_on[hops - 1 :: hops] = False
@@ -268,7 +268,7 @@ def _walk(graph: WalkGraph, nodes: np.ndarray, hops: int, restart: float, seed: 
 
 
 def _most_visited(nodes: np.ndarray, visits: np.ndarray, top: int, own: np.ndarray | None) -> Edges:
-    """Count each row of visits and keep the `top` ids by count, then by id; `own` ids, (n,), come first if given."""
+    """Count each row of visits and keep the `top` ids by count, then by id; `own` ids (n,), if not None, come first."""
     ordered = np.sort(visits, axis=1)
     new = np.ones(ordered.shape, dtype=bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -278,8 +278,8 @@ def _most_visited(nodes: np.ndarray, visits: np.ndarray, top: int, own: np.ndarr
     rank = counts if own is None else np.where(ids == own[rows], ordered.shape[1] + 1, counts)
     order = np.argsort(rows * (ordered.shape[1] + 2) - rank, kind="stable")  # ids already rise within a row
     distinct = new.sum(axis=1)
-    place = np.arange(len(order)) - np.repeat(np.cumsum(distinct) - distinct, distinct)
-    order = order[place < top]
+    position = np.arange(len(order)) - np.repeat(np.cumsum(distinct) - distinct, distinct)
+    order = order[position < top]
     rows, counts = rows[order], counts[order]
     total = np.bincount(rows, weights=counts, minlength=len(nodes))
     return nodes[rows], ids[order].astype(np.int64), (counts / total[rows]).astype(np.float32)

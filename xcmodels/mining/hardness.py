@@ -1,4 +1,4 @@
-"""How hard what was mined is: the mean similarity of queries with their cluster mates, negatives and positives."""
+"""Measures the hardness of mined clusters and negatives."""
 
 import numpy as np
 
@@ -6,42 +6,42 @@ from xcmodels.data.centroids import unit
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Vectors
 
-DRAWN = 2000    # queries on which the hardness of what was mined is measured
+DRAWN = 2000    # queries sampled, at most
 
 
 def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Generator) -> dict[str, float]:
-    """Return how hard what was mined is, on a draw of training queries: mean inner products, and a share in percent.
+    """Return the hardness of a mining result on sampled training queries: mean inner products, and a share in percent.
 
-    Of clusters: "mates", a query and another of its cluster at unit length, and "strangers", any other. Of hard
-    negatives: "positives", "negatives" and "random", a query and its own labels, the mined ones, any; "harder", the
+    Of clusters, at unit length: "mates", a query with another of its cluster, and "strangers", with any other. Of hard
+    negatives: "positives", "negatives" and "random", a query with its own labels, the mined ones, any; "harder", the
     share of queries with a mined negative that scores above one of their own labels.
     """
-    rows, found = corpus.training_rows(), dict[str, float]()
+    rows, measured = corpus.training_rows(), dict[str, float]()
     drawn = np.sort(rng.permutation(len(rows))[:DRAWN])
     if mined.clusters is not None:
         queries = unit(vectors["queries"]()[rows])
         order = np.argsort(np.asarray(mined.clusters), kind="stable")
         pairs = order[:-1], order[1:]
         same = mined.clusters[pairs[0]] == mined.clusters[pairs[1]]
-        found["mates"] = _alike(queries, pairs[0][same][:DRAWN], pairs[1][same][:DRAWN])
-        found["strangers"] = _alike(queries, drawn, rng.permutation(len(rows))[:len(drawn)])
+        measured["mates"] = _mean_product(queries, pairs[0][same][:DRAWN], pairs[1][same][:DRAWN])
+        measured["strangers"] = _mean_product(queries, drawn, rng.permutation(len(rows))[:len(drawn)])
     if mined.negatives is not None:
         queries, labels, rows = vectors["queries"](), vectors["labels"](), rows[drawn]
         scores: dict[str, list[np.ndarray]] = {"positives": [], "negatives": [], "random": []}
         harder = 0
         for row in rows.tolist():
             hard = mined.negatives[row]
-            each = {"positives": corpus.positives["train"][row], "negatives": hard[hard >= 0],
-                    "random": rng.integers(corpus.n_labels, size=8)}
-            told = {name: labels[ids] @ queries[row] for name, ids in each.items()}
-            harder += bool(len(told["negatives"])) and told["negatives"].max() > told["positives"].min()
-            for name, values in told.items():
+            labels_of = {"positives": corpus.positives["train"][row], "negatives": hard[hard >= 0],
+                         "random": rng.integers(corpus.n_labels, size=8)}
+            products = {name: labels[ids] @ queries[row] for name, ids in labels_of.items()}
+            harder += bool(len(products["negatives"])) and products["negatives"].max() > products["positives"].min()
+            for name, values in products.items():
                 scores[name].append(values)
-        found |= {name: float(np.concatenate(values).mean()) for name, values in scores.items()}
-        found["harder"] = 100 * harder / len(rows)
-    return found
+        measured |= {name: float(np.concatenate(values).mean()) for name, values in scores.items()}
+        measured["harder"] = 100 * harder / len(rows)
+    return measured
 
 
-def _alike(vectors: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
-    """Return the mean inner product of pairs of rows, 0 where there is none."""
+def _mean_product(vectors: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
+    """Return the mean inner product of pairs of rows, 0 without any."""
     return float(np.einsum("nd,nd->n", vectors[left], vectors[right]).mean()) if len(left) else 0.0

@@ -1,5 +1,4 @@
-"""What a refresh mines from vectors, for whichever method asks, and when: clusters of queries, hard negative labels."""
-
+"""Mines clusters of queries and hard negative labels from vectors, for any method."""
 
 import numpy as np
 
@@ -15,7 +14,7 @@ ASKED = 256     # queries on which an index is compared with exact search
 
 
 def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: str = "auto") -> Mined:
-    """Return the clusters and the hard negatives that `round_` asks for.
+    """Return the clusters and the hard negatives that `round_` needs.
 
     vectors: "queries", of every row of the training side, and "labels". Clusters are balanced (NGAME, Algorithm 1);
     negatives are the labels of highest inner product that are neither positives nor filter pairs of the query
@@ -35,34 +34,34 @@ def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: s
 
 
 def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: np.ndarray, k: int) -> np.ndarray:
-    """Return (N, k) int32: the k nearest labels that each of `rows` may be pushed from, -1 padded; -1 for other rows.
+    """Return (N, k) int32: the k nearest allowed negatives of each of `rows`, -1 padded; -1 for other rows.
 
-    queries (N, d) are the vectors of the training side. Rows are gathered as they are searched: a copy of them all
-    would be as large as what there is.
+    queries (N, d) are the vectors of the training side. Rows are gathered chunk by chunk, since a copy of
+    all would double the memory.
     """
     out = np.full((len(queries), k), -1, dtype=np.int32)
     for start in range(0, len(rows), CHUNK):
         part = rows[start:start + CHUNK]
         excluded = excluded_pairs(corpus, part)
-        deepest = k + int(np.bincount(excluded // corpus.n_labels).max(initial=0))
-        ids = index.search(queries[part], deepest)[1]
+        depth = k + int(np.bincount(excluded // corpus.n_labels).max(initial=0))
+        ids = index.search(queries[part], depth)[1]
         allowed = allowed_negatives(ids, excluded, corpus.n_labels)
-        place = np.cumsum(allowed, axis=1) - 1
-        row, slot = np.nonzero(allowed & (place < k))
-        out[part[row], place[row, slot]] = ids[row, slot]
+        rank = np.cumsum(allowed, axis=1) - 1
+        row, slot = np.nonzero(allowed & (rank < k))
+        out[part[row], rank[row, slot]] = ids[row, slot]
     return out
 
 
 def excluded_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
     """Return i * L + label for every positive and filter pair of rows[i]."""
-    # Label texts added as queries come after the queries that filters speak of.
-    known = np.flatnonzero(rows < len(corpus.filters["train"]))
+    # Label texts added as queries come after the queries that have filters.
+    filtered = np.flatnonzero(rows < len(corpus.filters["train"]))
     return np.concatenate([corpus.positives["train"].subset(rows).keys(corpus.n_labels),
-                           corpus.filters["train"].subset(rows[known]).keys(corpus.n_labels, known)])
+                           corpus.filters["train"].subset(rows[filtered]).keys(corpus.n_labels, filtered)])
 
 
 def allowed_negatives(ids: np.ndarray, excluded: np.ndarray, n_labels: int) -> np.ndarray:
-    """Return which of the label ids (n, k), -1 = none, are a label and no pair of `excluded_pairs`."""
+    """Return which label ids (n, k), -1 = none, are labels and not in `excluded_pairs`, bool (n, k)."""
     return (ids >= 0) & ~among(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(excluded))
 
 

@@ -1,4 +1,4 @@
-"""How long a stage is, when it is refreshed, and how large the clusters of queries are."""
+"""Schedules of a stage: its epochs, its refreshes, and the size of query clusters."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,7 +9,7 @@ from xcmodels.method import Round
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How long a stage is, and when it is refreshed."""
+    """The epochs of a stage, and when clusters and negatives are mined anew (a refresh)."""
 
     epochs: int           # of the stage, each one pass over the texts, or several by least_steps
     refresh_from: int     # tau_s: epochs before it draw random batches: easy negatives first
@@ -21,13 +21,13 @@ class Schedule:
         checks.at_least(self, 0, "refresh_from", "least_steps")
 
     def cluster_size_at(self, epoch: int) -> int:
-        """Return the size of the clusters that a refresh at `epoch` makes; 0 = none."""
+        """Return the cluster size of a refresh at `epoch`; 0 = no clusters."""
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSchedule(Schedule):
-    """A schedule that clusters queries, too, and doubles the size C of their clusters."""
+    """A schedule with query clusters, whose size C doubles."""
 
     double_every: int     # epochs after which C doubles, at the next refresh
     cluster_size: int     # C at the first refresh; 0 = no clusters
@@ -40,7 +40,7 @@ class ClusterSchedule(Schedule):
 
     def cluster_size_at(self, epoch: int) -> int:
         """Return C of a refresh at `epoch`."""
-        # The power is cut as well: 2**1000 is no size.
+        # the exponent is capped, too: 2**1000 is no size
         doubled = min((epoch - self.refresh_from) // self.double_every, 32)
         return min(self.cluster_size * 2**doubled, self.cluster_max)
 
@@ -49,8 +49,8 @@ def rounds(stage: str, schedule: Schedule, negatives: int = 0, ahead: int = 0) -
     """Return the rounds of a stage: random epochs first, then a round for every refresh.
 
     negatives: hard negatives to mine for each query at every refresh.
-    ahead: epochs before a refresh at whose end the model is taken that it mines with, so that mining can go on while
-    training does (ASTRA, section 3.2: 2). A round ends there too.
+    ahead: how many epochs before a refresh the model that mines for it is taken, so that mining can overlap training
+    (ASTRA, section 3.2: 2). A round ends there, too.
     """
     first = min(schedule.refresh_from, schedule.epochs)
     if not schedule.cluster_size_at(first) and not negatives:
@@ -63,7 +63,7 @@ def rounds(stage: str, schedule: Schedule, negatives: int = 0, ahead: int = 0) -
         if start < first:
             out.append(Round(stage, len(out), start, end))
             continue
-        place = (start - first) // schedule.refresh_every
-        source = edges.index(taken[place]) - 1
-        out.append(Round(stage, len(out), start, end, schedule.cluster_size_at(refreshes[place]), negatives, source))
+        refresh = (start - first) // schedule.refresh_every
+        source = edges.index(taken[refresh]) - 1
+        out.append(Round(stage, len(out), start, end, schedule.cluster_size_at(refreshes[refresh]), negatives, source))
     return out

@@ -1,1 +1,1 @@
-"""Encoders, losses, and matrices trained by rows: torch alone."""
+"""Torch modules: encoders, losses, matrices trained by rows, distributed training."""

@@ -1,4 +1,4 @@
-"""Backbones: texts to a vector each, or to a few, from whose heads the vectors of queries and labels grow."""
+"""Backbones of encoders: a bag of token embeddings, or a transformer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from xcmodels.nn import distributed
 from xcmodels.nn.autograd import weighted_sums
 from xcmodels.nn.row_table import Model, RowTable
 
-_EMBEDDINGS = ("word_embeddings.weight", "embed_tokens.weight", "wte.weight")    # as BERT, LLaMA, GPT-2 call them
-QUERY, LABEL = "query", "label"     # the sides of a relation
+_EMBEDDINGS = ("word_embeddings.weight", "embed_tokens.weight", "wte.weight")    # in BERT, LLaMA, GPT-2
+QUERY, LABEL = "query", "label"     # the sides that a text can be encoded for
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Which encoder and what it starts from."""
+    """The kind of encoder and what it is initialised from."""
 
     kind: str = "bag"           # bag | transformer: a learned vector a token, summed, or a language model
     source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
@@ -47,18 +47,18 @@ class EncoderConfig:
 
 
 class Backbone(Model):
-    """Texts to `sums` vectors each, end to end; each `dim` long, `batch` texts at once outside training."""
+    """Encodes a text as `sums` concatenated vectors of length `dim`; `batch` texts at once outside training."""
 
     dim: int
     sums = 1
     batch: int
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, sums * dim) vectors of texts on `side`, "query" or "label", of any length."""
+        """Return (n, sums * dim) vectors of texts on `side`, "query" or "label"; not normalised."""
         raise NotImplementedError
 
     def plain(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
-        """Return what makes the vectors (sums, dim) of one text on `side` by numpy alone; None where nothing does."""
+        """Return a function to encode one text on `side` as (sums, dim) by numpy alone; None if there is none."""
         return None
 
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
@@ -67,13 +67,13 @@ class Backbone(Model):
 
 
 class BagOfTokens(Backbone):
-    """Sums of a text's token embeddings, weighted by the place in the field, and by a power of idf where one is asked.
+    """Sums of a text's token embeddings, weighted by position in the field and by a power of idf.
 
-    By default none is: a rare token has learned the least and would weigh the most, and embeddings learn their weight.
-    A token has one embedding in titles and another in contents, equal at the start: which field a word stands
-    in says much about what it says. So does where, and differently for queries and labels: the weights of places are
-    learned for each side, or for both together where the encoder is tied. They begin at 1; those of further sums fall
-    off from the first place, so that a head can tell what stands first in a text from the rest.
+    The power is 0 by default: a rare token is the least trained and would weigh the most, and embeddings learn their
+    weight. A token has one embedding in titles and another in contents, equal at the start, since the field matters for
+    its meaning. So does the position, differently for queries and labels: the weights of positions (`places`) are
+    learned for each side, or for both together where the encoder is tied. They start at 1; those of further sums decay
+    from the first position on, so that a head can tell the beginning of a text from the rest.
     """
 
     def __init__(self, embeddings: torch.Tensor, idf: torch.Tensor, config: EncoderConfig) -> None:
@@ -91,42 +91,42 @@ class BagOfTokens(Backbone):
     idf: torch.Tensor
 
     def tables(self) -> dict[str, RowTable]:
-        """The matrix that is trained by rows."""
+        """The token embeddings, trained by rows."""
         return {"tokens": self.table}
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, sums * dim) weighted sums of token embeddings; a text without a token is the origin."""
+        """Return (n, sums * dim) weighted sums of token embeddings; zeros for a text without tokens."""
         return self.groups((tokens, side))[0]
 
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
-        """Return the vectors of several groups of texts, summed in one go so that a shared row is gathered once."""
+        """Return the vectors of several groups of texts, summed together so that a shared row is gathered once."""
         if len(texts) == 1:
             ((tokens, side),) = texts
             return [self._sums(tokens, self.sides[side])]
-        whole = join(*(tokens for tokens, _ in texts))
-        sides = torch.tensor([self.sides[side] for _, side in texts], device=whole.ids.device)
-        of_tokens = sides.repeat_interleave(torch.tensor([len(tokens.ids) for tokens, _ in texts], device=sides.device),
-                                            output_size=len(whole.ids))
-        return list(self._sums(whole, of_tokens).split([len(tokens) for tokens, _ in texts]))
+        joined = join(*(tokens for tokens, _ in texts))
+        sides = torch.tensor([self.sides[side] for _, side in texts], device=joined.ids.device)
+        token_sides = sides.repeat_interleave(torch.tensor([len(tokens.ids) for tokens, _ in texts],
+                                                           device=sides.device), output_size=len(joined.ids))
+        return list(self._sums(joined, token_sides).split([len(tokens) for tokens, _ in texts]))
 
     def _sums(self, tokens: Tokens, sides: torch.Tensor | int) -> torch.Tensor:
-        """Return the sums of each text; `sides` of all its tokens, or of each."""
-        titled, place = tokens.fields()
-        ids = tokens.ids + self.vocabulary * (~titled)
+        """Return the sums of each text; sides: of all tokens, or of each token."""
+        in_title, position = tokens.fields()
+        ids = tokens.ids + self.vocabulary * (~in_title)
         weights = self.idf[ids]
         if self.training and self.dropout:
             weights = weights * (torch.rand_like(weights) >= self.dropout)
-        each = weights[:, None]
+        sum_weights = weights[:, None]
         if self.places is not None:
-            most = self.places.shape[3]
-            at = (2 * sides + (~titled).long()) * most + place.clamp(max=most - 1)
-            # Not self.places[...]: the gradient of an index is summed by racing threads, and no two runs agree.
-            each = each * F.embedding(at, self.places.view(self.sums, -1).T)
-        rows, found = self.table.gather(ids)
-        return weighted_sums(rows, each.T.contiguous(), found, tokens.offsets)
+            n = self.places.shape[3]
+            at = (2 * sides + (~in_title).long()) * n + position.clamp(max=n - 1)
+            # Not self.places[...]: the gradient of indexing is summed in random order by several threads.
+            sum_weights = sum_weights * F.embedding(at, self.places.view(self.sums, -1).T)
+        rows, inverse = self.table.gather(ids)
+        return weighted_sums(rows, sum_weights.T.contiguous(), inverse, tokens.offsets)
 
     def plain(self, side: str) -> Callable[[Tokens], np.ndarray]:
-        """Return what makes the sums (sums, dim) of one text's token embeddings, weighted as `forward` weighs them."""
+        """Return a function to encode one text as (sums, dim) by numpy, with the weights of `forward`."""
         table, idf, vocabulary = self.table.weight.numpy(), self.idf.numpy(), self.vocabulary
         places = None if self.places is None else self.places.detach().numpy()[:, self.sides[side]]
 
@@ -136,8 +136,8 @@ class BagOfTokens(Backbone):
             ids = ids + vocabulary * content
             weights = idf[ids][None]
             if places is not None:
-                place = np.arange(len(ids)) - titles * content
-                weights = weights * places[:, content.view(np.int8), np.minimum(place, places.shape[2] - 1)]
+                position = np.arange(len(ids)) - titles * content
+                weights = weights * places[:, content.view(np.int8), np.minimum(position, places.shape[2] - 1)]
             out: np.ndarray = weights @ table[ids]
             return out
 
@@ -157,13 +157,13 @@ class Transformer(Backbone):
         return {}
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, dim) vectors, on both sides alike; in training, processes that train together share the texts."""
+        """Return (n, dim) vectors, the same on both sides; distributed training splits the texts over processes."""
         if self.training:
             return distributed.by_shares(len(tokens), lambda part: self._encoded(tokens.part(part)))
         return self._encoded(tokens)
 
     def _encoded(self, tokens: Tokens) -> torch.Tensor:
-        """Return (n, dim) vectors, padded to the longest of these texts and no further."""
+        """Return (n, dim) vectors, padded to the longest of these texts."""
         if len(tokens) == 0:
             return torch.empty(0, self.dim, device=tokens.offsets.device)
         lengths = tokens.offsets.diff()
@@ -171,16 +171,16 @@ class Transformer(Backbone):
         if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
             raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
                              "lower prepare.max_title or prepare.max_content")
-        place = torch.arange(width, device=lengths.device).expand(len(tokens), width)
+        position = torch.arange(width, device=lengths.device).expand(len(tokens), width)
         ids = torch.full((len(tokens), width), self.last, device=lengths.device)
         ids[:, 0] = self.first
-        ids[(place > 0) & (place <= lengths[:, None])] = tokens.ids
-        mask = place <= lengths[:, None] + 1
+        ids[(position > 0) & (position <= lengths[:, None])] = tokens.ids
+        mask = position <= lengths[:, None] + 1
         bf16 = lengths.device.type == "cuda" and torch.cuda.is_bf16_supported()
         with torch.autocast(lengths.device.type, torch.bfloat16, enabled=bf16):
             hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        kept = hidden.float() * mask[:, :, None]
-        return kept.sum(1) / mask.sum(1, keepdim=True)
+        masked = hidden.float() * mask[:, :, None]
+        return masked.sum(1) / mask.sum(1, keepdim=True)
 
 
 def build_backbone(config: EncoderConfig, idf: np.ndarray) -> Backbone:
@@ -192,7 +192,7 @@ def build_backbone(config: EncoderConfig, idf: np.ndarray) -> Backbone:
 
 
 def save_backbone(backbone: Backbone, folder: Path) -> dict[str, Any]:
-    """Write what `empty_backbone` needs beside the tensors to `folder`, and return what it needs to be told."""
+    """Write the files that `empty_backbone` reads to `folder`, and return its argument `facts`."""
     if isinstance(backbone, Transformer):
         backbone.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
         return {"special": [backbone.first, backbone.last]}
@@ -201,16 +201,16 @@ def save_backbone(backbone: Backbone, folder: Path) -> dict[str, Any]:
 
 
 def empty_backbone(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -> Backbone:
-    """Make a backbone whose tensors are still to be loaded."""
+    """Return a backbone whose tensors are yet to be loaded."""
     if config.kind == "bag":
         embeddings, idf = (torch.empty(*shape, device="meta") for shape in (
             (facts["vocabulary"], facts["dim"]), (2 * facts["vocabulary"],)))
         return BagOfTokens(embeddings, idf, config)
     from transformers import AutoConfig, AutoModel
 
-    # Not on the meta device: a transformer's position ids are computed when it is made, not saved.
-    about = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    return Transformer(AutoModel.from_config(about), tuple(facts["special"]), config.batch)
+    # Not on the meta device: a transformer computes its position ids at construction and does not save them.
+    model_config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    return Transformer(AutoModel.from_config(model_config), tuple(facts["special"]), config.batch)
 
 
 def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:
@@ -236,27 +236,27 @@ def _token_embeddings(source: str) -> torch.Tensor:
 
 
 def _stored_embeddings(source: str) -> torch.Tensor | None:
-    """Return the token embeddings of a model's folder out of its file; None where it has no such file, or name.
+    """Return the token embeddings in a model folder's safetensors file; None without that file or a known name.
 
-    `transformers` would find them in any model, after five seconds of imports.
+    `transformers` would find them in any model, but takes five seconds to import.
     """
     file = (minilm_folder() if source == MINILM else Path(source)) / "model.safetensors"
     if not file.exists():
         return None
     with safe_open(file, "pt") as tensors:
-        named = [name for name in tensors.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118
-        found: torch.Tensor | None = tensors.get_tensor(named[0]) if len(named) == 1 else None
-        return found
+        names = [name for name in tensors.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118
+        weight: torch.Tensor | None = tensors.get_tensor(names[0]) if len(names) == 1 else None
+        return weight
 
 
 def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
     model = _load(config.source)
-    kept = model.config
-    if len(idf) // 2 > kept.vocab_size:
-        raise ValueError(f"encoder.source {config.source!r} embeds {kept.vocab_size} tokens but prepare.tokenizer has "
+    facts = model.config
+    if len(idf) // 2 > facts.vocab_size:
+        raise ValueError(f"encoder.source {config.source!r} embeds {facts.vocab_size} tokens but prepare.tokenizer has "
                          f"{len(idf) // 2}; use the same for both")
-    return Transformer(model, (_special(kept, ("cls_token_id", "bos_token_id"), 101),
-                               _special(kept, ("sep_token_id", "eos_token_id"), 102)), config.batch)
+    return Transformer(model, (_special(facts, ("cls_token_id", "bos_token_id"), 101),
+                               _special(facts, ("sep_token_id", "eos_token_id"), 102)), config.batch)
 
 
 def _special(config: Any, names: tuple[str, ...], default: int) -> int:
@@ -269,10 +269,10 @@ def _load(source: str) -> Any:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    place = minilm_folder() if source == MINILM else source
+    name = minilm_folder() if source == MINILM else source
     try:
-        return AutoModel.from_pretrained(str(place), local_files_only=Path(place).exists(), trust_remote_code=False)
-    except (OSError, ValueError) as error:    # the latter of a folder that holds no model
+        return AutoModel.from_pretrained(str(name), local_files_only=Path(name).exists(), trust_remote_code=False)
+    except (OSError, ValueError) as error:    # ValueError: a folder without a model
         raise ValueError(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
                          f"{str(error).splitlines()[0]}") from error
 

@@ -1,8 +1,8 @@
-"""Processes that train one model together, as `torchrun` starts them; without it, one process that does it all.
+"""Distributed training over the processes of `torchrun`; a single process without it.
 
-All take the same steps on the same batches. Each holds a share of the rows of every label table with their moments, and
-encodes a share of a batch's texts where the encoder is a transformer. Vectors and rows are then gathered, and each
-process computes what follows in full: the loss, and what is trained by it, are those of one process.
+All processes take the same steps on the same batches. Each holds a share of the rows of every label table with their
+moments, and encodes a share of a batch's texts where the encoder is a transformer. Vectors and rows are then gathered,
+and each process computes the rest in full: losses and updates are those of one process.
 """
 
 import os
@@ -16,7 +16,7 @@ from torch import nn
 
 
 def join() -> None:
-    """Take part with the processes that `torchrun` started beside this one, if it did: over NCCL, or gloo on CPUs."""
+    """Join the process group of `torchrun`, if this process is of one: over NCCL, or gloo on CPUs."""
     if "RANK" not in os.environ or dist.is_initialized():
         return
     if torch.cuda.is_available():
@@ -25,9 +25,9 @@ def join() -> None:
 
 
 def leave(code: int = 0) -> None:
-    """End this process, if others were beside it, without taking the interpreter down.
+    """Exit this process, if it is one of several, without shutting the interpreter down.
 
-    gloo's threads outlive it at times, and one process of ten then aborted with all its work done and written.
+    gloo's threads sometimes outlive the interpreter, and one process of ten then aborted after its work was written.
     """
     if dist.is_initialized():
         sys.stdout.flush()
@@ -36,87 +36,87 @@ def leave(code: int = 0) -> None:
 
 
 def rank() -> int:
-    """Return which of the processes this is."""
+    """Return the number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def count() -> int:
-    """Return how many processes there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def share(n: int) -> slice:
-    """Return which of n rows are this process's: as many as another's, or one more."""
+    """Return this process's share of n rows; shares differ by at most one row."""
     return slice(n * rank() // count(), n * (rank() + 1) // count())
 
 
 def wait() -> None:
-    """Return once every process is here."""
+    """Wait until every process calls this."""
     if count() > 1:
         dist.barrier()
 
 
 def first(value: Any) -> Any:
-    """Return what the first process calls this with."""
+    """Return the first process's value."""
     if count() == 1:
         return value
-    told = [value]
-    dist.broadcast_object_list(told)
-    return told[0]
+    values = [value]
+    dist.broadcast_object_list(values)
+    return values[0]
 
 
 def agreed(device: torch.device, *flags: bool) -> list[bool]:
-    """Return the flags of the first process: what depends on a clock or a signal may not be decided by each."""
+    """Return the first process's flags: decisions by clocks or signals must be the same in every process."""
     if count() == 1:
         return list(flags)
-    told = torch.tensor(flags, dtype=torch.uint8, device=device)
-    dist.broadcast(told, 0)
-    return [bool(flag) for flag in told.tolist()]
+    values = torch.tensor(flags, dtype=torch.uint8, device=device)
+    dist.broadcast(values, 0)
+    return [bool(flag) for flag in values.tolist()]
 
 
 def summed(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum over processes of a tensor of one shape, in its place."""
+    """Return the sum over processes of a tensor of the same shape, in place."""
     if count() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def averaged(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the mean over processes of a tensor of one shape, in its place."""
+    """Return the mean over processes of a tensor of the same shape, in place."""
     return summed(tensor).div_(count()) if count() > 1 else tensor
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Give every process the mean of the gradients; one that has none where others do counts as zero."""
+    """Average the gradients over processes; a missing gradient counts as zero where another process has one."""
     if count() == 1:
         return
-    each = list(parameters)
-    device = each[0].device
-    there = torch.tensor([one.grad is not None for one in each], dtype=torch.uint8, device=device)
-    dist.all_reduce(there, dist.ReduceOp.MAX)
-    trained = [one for one, has in zip(each, there.tolist(), strict=True) if has]
-    for one in trained:
-        if one.grad is None:
-            one.grad = torch.zeros_like(one)
+    weights = list(parameters)
+    device = weights[0].device
+    has_grad = torch.tensor([weight.grad is not None for weight in weights], dtype=torch.uint8, device=device)
+    dist.all_reduce(has_grad, dist.ReduceOp.MAX)
+    trained = [weight for weight, has in zip(weights, has_grad.tolist(), strict=True) if has]
+    for weight in trained:
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
     if not trained:
         return
-    flat = averaged(torch.cat([one.grad.ravel() for one in trained if one.grad is not None]))
-    for one, grad in zip(trained, flat.split([one.numel() for one in trained]), strict=True):
-        one.grad = grad.view_as(one)
+    flat = averaged(torch.cat([weight.grad.ravel() for weight in trained if weight.grad is not None]))
+    for weight, grad in zip(trained, flat.split([weight.numel() for weight in trained]), strict=True):
+        weight.grad = grad.view_as(weight)
 
 
 def by_shares(n: int, encode: Callable[[slice], torch.Tensor]) -> torch.Tensor:
-    """Return encode(slice(0, n)), (n, d), of which each process makes its share.
+    """Return encode(slice(0, n)), (n, d), of which each process computes its share.
 
-    In training the gradient of a share goes back to the process that made it, times the number of processes: the mean
-    over them, which `average_gradients` takes, is that of the whole. What `encode` draws at random changes no later
-    draw, so that processes stay in step.
+    In training the gradient of a share goes back to its process, times the number of processes, so that the mean of
+    `average_gradients` is the gradient of the whole. Random draws in `encode` change no later draw, so that processes
+    stay in sync.
     """
     if count() == 1:
         return encode(slice(0, n))
     seed = int(torch.randint(1 << 62, ()))
     state = torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    torch.manual_seed(seed + rank())    # no process drops what another does
+    torch.manual_seed(seed + rank())    # dropout differs between processes
     own = encode(share(n))
     torch.set_rng_state(state[0])
     if state[1] is not None:
@@ -131,12 +131,12 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: torch.Tensor, n: int) -> torch.Tensor:
         ctx.n = n
-        most = -(-n // count())
-        padded = own.new_zeros(most, own.shape[1])
+        longest = -(-n // count())
+        padded = own.new_zeros(longest, own.shape[1])
         padded[:len(own)] = own
         parts = [torch.empty_like(padded) for _ in range(count())]
         dist.all_gather(parts, padded)
-        bounds = [n * each // count() for each in range(count() + 1)]
+        bounds = [n * process // count() for process in range(count() + 1)]
         return torch.cat([part[:end - start] for part, start, end in zip(parts, bounds, bounds[1:], strict=False)])
 
     @staticmethod

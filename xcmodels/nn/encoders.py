@@ -1,8 +1,7 @@
-"""Encoders: texts to vectors on the unit sphere, for queries and labels alike.
+"""Encoders of queries and labels: a backbone with heads, unit-length vectors.
 
-An encoder is a backbone, which turns a text into a vector or a few, and heads, which turn that into the vectors that a
-method scores with: one shared or one a side (Siamese encoders), or one of the dual encoder and one of the classifier
-(UniDEC).
+The backbone turns a text into one or several vectors, and heads turn these into the vectors that a method scores with:
+one head shared or one per side (Siamese encoders), or one for the dual encoder and one for the classifier (UniDEC).
 """
 
 import json
@@ -42,14 +41,14 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class Layout:
-    """The heads of an encoder, and its views: the names of the heads that make up a vector, by what it is of."""
+    """The heads of an encoder by name, and its views: the names of the heads whose vectors a view concatenates."""
 
     heads: Mapping[str, HeadConfig]
     views: Mapping[str, tuple[str, ...]]
 
 
 def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
-    """Return one head for both sides, or one a side; by default a residual layer, beside a transformer none."""
+    """Return one head for both sides, or one per side; by default a residual layer, none on a transformer."""
     head = head or HeadConfig("residual" if config.kind == "bag" else "unit")
     if config.tied or head.kind in ("unit", "gelu"):    # neither has anything to learn
         return Layout({QUERY: head}, {QUERY: (QUERY,), LABEL: (QUERY,)})
@@ -57,10 +56,10 @@ def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
 
 
 class Head(nn.Module):
-    """The backbone's vectors of texts (n, sums * d) to a vector each."""
+    """Maps the backbone's vectors of texts (n, sums * d) to one vector each."""
 
     def plain(self) -> Plain:
-        """Return what `forward` makes of one text's vectors (sums, d), once trained, by numpy alone."""
+        """Return `forward` outside training as a function of one text's vectors (sums, d), by numpy alone."""
         raise NotImplementedError
 
 
@@ -75,7 +74,7 @@ class Unit(Head):
         return direction(vectors[:, :self.dim])
 
     def plain(self) -> Plain:
-        """Return what takes the first vector's direction."""
+        """Return a function that normalises the first vector."""
         return lambda vectors: unit(vectors[0])
 
 
@@ -86,7 +85,7 @@ class Gelu(Unit):
         return super().forward(F.gelu(vectors))
 
     def plain(self) -> Plain:
-        """Return what takes the first vector's direction after gelu."""
+        """Return a function that normalises the gelu of the first vector."""
         return lambda vectors: unit(_gelu(vectors[0]))
 
 
@@ -106,17 +105,17 @@ class Residual(Head):
         nn.init.zeros_(self.outer.weight)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        each = _each_direction(vectors, self.sums)
-        inner = dropout(F.gelu(self.inner(each)), self.dropout, self.training)
-        return direction(each[:, :self.outer.out_features] + self.outer(inner))
+        units = _directions(vectors, self.sums)
+        inner = dropout(F.gelu(self.inner(units)), self.dropout, self.training)
+        return direction(units[:, :self.outer.out_features] + self.outer(inner))
 
     def plain(self) -> Plain:
         """Return what computes the same of one text's vectors."""
         inner, bias, outer = _arrays(self.inner.weight, self.inner.bias, self.outer.weight)
 
         def vector(vectors: np.ndarray) -> np.ndarray:
-            each = unit(vectors)
-            return unit(each[0] + outer @ _gelu(inner @ each.ravel() + bias))
+            units = unit(vectors)
+            return unit(units[0] + outer @ _gelu(inner @ units.ravel() + bias))
 
         return vector
 
@@ -124,8 +123,8 @@ class Residual(Head):
 class Projection(Head):
     """v -> dropout(tanh(W v + b)) of v at mean square 1, or dropout(W v + b) of unit v: UniDEC's g1, g2 (section 4.3).
 
-    v is the backbone's vector of a text, of several vectors each at unit length. W starts as the identity on the first,
-    or as much of it as there is room for.
+    v is the backbone's vector of a text, or several, each at unit length. W starts as the identity on the first, cut to
+    the size of W.
     """
 
     def __init__(self, dim: int, sums: int, config: HeadConfig) -> None:
@@ -136,7 +135,7 @@ class Projection(Head):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        out = self.linear(_each_direction(vectors, self.sums) * self.scale)
+        out = self.linear(_directions(vectors, self.sums) * self.scale)
         return dropout(torch.tanh(out) if self.tanh else out, self.dropout, self.training)
 
     def plain(self) -> Plain:
@@ -162,36 +161,36 @@ def _arrays(*weights: torch.Tensor) -> list[np.ndarray]:
     return [weight.detach().numpy() for weight in weights]
 
 
-def _each_direction(vectors: torch.Tensor, sums: int) -> torch.Tensor:
+def _directions(vectors: torch.Tensor, sums: int) -> torch.Tensor:
     """Return the `sums` vectors of each row at unit length."""
     return direction(vectors.unflatten(1, (sums, -1))).flatten(1)
 
 
 class Encoder(Model):
-    """A backbone with heads; a view of a text is the vectors of some heads, each of unit length, end to end."""
+    """A backbone with heads; a view of a text is the concatenation of some heads' vectors, each of unit length."""
 
     def __init__(self, backbone: Backbone, config: EncoderConfig, layout: Layout) -> None:
         super().__init__()
         self.backbone, self.config, self.layout = backbone, config, layout
-        self.heads = nn.ModuleDict({name: _head(backbone, each) for name, each in layout.heads.items()})
+        self.heads = nn.ModuleDict({name: _head(backbone, head) for name, head in layout.heads.items()})
 
     def tables(self) -> dict[str, RowTable]:
         """The matrices that are trained by rows."""
         return self.backbone.tables()
 
     def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
-        """Return (n, width(view)) vectors of texts, as seen in `view`: "query", "label" or another of the layout's.
+        """Return (n, width(view)) vectors of texts in `view`: "query", "label" or another of the layout's.
 
-        A view whose name begins with "label" is of texts on the label side.
+        A view whose name starts with "label" encodes texts as labels.
         """
         return self.view(self.backbone(tokens, LABEL if view.startswith(LABEL) else QUERY), view)
 
     def plain(self, view: str) -> Callable[[Tokens], np.ndarray] | None:
-        """Return what makes the vector (1, width(view)) of one text by numpy alone; None where the backbone cannot.
+        """Return a function to encode one text, (1, width(view)), by numpy alone; None where the backbone cannot.
 
-        To the last digits but one it is that of `forward` outside training, of the weights as they are now. Of one
-        text, whose sums are over in no time, `forward` is fifty calls into torch, each of which looks at devices,
-        types and gradients first: four times as long.
+        Up to the last digits its result is that of `forward` outside training, with the current weights. For one text
+        `forward` is fifty small calls into torch, whose checks of devices, types and gradients take most of the time:
+        four times as long.
         """
         backbone = self.backbone.plain(LABEL if view.startswith(LABEL) else QUERY)
         if backbone is None:
@@ -205,7 +204,7 @@ class Encoder(Model):
         return vector
 
     def _plain(self, name: str) -> Plain:
-        """Return what makes a head's vector of the backbone's vectors of one text."""
+        """Return a head, with the heads that it is over, as a function of the backbone's vectors of one text."""
         head, over = cast(Head, self.heads[name]).plain(), self.layout.heads[name].over
         if not over:
             return head
@@ -213,19 +212,19 @@ class Encoder(Model):
         return lambda sums: head(unit(below(sums))[None])
 
     def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
-        """Return the backbone's vectors of each side with tokens, in one pass; all but `queries` count as labels."""
+        """Return the backbone's vectors of each side with tokens, in one pass; sides not in `queries` are labels."""
         texts = {name: (side.tokens, QUERY if name in queries else LABEL)
                  for name, side in sides.items() if side.tokens is not None}
         return dict(zip(texts, self.backbone.groups(*texts.values()), strict=True))
 
     def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
-        """Return the vectors that a view's heads make of the backbone's."""
-        return torch.cat([self._directions(pooled, name) for name in self.layout.views[view]], dim=1)
+        """Return a view's vectors from the backbone's."""
+        return torch.cat([self._head_vectors(pooled, name) for name in self.layout.views[view]], dim=1)
 
-    def _directions(self, pooled: torch.Tensor, name: str) -> torch.Tensor:
-        """Return what a head makes of the backbone's vectors, itself or over another head, at unit length."""
+    def _head_vectors(self, pooled: torch.Tensor, name: str) -> torch.Tensor:
+        """Return a head's unit vectors from the backbone's, through the head that it is over."""
         over = self.layout.heads[name].over
-        return direction(self.heads[name](self._directions(pooled, over) if over else pooled))
+        return direction(self.heads[name](self._head_vectors(pooled, over) if over else pooled))
 
     def width(self, view: str) -> int:
         """Return the length of a vector of `view`."""
@@ -260,16 +259,16 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
     facts = {"config": asdict(encoder.config), "layout": asdict(encoder.layout),
              "backbone": save_backbone(encoder.backbone, folder)}
     (folder / "encoder.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    # With metadata that says nothing, as a checkpoint has: the bytes are the same, and kept once.
+    # With empty metadata, as in a checkpoint, so that the bytes are the same and stored once.
     save_file({name: value.contiguous() for name, value in encoder.state_dict().items()}, folder / "model.safetensors",
               metadata={})
 
 
 def load_encoder(folder: Path) -> Encoder:
-    """Read what `save_encoder` wrote, needing nothing but the folder; the tensors are mapped, not copied."""
+    """Read what `save_encoder` wrote; the tensors are mapped, not copied."""
     facts = json.loads((folder / "encoder.json").read_text())
     config, layout = EncoderConfig(**facts["config"]), facts["layout"]
-    heads = {name: HeadConfig(**each) for name, each in layout["heads"].items()}
+    heads = {name: HeadConfig(**head) for name, head in layout["heads"].items()}
     encoder = Encoder(empty_backbone(config, folder, facts["backbone"]), config,
                       Layout(heads, {view: tuple(names) for view, names in layout["views"].items()}))
     encoder.load_state_dict(load_file(folder / "model.safetensors"), assign=True)

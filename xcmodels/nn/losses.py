@@ -1,7 +1,7 @@
 """Losses over a block of scores: (scores, positives, weights) -> one number.
 
-scores (R, C) float, positives (R, C) bool, weights (R, C) float or bool, or None; an entry of weight 0 is no term of
-the loss, neither as a positive nor as a negative. A symmetric loss is the same function on the transpose.
+scores (R, C) float, positives (R, C) bool, weights (R, C) float or bool, or None; the loss ignores an entry
+of weight 0, as a positive and as a negative. A symmetric loss is the same function on the transpose.
 """
 
 import math
@@ -22,14 +22,13 @@ def triplet(scores: Products, pulled: torch.Tensor, pushed: torch.Tensor, *, mar
     `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept, harder ones more (as the
     authors' release does); with 0 all count alike. Rows with no pair are left out.
     """
-    if not scores.values.shape[1]:    # a batch whose texts have no anchor in a graph
+    if not scores.values.shape[1]:    # none of the batch's texts has an anchor in the graph
         return scores.rows.sum() * 0
-    # Absent entries are set to infinities: to zero them instead would leave them above the true negatives
-    # whenever those score below zero.
-    own = pulled.clamp_min(0)
-    lowest, positive = _hardest(-scores.values.gather(1, own), pulled >= 0, hard_positives)
+    # Absent entries are set to infinity: at zero they would rank above true negatives that score below zero.
+    cols = pulled.clamp_min(0)
+    lowest, positive = _hardest(-scores.values.gather(1, cols), pulled >= 0, hard_positives)
     highest, negative = _hardest(scores.values, pushed, hard_negatives)
-    low, high = scores.at(torch.cat([own.gather(1, lowest), highest], 1)).split([lowest.shape[1], highest.shape[1]], 1)
+    low, high = scores.at(torch.cat([cols.gather(1, lowest), highest], 1)).split([lowest.shape[1], highest.shape[1]], 1)
     ranked = torch.where(negative, high.detach(), -torch.inf)
     share = F.softmax(ranked / temperature, dim=1) if temperature > 0 else torch.ones_like(high)
     share = torch.where(negative, share, 0.0)
@@ -44,7 +43,7 @@ def triplet(scores: Products, pulled: torch.Tensor, pushed: torch.Tensor, *, mar
 def _hardest(scores: torch.Tensor, allowed: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return where the `count` highest allowed scores of each row are, and which of them exist."""
     top = torch.where(allowed, scores, -torch.inf).topk(min(count, scores.shape[1]), dim=1)
-    return top.indices, top.values != -torch.inf    # a score that is not a number exists, and shows in the loss
+    return top.indices, top.values != -torch.inf    # NaN scores exist, so that they show in the loss
 
 
 def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
@@ -53,10 +52,9 @@ def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: to
     A row's other positives are in no denominator, so that positives do not compete (Gupta et al., DEXML; UniDEC,
     section 4.3, L_DS). scores are already divided by the temperature; rows without a positive are left out.
     """
-    present = counting(positives, weights)
-    pulled = positives & present
-    against = _logsumexp(scores, ~positives & present)
-    return _mean_of_rows(F.softplus(against - scores), pulled)
+    counted = counting(positives, weights)
+    negatives = _logsumexp(scores, ~positives & counted)
+    return _mean_of_rows(F.softplus(negatives - scores), positives & counted)
 
 
 def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
@@ -64,26 +62,26 @@ def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor 
 
     scores are already divided by the temperature; rows without a positive are left out.
     """
-    present = counting(positives, weights)
-    return _mean_of_rows(_logsumexp(scores, present) - scores, positives & present)
+    counted = counting(positives, weights)
+    return _mean_of_rows(_logsumexp(scores, counted) - scores, positives & counted)
 
 
 def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None, *, c: float, d: float,
                 hard_negatives: torch.Tensor) -> torch.Tensor:
     """Mean over rows of the sum of -log p over positives and hard negatives (SiameseXML, eq. 5 and 6).
 
-    A pair of cosine s is true with probability c exp(d (s - 1)), 0 < c < 1, so that no pair costs without bound. Of a
+    A pair of cosine s is true with probability c exp(d (s - 1)), 0 < c < 1, so that the loss of a pair is bounded. Of a
     row's negatives the `hard_negatives` (R,) highest scores count; a positive counts by its weight.
     """
-    present = counting(positives, weights)
-    pulled, pushed = positives & present, ~positives & present
+    counted = counting(positives, weights)
+    pulled, pushed = positives & counted, ~positives & counted
     worth = pulled.float() if weights is None else weights * pulled
-    found = (d * (1 - scores) - math.log(c)) * worth
-    deepest = min(int(hard_negatives.max()), scores.shape[1])
-    hardest, at = torch.where(pushed, scores, -torch.inf).topk(deepest, dim=1)
-    kept = pushed.gather(1, at) & (torch.arange(deepest, device=scores.device) < hard_negatives[:, None])
-    missed = -torch.log1p(-c * torch.exp(d * (torch.where(kept, hardest, -1.0) - 1)))
-    return (found.sum(1) + torch.where(kept, missed, 0.0).sum(1)).mean()
+    positive_terms = (d * (1 - scores) - math.log(c)) * worth
+    depth = min(int(hard_negatives.max()), scores.shape[1])
+    hardest, at = torch.where(pushed, scores, -torch.inf).topk(depth, dim=1)
+    kept = pushed.gather(1, at) & (torch.arange(depth, device=scores.device) < hard_negatives[:, None])
+    negative_terms = -torch.log1p(-c * torch.exp(d * (torch.where(kept, hardest, -1.0) - 1)))
+    return (positive_terms.sum(1) + torch.where(kept, negative_terms, 0.0).sum(1)).mean()
 
 
 def weighted_bce(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
@@ -94,12 +92,12 @@ def weighted_bce(scores: torch.Tensor, positives: torch.Tensor, weights: torch.T
 
 def _logsumexp(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     """Return log of the sum of e^s over the allowed entries of each row, (R, 1)."""
-    # The floor is finite: where nothing is allowed, minus infinity would have no gradient but NaN.
+    # The floor is finite: where nothing is allowed, the gradient at minus infinity would be NaN.
     return torch.where(allowed, scores, torch.finfo(scores.dtype).min / 4).logsumexp(1, keepdim=True)
 
 
-def _mean_of_rows(terms: torch.Tensor, pulled: torch.Tensor) -> torch.Tensor:
-    """Return the mean over rows of the mean of `terms` where `pulled`, over rows that have any."""
-    count = pulled.sum(1)
-    per_row = torch.where(pulled, terms, 0.0).sum(1) / count.clamp_min(1)
+def _mean_of_rows(terms: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
+    """Return the mean over rows of the mean of `terms` over positives, of rows that have any."""
+    count = positives.sum(1)
+    per_row = torch.where(positives, terms, 0.0).sum(1) / count.clamp_min(1)
     return per_row.sum() / (count > 0).sum().clamp_min(1)

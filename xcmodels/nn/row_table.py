@@ -1,8 +1,8 @@
-"""Matrices of which a batch touches few rows: token embeddings, label classifiers.
+"""Matrices trained by rows, with their Adam and SGD: token embeddings, classifiers.
 
-A dense optimiser would read and write the whole matrix at every step. Here a step gathers the rows that
-a batch names into a small leaf, lets autograd fill its gradient, and scatters the updated rows back, so a step
-costs what the batch touches, whatever the size of the vocabulary or of the label set.
+A dense optimiser would read and write the whole matrix at every step. Here a step gathers the rows that a batch uses
+into a small leaf, lets autograd fill its gradient, and scatters the updated rows back, so the cost of a step does not
+depend on the size of the vocabulary or of the label set.
 """
 
 import math
@@ -20,7 +20,7 @@ _BLOCK = 1 << 16    # rows drawn at once
 
 
 class RowTable(nn.Module):
-    """An (n, d) matrix trained by rows: all of it, or the rows from `first` on that this of several processes holds."""
+    """An (n, d) matrix trained by rows; of several processes, each holds some rows, from `first` on."""
 
     weight: torch.Tensor
 
@@ -29,18 +29,18 @@ class RowTable(nn.Module):
         self.register_buffer("weight", weight)
         self.n, self.first = len(weight) if n is None else n, first
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
-        # Factors of ids that their rows have not been multiplied with yet.
+        # of ids: the factors by which their rows are yet to be multiplied
         self.pending_decay: Callable[[torch.Tensor], torch.Tensor | None] = lambda ids: None
 
     @classmethod
     def shared(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
-        """Hold this process's share of n rows; `rows` makes those of a slice."""
+        """Return a table of this process's share of n rows; `rows` returns those of a slice."""
         part = distributed.share(n)
         return cls(rows(part), n=n, first=part.start)
 
     @classmethod
     def zeros(cls, n: int, dim: int) -> "RowTable":
-        """Hold this process's share of n rows of zeros."""
+        """Return a table of this process's share of n rows of zeros."""
         return cls.shared(n, lambda part: torch.zeros(part.stop - part.start, dim))
 
     @property
@@ -49,16 +49,16 @@ class RowTable(nn.Module):
         return len(self.weight) == self.n
 
     def fill(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Set every row that is held here; `rows` makes those of ids (m,)."""
+        """Set every row that is held here; `rows` returns those of ids (m,)."""
         self.weight.copy_(torch.from_numpy(rows(np.arange(self.first, self.first + len(self.weight)))))
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of `ids` (k,), sorted, each there once; processes that share the rows ask for the same."""
+        """Return the rows of `ids` (k,), sorted and unique; the same ids in every process."""
         if self.whole:
             return self.current(ids)
-        own, place = self._own(ids)
+        local, part = self._local(ids)
         rows = self.weight.new_zeros(len(ids), self.weight.shape[1])
-        rows[place] = self.current(own)
+        rows[part] = self.current(local)
         return distributed.summed(rows)
 
     def all(self) -> np.ndarray:
@@ -66,44 +66,44 @@ class RowTable(nn.Module):
         return self.read(torch.arange(self.n, device=self.weight.device)).cpu().numpy()
 
     def current(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of `weight` (k,) as they would be if nothing were put off; none is changed."""
+        """Return the rows of `weight` (k,) with pending decay applied; the table is unchanged."""
         rows, factors = self.weight.index_select(0, ids), self.pending_decay(ids)
         return rows if factors is None else rows.mul_(factors)
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (rows (u, d), place (k,)) with `rows[place]` the rows of `ids` (k,).
+        """Return (rows (u, d), inverse (k,)) with `rows[inverse]` the rows of `ids` (k,).
 
-        In training mode the rows are leaves whose gradient the table's optimiser will use.
+        In training mode the rows are a leaf whose gradient the table's optimiser will use.
         """
         if not (self.training and torch.is_grad_enabled()) and self.whole:
             return self.weight, ids
-        unique, place = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 alone
+        unique, inverse = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 ids
         leaf = self.read(unique)
         if self.training and torch.is_grad_enabled():
             self._gathered.append((unique, leaf.requires_grad_()))
-        return leaf, place
+        return leaf, inverse
 
-    def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, slice]:
-        """Return which rows of `weight` the sorted `ids` name, and which of the ids those are."""
+    def _local(self, ids: torch.Tensor) -> tuple[torch.Tensor, slice]:
+        """Return the rows of `weight` for those of the sorted `ids` that are held here, and the slice of these ids."""
         ends = torch.tensor([self.first, self.first + len(self.weight)], device=ids.device)
         start, stop = torch.searchsorted(ids, ends).tolist()
         return ids[start:stop] - self.first, slice(start, stop)
 
-    def score_pairs(self, queries: torch.Tensor, asked: torch.Tensor, ids: torch.Tensor, *,
+    def score_pairs(self, queries: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, *,
                     unit: bool = False) -> torch.Tensor:
-        """Return the inner products (p,) of queries[asked] with the rows of `ids`, at unit length where `unit`.
+        """Return the inner products (p,) of queries[rows] with the table's rows `ids`, at unit length where `unit`.
 
-        queries (q, d); asked, ids (p,). What a step reads and trains is what is asked for.
+        queries (q, d); rows, ids (p,). Only these rows of the table are read and trained.
         """
-        rows, place = self.gather(ids)
-        # Not rows[place]: the gradient of an index is summed by racing threads, and no two runs agree.
-        chosen = F.embedding(place, rows)
-        return (F.embedding(asked, queries) * (direction(chosen) if unit else chosen)).sum(1)
+        unique, inverse = self.gather(ids)
+        # Not unique[inverse]: the gradient of indexing is summed in random order by several threads.
+        vectors = F.embedding(inverse, unique)
+        return (F.embedding(rows, queries) * (direction(vectors) if unit else vectors)).sum(1)
 
     def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return which rows of `weight` were touched (u,), sorted, with their gradients (u, d), and forget them.
+        """Return which rows of `weight` were touched (u,), sorted, with their gradients (u, d), and clear them.
 
-        None where nothing was touched.
+        None where no row was touched.
         """
         touched = [(ids, leaf.grad) for ids, leaf in self._gathered if leaf.grad is not None]
         self._gathered.clear()
@@ -111,17 +111,17 @@ class RowTable(nn.Module):
             return None
         ids, gradients = touched[0]
         if len(touched) > 1:
-            ids, place = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
+            ids, inverse = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
             gradients = self.weight.new_zeros(len(ids), self.weight.shape[1])
-            gradients.index_add_(0, place, torch.cat([g for _, g in touched]))
-        if self.whole:    # every process trains it, and none may drift
+            gradients.index_add_(0, inverse, torch.cat([g for _, g in touched]))
+        if self.whole:    # every process has a copy, which must stay equal
             return ids, distributed.averaged(gradients)
-        own, place = self._own(ids)
-        return own, gradients[place]
+        local, part = self._local(ids)
+        return local, gradients[part]
 
 
 def drawn(n: int, dim: int, part: slice) -> torch.Tensor:
-    """Return the rows `part` of an (n, dim) draw from the normal distribution, the same whichever are asked for."""
+    """Return the rows `part` of an (n, dim) draw from the normal distribution; a row is the same in any part."""
     out = torch.empty(part.stop - part.start, dim)
     for start in range(0, n, _BLOCK):
         block = torch.randn(min(_BLOCK, n - start), dim)
@@ -161,7 +161,7 @@ class RowAdam:
         self.table.weight.index_copy_(0, ids, rows)
 
     def settle(self) -> None:
-        """Nothing: every row is as its last step left it."""
+        """Do nothing: no update of a row is ever pending."""
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return what a checkpoint must hold."""
@@ -178,8 +178,8 @@ class RowSGD:
     """SGD with momentum and decoupled weight decay over the rows that a batch touches.
 
     A row's momentum waits while it is not touched, as RowAdam's moments do. Decay does not wait: a step at rate lr
-    takes the share lr * weight_decay of every row, and a row catches up with the steps it missed when it is next
-    read, so that a step costs what the batch touches: w <- w * product over missed t of (1 - lr_t * weight_decay).
+    shrinks every row by the share lr * weight_decay, and a row catches up with the steps it missed when next read, so
+    that the cost of a step is that of the touched rows: w <- w * product over missed t of (1 - lr_t * weight_decay).
     """
 
     def __init__(self, table: RowTable, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
@@ -191,7 +191,7 @@ class RowSGD:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        """Update the touched rows with learning rate `lr`; each of their numbers is read and written once."""
+        """Update the touched rows with learning rate `lr`; each of their values is read and written once."""
         touched = self.table.take_gradients()
         self.decay.left = self.decay.left + math.log1p(-lr * self.weight_decay)
         if touched is None:
@@ -202,13 +202,13 @@ class RowSGD:
         self._write(ids, self.table.current(ids).sub_(velocity, alpha=lr))
 
     def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
-        """Set rows that have no decay to catch up with."""
+        """Set rows without pending decay."""
         self.table.weight.index_copy_(0, ids, rows)
         self.decay.settled[ids] = self.decay.left.to(self.decay.settled.device)
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Bring every row up to date, for whoever reads the whole table."""
+        """Apply the pending decay of every row, so that the whole table can be read."""
         for start in range(0, len(self.velocity), _BLOCK):
             ids = torch.arange(start, min(start + _BLOCK, len(self.velocity)), device=self.velocity.device)
             self._write(ids, self.table.current(ids))
@@ -216,7 +216,7 @@ class RowSGD:
     def state(self) -> dict[str, torch.Tensor]:
         """Return what a checkpoint must hold.
 
-        Rows are not settled for it: what a run ends with may not depend on when it was saved.
+        Pending decay is not applied for it: the result of a run must not depend on when it was saved.
         """
         return {"velocity": self.velocity, "settled": self.decay.settled, "left": self.decay.left}
 
@@ -228,10 +228,10 @@ class RowSGD:
 
 
 class _Decay:
-    """How much of a weight of 1 decay has left, as logarithms: after all steps, and after those that a row had.
+    """Logarithms of the decay of a weight: over all steps (`left`), and over those applied to each row (`settled`).
 
-    The table reads it and the optimiser writes it; were it the optimiser itself, each would keep the other alive, and
-    a model of gigabytes with them, until Python looks for such circles.
+    The table reads it and the optimiser writes it. A table that held its optimiser would be a reference cycle, which
+    keeps a model of gigabytes alive until Python's garbage collector runs.
     """
 
     def __init__(self, weight: torch.Tensor) -> None:
@@ -240,7 +240,7 @@ class _Decay:
         self.dtype = weight.dtype
 
     def missed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return what is left of rows after the decay that they missed, (k, 1)."""
+        """Return the factors of the decay that rows missed, (k, 1)."""
         return (self.left.to(self.settled.device) - self.settled[ids]).exp().to(self.dtype)[:, None]
 
 

@@ -1,1 +1,1 @@
-"""From query vectors to ranked labels: indexes, scorers, fusion, explanations, label edits."""
+"""From query vectors to ranked labels: indexes, scorers, fusion, explanations, edits."""

@@ -133,13 +133,13 @@ class Index:
         excluded = np.append(without, -1)
         for start in range(0, len(queries), _QUERIES):
             part = queries[start : start + _QUERIES]
-            found = np.sort(self.faiss_index.search(part, depth)[1], axis=1)
+            shortlist = np.sort(self.faiss_index.search(part, depth)[1], axis=1)
             exact = pair_scores(part, self.vectors, np.repeat(np.arange(len(part)), depth),
-                                np.maximum(found, 0).ravel())
-            exact = np.where(np.isin(found, excluded), -np.inf, exact.reshape(found.shape))
+                                np.maximum(shortlist, 0).ravel())
+            exact = np.where(np.isin(shortlist, excluded), -np.inf, exact.reshape(shortlist.shape))
             order = np.argsort(-exact, axis=1, kind="stable")[:, :k]
             rows = slice(start, start + len(part))
-            scores[rows], ids[rows] = np.take_along_axis(exact, order, 1), np.take_along_axis(found, order, 1)
+            scores[rows], ids[rows] = np.take_along_axis(exact, order, 1), np.take_along_axis(shortlist, order, 1)
         return scores, ids
 
     def _search_hnsw(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -66,8 +66,8 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
     if fused:
         depth = config.fusion.shortlist
-        known = trained.queries if heads == trained.views[names[0]] else None
-        queries = encode_all(encoder, train, QUERY, corpus.validation) if known is None else known[corpus.validation]
+        cached = trained.queries if heads == trained.views[names[0]] else None
+        queries = encode_all(encoder, train, QUERY, corpus.validation) if cached is None else cached[corpus.validation]
         terms = {name: Term(trained.labels[name], offsets[name]) for name in names}
         scorer, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth), terms=terms,
                                       indexed=proposing, config=config.fusion, embedded=lambda: encode_all(

@@ -1,1 +1,1 @@
-"""The loop, its checkpoints, and the steps from a corpus to a retriever as data."""
+"""The training loop, its optimisers and checkpoints, and the steps to a retriever."""

@@ -1,7 +1,7 @@
-"""Saving and restoring what a round of training needs to go on: model, optimisers, position.
+"""Checkpoints: a model, its optimisers and the position in training.
 
-Every draw is keyed by its purpose (`seeds`), so no generator's state has to be kept. A file is the same whether one
-process wrote it or several that train together, each its rows of the label tables; any number of them reads it.
+Every draw is keyed by its purpose (`seeds`), so no generator's state is saved. A file has the same bytes whether one
+process or several wrote it, each its rows of the label tables; any number of processes can read it.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64", torch
 
 
 def shares_of(model: nn.Module) -> Shares:
-    """Return which tensors of a model's state are some rows of a larger one."""
-    tables = {f"{name}.weight": each for name, each in model.named_modules() if isinstance(each, RowTable)}
+    """Return which tensors of a model's state are a share of the rows of a larger one."""
+    tables = {f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, RowTable)}
     return {name: (table.first, table.n) for name, table in tables.items() if not table.whole}
 
 
@@ -41,12 +41,12 @@ def save_model(model: nn.Module, folder: Path) -> None:
 
 
 def load_model(model: nn.Module, folder: Path) -> None:
-    """Read a model's tensors from `folder`; every tensor must be there, and no other."""
+    """Read a model's tensors from `folder`, which must hold all of them and no others."""
     model.load_state_dict(read(folder / MODEL, shares_of(model)))
 
 
 def load_part(module: nn.Module, folder: Path) -> None:
-    """Read a saved model into a module that has all of its tensors and more; what it has more stays as it is."""
+    """Read a saved model into a module that has all of its tensors and more, which stay unchanged."""
     unknown = module.load_state_dict(load_file(folder / MODEL), strict=False).unexpected_keys
     if unknown:
         raise ValueError(f"{folder / MODEL} has tensors that the model has not: {', '.join(unknown)}")
@@ -54,17 +54,17 @@ def load_part(module: nn.Module, folder: Path) -> None:
 
 def write(path: Path, tensors: Mapping[str, torch.Tensor], shares: Shares,
           metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, together with the processes that hold other rows of the tensors in `shares`."""
+    """Write a safetensors file, jointly with the processes that hold the other rows of the tensors in `shares`."""
     if distributed.count() == 1:
         save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata=dict(metadata or {}))
         return
     shapes = {name: [shares[name][1], *value.shape[1:]] if name in shares else list(value.shape)
               for name, value in tensors.items()}
-    places, end = {}, 0
+    offsets, end = {}, 0
     for name, value in tensors.items():
-        places[name] = [end, end := end + math.prod(shapes[name]) * value.element_size()]
+        offsets[name] = [end, end := end + math.prod(shapes[name]) * value.element_size()]
     header = json.dumps({"__metadata__": dict(metadata or {}), **{
-        name: {"dtype": _DTYPES[value.dtype], "shape": shapes[name], "data_offsets": places[name]}
+        name: {"dtype": _DTYPES[value.dtype], "shape": shapes[name], "data_offsets": offsets[name]}
         for name, value in tensors.items()}}).encode()
     header += b" " * (-len(header) % 8)
     begin = 8 + len(header)
@@ -77,13 +77,13 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], shares: Shares,
         for name, value in tensors.items():
             first = shares[name][0] if name in shares else 0
             if name in shares or distributed.rank() == 0:
-                file.seek(begin + places[name][0] + first * math.prod(value.shape[1:]) * value.element_size())
+                file.seek(begin + offsets[name][0] + first * math.prod(value.shape[1:]) * value.element_size())
                 file.write(value.detach().cpu().contiguous().numpy().data)
     distributed.wait()
 
 
 def read(path: Path, shares: Shares) -> dict[str, torch.Tensor]:
-    """Read a safetensors file, of the tensors in `shares` the rows that are this process's."""
+    """Read a safetensors file; of the tensors in `shares`, only this process's rows."""
     if distributed.count() == 1:
         return load_file(path)
     with safe_open(path, "pt") as file:
@@ -100,7 +100,7 @@ def _rows(file: Any, name: str) -> torch.Tensor:
 
 @dataclass
 class Position:
-    """Where training stands: the epoch, the next step in it, and the sums that its metrics will be made of."""
+    """The position in training: the epoch, its next step, its sum of losses, and the metrics of earlier epochs."""
 
     epoch: int
     step: int = 0
@@ -111,7 +111,7 @@ class Position:
 class StepCheckpoints:
     """The newest state inside a round, in a scratch folder: one file, named by step and sha256.
 
-    A file that is not what its name says is passed over; the round then starts where the one before it ends.
+    A file whose digest does not match its name is ignored; the round then starts from its beginning.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -133,18 +133,18 @@ class StepCheckpoints:
         distributed.wait()
 
     def _name(self, part: Path, position: Position) -> None:
-        """Give a checkpoint that is whole its name, and remove the one before it."""
+        """Give a completely written checkpoint its name, and remove the previous one."""
         with part.open("rb+") as handle:
             os.fsync(handle.fileno())
             digest = hashlib.file_digest(handle, "sha256").hexdigest()
         old = self._files()
         new = part.rename(self.folder / f"{position.epoch:06d}-{position.step:09d}-{digest}.safetensors")
         for file in old:
-            if file != new:    # a damaged file passed over bears the name of the sound one that replaces it
+            if file != new:    # a damaged file has the name of the sound one that replaces it
                 file.unlink(missing_ok=True)
 
     def restore(self, model: nn.Module, optimisers: Optimisers) -> Position | None:
-        """Load the newest sound checkpoint into `model` and `optimisers`; None where there is none."""
+        """Load the newest sound checkpoint into `model` and `optimisers`; return its position, None without one."""
         for file in reversed(self._files()):
             with file.open("rb") as handle:
                 if hashlib.file_digest(handle, "sha256").hexdigest() != file.stem.rpartition("-")[2]:
@@ -164,9 +164,9 @@ class StepCheckpoints:
         for name, value in flat.items():
             kind, _, rest = name.partition(".")
             parts[kind][rest] = value
-        # Compared before anything is loaded, so that a file that is passed over leaves the model as it was.
-        for kind, held in (("model", model.state_dict()), ("optimiser", optimisers.rows_state())):
-            if wrong := [name for name, value in held.items() if _shape(parts[kind].get(name)) != value.shape]:
+        # compared before anything is loaded, so that an ignored file leaves the model unchanged
+        for kind, state in (("model", model.state_dict()), ("optimiser", optimisers.rows_state())):
+            if wrong := [name for name, value in state.items() if _shape(parts[kind].get(name)) != value.shape]:
                 raise ValueError(f"{kind} tensor {wrong[0]} is missing or of another shape")
         model.load_state_dict(parts["model"])
         optimisers.restore(parts["optimiser"])
@@ -177,9 +177,9 @@ class StepCheckpoints:
 
 
 def _shares(model: nn.Module, optimisers: Optimisers) -> Shares:
-    """Return which tensors of a step checkpoint are some rows of a larger one."""
-    held = {"model": shares_of(model), "optimiser": optimisers.shares()}
-    return {f"{kind}.{name}": share for kind, shares in held.items() for name, share in shares.items()}
+    """Return which tensors of a step checkpoint are a share of the rows of a larger one."""
+    by_kind = {"model": shares_of(model), "optimiser": optimisers.shares()}
+    return {f"{kind}.{name}": share for kind, shares in by_kind.items() for name, share in shares.items()}
 
 
 def _shape(tensor: torch.Tensor | None) -> torch.Size | None:

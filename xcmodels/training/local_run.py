@@ -1,4 +1,4 @@
-"""A method from its first round to its retriever in one process, with nothing published: for experiments and tests."""
+"""Training of a whole method in one process, without a run: for experiments and tests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ UNWATCHED = Watch()
 
 @dataclass(frozen=True)
 class Trial:
-    """A method trained round by round: what each round was given and left, and the retriever made of it."""
+    """A trained method: the inputs and results of each round by its name, and the retriever."""
 
     corpus: Corpus
     method: Method
@@ -45,35 +45,35 @@ class Trial:
 
 
 def train_all(corpus: Corpus, method: Method, folder: Path, watch: Watch = UNWATCHED) -> Trial:
-    """Mine, train and embed into `folder`, and build the retriever: the steps that a run publishes one by one."""
-    made = Trial(corpus, method, folder / "retriever")
+    """Mine, train and embed into `folder`, and build the retriever: the steps of a run, without publishing them."""
+    trial = Trial(corpus, method, folder / "retriever")
     mined: dict[str, Mined] = {}
     *steps, _ = training_steps(method)
     for step in steps:
         stage = method.stage(step.stage)
         if step.kind == EMBED:
-            made.vectors.update(embed(corpus, stage, made.outs[step.needs["model"]]))
+            trial.vectors.update(embed(corpus, stage, trial.outs[step.needs["model"]]))
             continue
         assert step.round is not None
         if step.kind == MINE:
-            mined[step.name] = _mine(made, stage, step.round, step.needs)
+            mined[step.name] = _mine(trial, stage, step.round, step.needs)
             continue
-        name, given = step.name, mined.get(step.needs.get("mined", ""), Mined())
-        made.mined[name] = replace(given, vectors=dict(made.vectors) if "vectors" in step.needs else {})
-        made.starts[name] = made.outs.get(step.needs.get("start", ""))
-        made.befores[name] = made.outs.get(step.needs.get("before", ""))
-        made.outs[name], made.metrics[name] = run_round(
-            corpus, stage, step.round, made.mined[name], folder / name.replace(" ", "-"), start=made.starts[name],
-            before=made.befores[name], watch=watch)
-    made.retriever.mkdir(parents=True)
-    made.measured.update(method.build_retriever(corpus, made.models, made.vectors, made.retriever))
-    return made
+        name, result = step.name, mined.get(step.needs.get("mined", ""), Mined())
+        trial.mined[name] = replace(result, vectors=dict(trial.vectors) if "vectors" in step.needs else {})
+        trial.starts[name] = trial.outs.get(step.needs.get("start", ""))
+        trial.befores[name] = trial.outs.get(step.needs.get("before", ""))
+        trial.outs[name], trial.metrics[name] = run_round(
+            corpus, stage, step.round, trial.mined[name], folder / name.replace(" ", "-"), start=trial.starts[name],
+            before=trial.befores[name], watch=watch)
+    trial.retriever.mkdir(parents=True)
+    trial.measured.update(method.build_retriever(corpus, trial.models, trial.vectors, trial.retriever))
+    return trial
 
 
 def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, folder: Path, *,
               start: Path | None = None, before: Path | None = None,
               watch: Watch = UNWATCHED) -> tuple[Path, list[dict[str, float]]]:
-    """Train a round from its beginning or from `folder`'s step checkpoint; return its result's folder and metrics."""
+    """Train a round, or resume it from `folder`'s step checkpoint; return the folder of its result, and its metrics."""
     out = folder / "out"
     out.mkdir(parents=True, exist_ok=True)
     model = stage.build(corpus, mined.vectors)
@@ -83,19 +83,19 @@ def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, fo
 
 @fast_products()
 def embed(corpus: Corpus, stage: Stage[Any], folder: Path) -> dict[str, np.ndarray]:
-    """Return the vectors of each side by the model of a round's folder."""
+    """Return the vectors of each side by the model in a round's folder."""
     return {side: make() for side, make in stage.vectors(read_model(corpus, stage, folder), corpus).items()}
 
 
 def read_model(corpus: Corpus, stage: Stage[Any], folder: Path) -> Model:
-    """Return the model of a round's folder, where the accelerator is."""
+    """Return the model in a round's folder, on the accelerator where there is one."""
     model: Model = stage.build(corpus, {})
     load_model(model, folder)
     return model.to(device())
 
 
 @fast_products()
-def _mine(made: Trial, stage: Stage[Any], round_: Round, needs: Mapping[str, str]) -> Mined:
-    """Return what is mined for a round, from the vectors that there are or by the model of an earlier round."""
-    known = made.vectors if "vectors" in needs else embed(made.corpus, stage, made.outs[needs["start"]])
-    return stage.mine({side: partial(known.__getitem__, side) for side in known}, made.corpus, round_)
+def _mine(trial: Trial, stage: Stage[Any], round_: Round, needs: Mapping[str, str]) -> Mined:
+    """Return the mining result for a round, by the fixed vectors or the model of an earlier round."""
+    vectors = trial.vectors if "vectors" in needs else embed(trial.corpus, stage, trial.outs[needs["start"]])
+    return stage.mine({side: partial(vectors.__getitem__, side) for side in vectors}, trial.corpus, round_)

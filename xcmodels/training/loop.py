@@ -28,23 +28,23 @@ from xcmodels.training.validation import P1, judging_rows, precision
 
 
 class Interrupted(Exception):
-    """Training was asked to stop and did, with its state saved."""
+    """Training stopped on request, with its state saved."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One step done: what a progress line needs."""
+    """The state after a step, for a progress line."""
 
     stage: str
     epoch: int
-    done: int       # steps of the stage that are done
-    steps: int      # steps of the stage
+    done: int       # steps of the stage taken so far
+    steps: int      # steps of the stage in all
     loss: float
 
 
 @dataclass(frozen=True)
 class Watch:
-    """How the world looks in on a round, none of which changes its result."""
+    """Callbacks of a round: progress, stopping, step checkpoints; none changes its result."""
 
     report: Callable[[Progress], None] = lambda progress: None
     stop: Callable[[], bool] = lambda: False
@@ -60,8 +60,8 @@ def device() -> torch.device:
 def keep_freed_memory() -> None:
     """Tell glibc to keep large blocks that are freed, up to 2 GB, for the next step's tensors.
 
-    By default they go back to the kernel, and every page of the next step's is faulted in anew: 12% of the CPU time of
-    UniDEC's CPU preset, 10% of ASTRA's. Elsewhere nothing is done.
+    By default they go back to the kernel, and every page of the next step is faulted in anew: 12% of the CPU time of
+    UniDEC's CPU preset, 10% of ASTRA's. Without glibc, do nothing.
     """
     trim_threshold, mmap_threshold = -1, -3
     with suppress(OSError, AttributeError):
@@ -72,13 +72,13 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def fast_products() -> Iterator[None]:
-    """Have oneDNN make matrix products, not MKL, which leaves out half of what AMD's processors have.
+    """Compute matrix products by oneDNN, not MKL, which uses only half of the vector width of AMD's processors.
 
-    NGAME's scores took 9 ms, not 13. Single precision still, but where there is hardware that multiplies bf16 or TF32:
-    for training and for what is mined and embedded for it. Last digits differ from MKL's, so each of these steps asks
-    for it by itself, and has the same result whatever its process did before. What is evaluated and served does not.
+    NGAME's scores took 9 ms, not 13. They stay in single precision, except on hardware that multiplies bf16 or TF32.
+    Last digits differ from MKL's, so each step that trains, mines or embeds enables it itself, and its result does not
+    depend on what its process did before. Evaluation and serving do not use it.
     """
-    # A batch's pool has a size of its own: of 1,024 kernels kept for UniDEC's, 270 MB, hardly one was asked for again.
+    # Pools differ in size by batch: of 1,024 cached kernels for UniDEC's (270 MB), hardly one was reused.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
@@ -94,10 +94,10 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
                 watch: Watch = Watch()) -> list[dict[str, float]]:
     """Train one round and write its model and optimiser to `out`; return one dict of metrics an epoch.
 
-    start: the folder of the round before it in the same stage, or None; before: that of the last round of the stage
-    before, where there is one; scratch: where step checkpoints live.
+    start: the folder of the previous round of the same stage, or None; before: that of the last round of the previous
+    stage, or None; scratch: the folder of step checkpoints.
     Raises Interrupted when `watch.stop()` turns true, and FloatingPointError at a loss that is not finite; in both
-    cases the newest step checkpoint stays in `scratch`, and the same call goes on from it.
+    cases the newest step checkpoint stays in `scratch`, and the same call resumes from it.
     """
     keep_freed_memory()
     model.to(device())
@@ -122,8 +122,8 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """A step that was taken, its loss still on the device."""
+class _PendingLoss:
+    """The loss of a step that was taken, still on the device."""
 
     step: int
     rows: np.ndarray
@@ -143,33 +143,33 @@ class _Loop:
         """Train from `position` to the end of its epoch, moving `position` along."""
         orders = self.orders(position.epoch)
         n, steps = len(orders[0]), self.stage.plan.steps_an_epoch(len(orders[0]))
-        saved, unread = time.monotonic(), deque[_Taken]()
+        saved, unread = time.monotonic(), deque[_PendingLoss]()
 
-        def read(most: int = 0) -> None:
-            while len(unread) > most:
-                self.read(unread.popleft(), position, steps, watch)
+        def read_losses(but_last: int = 0) -> None:
+            while len(unread) > but_last:
+                self.read_loss(unread.popleft(), position, steps, watch)
 
         for rows, batch in self.batches(orders, position.epoch, range(position.step, steps)):
             done = position.epoch * steps + position.step
             loss = self.step(rows, batch, position, self.stage.plan.rate(done, n))
-            unread.append(_Taken(position.step, rows, loss))
+            unread.append(_PendingLoss(position.step, rows, loss))
             position.step += 1
-            # An accelerator is given its next step before this process waits for the loss of the last.
-            read(0 if device().type == "cpu" else 1)
+            # an accelerator gets its next step before this process waits for the loss of the last
+            read_losses(0 if device().type == "cpu" else 1)
             stopping, due = distributed.agreed(device(), watch.stop(), time.monotonic() - saved > watch.save_every)
             if stopping or due:
-                read()
+                read_losses()
                 checkpoints.save(position, self.model, self.optimisers)
                 saved = time.monotonic()
             if stopping:
                 raise Interrupted(f"saved at step {done + 1} of {self.stage.plan.epochs * steps} of {self.stage.name}")
-        read()
-        metrics = {"epoch": float(position.epoch), "loss": position.loss / steps, **self.judge()}
+        read_losses()
+        metrics = {"epoch": float(position.epoch), "loss": position.loss / steps, **self.validate()}
         position.epochs = [*(position.epochs or []), metrics]
         position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
 
-    def judge(self) -> dict[str, float]:
-        """Return how good the model is now by validation queries, where that costs little, and go on training."""
+    def validate(self) -> dict[str, float]:
+        """Return P@1 of the model on validation queries, where that is cheap; leave the model in training mode."""
         if not len(rows := judging_rows(self.corpus)):
             return {}
         try:
@@ -178,58 +178,58 @@ class _Loop:
             self.model.train()
 
     def orders(self, epoch: int) -> list[np.ndarray]:
-        """Return the rows of an epoch in the order of each of its passes, which are numbered through all epochs."""
+        """Return the rows of an epoch in the order of each of its passes, which are numbered across epochs."""
         def order(number: int) -> np.ndarray:
             return self.stage.order(self.corpus, self.mined, number)
 
-        only = order(epoch)
-        passes = self.stage.plan.passes(len(only))
-        return [only] if passes == 1 else [order(epoch * passes + number) for number in range(passes)]
+        rows = order(epoch)
+        passes = self.stage.plan.passes(len(rows))
+        return [rows] if passes == 1 else [order(epoch * passes + number) for number in range(passes)]
 
     def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Yield the rows and the batch of each step; the next one is made while this one is computed."""
+        """Yield the rows and the batch of each step; the next is prepared while this one is trained on."""
         n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
-        size, a_pass = self.stage.plan.rows(n), self.stage.plan.steps_a_pass(n)
+        size, steps_per_pass = self.stage.plan.rows(n), self.stage.plan.steps_a_pass(n)
 
-        def made(step: int) -> tuple[np.ndarray, Batch]:
-            start = step % a_pass * size
-            rows = orders[step // a_pass][start:start + size]
-            rng = seeds.generator(self.stage.seed, *self._of(epoch, step))
+        def make(step: int) -> tuple[np.ndarray, Batch]:
+            start = step % steps_per_pass * size
+            rows = orders[step // steps_per_pass][start:start + size]
+            rng = seeds.generator(self.stage.seed, *self._purpose(epoch, step))
             return rows, self.stage.batch(self.corpus, self.round_, self.mined, rows, rng)
 
-        with ThreadPoolExecutor(1) as maker:
+        with ThreadPoolExecutor(1) as worker:
             for step in steps:
-                ahead.append(maker.submit(made, step))
+                ahead.append(worker.submit(make, step))
                 if len(ahead) > 1:
                     yield ahead.popleft().result()
             for last in ahead:
                 yield last.result()
 
-    def _of(self, epoch: int, step: int) -> tuple[str | int, ...]:
-        """Return what the draws of a step are keyed by."""
+    def _purpose(self, epoch: int, step: int) -> tuple[str | int, ...]:
+        """Return the purpose that the draws of a step are seeded by."""
         return "batch", self.stage.name, epoch, step
 
     def step(self, rows: np.ndarray, batch: Batch, position: Position, factor: float) -> torch.Tensor:
         """Take one optimiser step on the batch of `rows` and return its loss, on the device."""
-        seeds.seed_torch(self.stage.seed, *self._of(position.epoch, position.step))
+        seeds.seed_torch(self.stage.seed, *self._purpose(position.epoch, position.step))
         terms = self.stage.loss(self.model, batch.to(device()))
         loss = torch.stack(list(terms.values())).sum()
         loss.backward()
         self.optimisers.step(factor)
         return loss.detach()
 
-    def read(self, taken: _Taken, position: Position, steps: int, watch: Watch) -> None:
-        """Add the loss of one of an epoch's `steps` to the epoch's, and tell of it; refuse one that is not finite.
+    def read_loss(self, pending: _PendingLoss, position: Position, steps: int, watch: Watch) -> None:
+        """Add a step's loss to its epoch's, and report it; raise FloatingPointError where it is not finite.
 
-        Nothing is saved before the last step's loss was read, so that the newest checkpoint is a good one.
+        steps: of an epoch. Losses are read before a checkpoint is saved, so that no checkpoint holds a diverged model.
         """
-        value = float(taken.loss)
+        value = float(pending.loss)
         if not math.isfinite(value):
             raise FloatingPointError(
-                f"loss is {value} at {self.stage.name} epoch {position.epoch} step {taken.step} "
-                f"(training rows {taken.rows[:5].tolist()}...); lower {self.stage.name}'s learning rate or check the "
+                f"loss is {value} at {self.stage.name} epoch {position.epoch} step {pending.step} "
+                f"(training rows {pending.rows[:5].tolist()}...); lower {self.stage.name}'s learning rate or check the "
                 "batch")
         position.loss += value
         if distributed.rank() == 0:
-            done = position.epoch * steps + taken.step + 1
+            done = position.epoch * steps + pending.step + 1
             watch.report(Progress(self.stage.name, position.epoch, done, self.stage.plan.epochs * steps, value))

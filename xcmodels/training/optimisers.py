@@ -1,4 +1,4 @@
-"""What trains a model: AdamW for dense parameters, an optimiser of its own for each row table."""
+"""A model's optimisers: AdamW for dense parameters, row optimisers for row tables."""
 
 from collections.abc import Mapping
 
@@ -9,21 +9,21 @@ from xcmodels.method import RowRule, TrainingPlan
 from xcmodels.nn import distributed
 from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
 
-# Of a tensor that is some rows of a larger one: the first of them, and how many there are in all.
+# Tensor name -> (first row held here, rows in all), for tensors that are a share of the rows of a larger one.
 Shares = Mapping[str, tuple[int, int]]
 
 
 class Optimisers:
-    """What trains a model: torch's AdamW for dense parameters, for each row table what the plan says."""
+    """The optimisers of a model: torch's AdamW for dense parameters, for each row table the plan's."""
 
     def __init__(self, model: nn.Module, tables: dict[str, RowTable], plan: TrainingPlan) -> None:
         self.plan = plan
         dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dense = torch.optim.AdamW(dense, lr=plan.lr, weight_decay=plan.weight_decay) if dense else None
-        self.rows = {name: _by_rows(table, plan.tables[name]) for name, table in tables.items()}
+        self.rows = {name: _row_optimiser(table, plan.tables[name]) for name, table in tables.items()}
 
     def step(self, factor: float) -> None:
-        """Take one step with the plan's learning rates times `factor`, and forget the gradients."""
+        """Take one step with the plan's learning rates times `factor`, and clear the gradients."""
         if self.dense:
             for group in self.dense.param_groups:
                 group["lr"] = self.plan.lr * factor
@@ -39,7 +39,7 @@ class Optimisers:
             table.settle()
 
     def shares(self) -> Shares:
-        """Return which tensors of `state` are some rows of a larger one."""
+        """Return which tensors of `state` are a share of the rows of a larger one."""
         return {f"rows.{name}.{key}": (rows.table.first, rows.table.n) for name, rows in self.rows.items()
                 if not rows.table.whole for key, value in rows.state().items() if value.ndim}
 
@@ -50,11 +50,11 @@ class Optimisers:
         return flat | {f"dense.{index}.{key}": value for index, state in dense.items() for key, value in state.items()}
 
     def rows_state(self) -> dict[str, torch.Tensor]:
-        """Return the moments of the row tables, which are there from the first step on."""
+        """Return the moments of the row tables, which exist even before the first step."""
         return {f"rows.{name}.{key}": value for name, rows in self.rows.items() for key, value in rows.state().items()}
 
     def restore(self, flat: dict[str, torch.Tensor]) -> None:
-        """Take up the moments that `state` returned."""
+        """Load the moments that `state` returned."""
         for name, rows in self.rows.items():
             rows.restore({key: flat[f"rows.{name}.{key}"] for key in rows.state()})
         if not self.dense:
@@ -68,7 +68,7 @@ class Optimisers:
         self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
 
 
-def _by_rows(table: RowTable, rule: RowRule) -> RowAdam | RowSGD:
+def _row_optimiser(table: RowTable, rule: RowRule) -> RowAdam | RowSGD:
     if rule.momentum is None:
         return RowAdam(table)
     return RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)

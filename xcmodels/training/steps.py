@@ -1,4 +1,4 @@
-"""The steps from a corpus to a retriever, as data: a run publishes what each makes, `local_run` makes all in a row."""
+"""The steps from a corpus to a retriever, as data: mine, train, embed, build."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ MINE, TRAIN, EMBED, RETRIEVER = "mine", "train", "embed", "build retriever"
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One step: what is done, of which stage and round, and the steps whose results it reads, by what those are to it.
+    """One step: its kind, stage and round, and the steps whose results it reads, by role.
 
-    start: the checkpoint of the round before, to go on from, or to mine with. before: the last one of the stage before.
-    mined, vectors: what was mined for the round, and the vectors that its stage works on. A retriever reads the last
+    Roles: start, the checkpoint of an earlier round, to resume from or to mine with; before, the last one of the stage
+    before; mined, the mining result; vectors, the fixed vectors that its stage trains on. A retriever reads the last
     checkpoint of every stage, by the stage's name, and the vectors.
     """
 
@@ -26,14 +26,14 @@ class TrainingStep:
 
 
 def training_steps(method: Method) -> list[TrainingStep]:
-    """Return the steps in order."""
+    """Return the steps of a method in order: a run publishes each result, `local_run` runs them in one process."""
     steps: list[TrainingStep] = []
     newest: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
-    vectors = ""                    # the step that embedded with an encoder that is left as it is from then on
-    followed = {before.name for before, stage in pairwise(method.stages)
-                if stage.frozen or any(each.mines and each.source < 0 for each in stage.rounds)}
+    vectors = ""                    # the step that embedded with an encoder that is fixed from then on
+    embedded = {before.name for before, stage in pairwise(method.stages)
+                if stage.frozen or any(round_.mines and round_.source < 0 for round_ in stage.rounds)}
     for stage in method.stages:
-        mined: dict[int, str] = {}  # source of what was mined -> the step that mined it
+        mined: dict[int, str] = {}  # source of the mining result -> the step that mined it
         for round_ in stage.rounds:
             needs = {"start": newest[stage.name]} if stage.name in newest else \
                 {"before": list(newest.values())[-1]} if newest else {}
@@ -48,7 +48,7 @@ def training_steps(method: Method) -> list[TrainingStep]:
                 needs["mined"] = mined[round_.source]
             steps.append(TrainingStep(TRAIN, round_.name, stage.name, round_, needs))
             newest[stage.name] = round_.name
-        if stage.name in followed:
+        if stage.name in embedded:
             steps.append(TrainingStep(EMBED, f"embed {stage.name}", stage.name, needs={"model": newest[stage.name]}))
             vectors = steps[-1].name
     needs = {**newest, **({"vectors": vectors} if vectors else {})}

@@ -1,6 +1,6 @@
-"""How good a stage is at the end of an epoch: P@1 of validation queries by what it trains, where that is cheap.
+"""P@1 of validation queries at the end of an epoch, where that is cheap.
 
-Nothing is drawn and no weight is changed, so training ends with the same bits with or without it.
+No random number is drawn and no weight changed, so training ends with the same bits with or without it.
 """
 
 from typing import Any
@@ -12,18 +12,18 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.nn.row_table import Model
 
-QUERIES = 500       # validation queries that an epoch is judged by, at most
-LABELS = 200_000    # that they are compared with: of more, an epoch is not judged
+QUERIES = 500       # validation queries of an epoch, at most
+LABELS = 200_000    # with more labels, epochs are not validated
 P1 = "validation/P@1"
-_BLOCK = 64         # queries whose scores are held at once: 50 MB of 200,000 labels
+_BLOCK = 64         # queries scored at once: 50 MB for 200,000 labels
 
 
 def judging_rows(corpus: Corpus) -> np.ndarray:
-    """Return the rows of the validation queries that epochs are judged by, spread over all; none where it would cost.
+    """Return the rows of the validation queries that epochs are validated on, evenly spaced; none where that is costly.
 
-    A dual encoder reads every label's text for it, forward alone: of as many labels as texts to train on, a sixth of
-    what the epoch reads forward and back, and the more labels the more. So there are no more than LABELS of them, and
-    no more than texts.
+    A dual encoder encodes every label's text for it, forward only: with as many labels as training texts, a sixth of
+    the epoch's forward and backward passes, and more with more labels. So it is skipped with more than LABELS labels,
+    or more labels than training texts.
     """
     rows = corpus.validation[corpus.train_positives.lengths[corpus.validation] > 0]
     if not len(rows) or corpus.n_labels > min(LABELS, len(corpus.training_rows())):
@@ -32,7 +32,7 @@ def judging_rows(corpus: Corpus) -> np.ndarray:
 
 
 def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> float:
-    """Return P@1 of these rows of the training side, in percent, by exact search without their filter pairs."""
+    """Return P@1 of `rows` of the training side, in percent, by exact search without their filter pairs."""
     queries, labels = stage.compared(model, corpus, mined, rows)
     filters = corpus.filters["train"]
     best = np.empty((len(rows), 1), np.int64)

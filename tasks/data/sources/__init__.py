@@ -1,7 +1,7 @@
-"""Raw data sets in the formats that people have, read as shards of the tables in data_contracts.schemas.
+"""Raw data sets, read as shards of the tables in data_contracts.schemas.
 
-`describe` looks at the names in a folder; `groups` lists the units of work, one a raw file; `read_tables` does one, or
-a share of one that `splits`.
+`describe` detects the data set in a folder; `groups` lists the units of work, one per raw file; `read_tables` reads
+one, or a share of one that `splits`.
 Formats, all of them with optional filter pairs and anchor sets in the same folder:
 
     xc-json    trn, tst, lbl .json.gz (or .json, .jsonl): uid, title, content; in trn and tst target_ind, target_rel too

@@ -1,6 +1,6 @@
-"""Text of the bytes that people's files hold: UTF-8, UTF-16 with a byte order mark, else Windows-1252 or Latin-1.
+"""Text decoding: UTF-8, UTF-16 with a byte order mark, else Windows-1252 or Latin-1.
 
-Some lines of a released data set are of the last kind, and so are the files of older programs.
+Some lines of the released data sets, and files of older programs, are in Windows-1252 or Latin-1.
 """
 
 import codecs
@@ -14,24 +14,24 @@ from typing import cast
 
 log = logging.getLogger(__name__)
 
-WINDOWS, LATIN1 = "Windows-1252", "Latin-1"    # as Python knows them, too
-DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)    # of bytes as they are read
+WINDOWS, LATIN1 = "Windows-1252", "Latin-1"    # also names of Python's codecs
+DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)    # errors of reading damaged bytes
 _BLOCK = 1 << 20
 
 
 def as_utf8(stream: "io.BufferedReader[io.RawIOBase]") -> "io.BufferedReader[io.RawIOBase]":
-    """Return a stream of the same text in UTF-8 where one begins with UTF-16's byte order mark, else itself."""
+    """Return a stream that begins with UTF-16's byte order mark converted to UTF-8, any other as it is."""
     try:
         mark = stream.peek(2)[:2]
     except DAMAGE:
-        mark = b""    # whoever reads the lines names it
+        mark = b""    # raised again, with a line number, when lines are read
     if mark not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return stream
     return io.BufferedReader(cast(io.RawIOBase, _FromUtf16(stream)), _BLOCK)
 
 
 class _FromUtf16(io.RawIOBase):
-    """Bytes of UTF-16 as bytes of UTF-8, so that what counts or cuts lines need not tell them apart."""
+    """A UTF-16 stream converted to UTF-8, so that lines are counted and split as in any other."""
 
     def __init__(self, stream: "io.BufferedReader[io.RawIOBase]") -> None:
         self._stream, self._rest = stream, b""
@@ -54,13 +54,13 @@ class Decoder:
     """Lines of one file as text; it counts those that are not UTF-8."""
 
     def __init__(self) -> None:
-        self._older: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()    # encoding -> lines that are not UTF-8
         self._first = 0
 
     def text(self, number: int, line: bytes) -> str:
-        """Return a line as text. Bytes 0x80 to 0x9F are what tells Windows-1252 from Latin-1.
+        """Return a line as text.
 
-        They are its dashes and quotes, and control characters in Latin-1, which no text holds.
+        Bytes 0x80 to 0x9F are dashes and quotes in Windows-1252, and control characters in Latin-1, which no text has.
         """
         try:
             return line.decode()
@@ -71,16 +71,16 @@ class Decoder:
             text = line.decode(WINDOWS)
         except UnicodeDecodeError:
             text = line.decode(LATIN1)
-        self._older[LATIN1 if text == line.decode(LATIN1) else WINDOWS] += 1
+        self._counts[LATIN1 if text == line.decode(LATIN1) else WINDOWS] += 1
         return text
 
     def say(self, name: str, which: object) -> None:
-        """Log what was not UTF-8 in a file, if anything was; once a process of the same file, `which` tells."""
-        if self._older:
-            _say(name, which, self._older.total(), WINDOWS if self._older[WINDOWS] else LATIN1, self._first)
+        """Log a warning of lines that were not UTF-8, once per process and file; `which` identifies the file."""
+        if self._counts:
+            _warn(name, which, self._counts.total(), WINDOWS if self._counts[WINDOWS] else LATIN1, self._first)
 
 
 @functools.lru_cache(maxsize=64)
-def _say(name: str, _which: object, count: int, encoding: str, first: int) -> None:
+def _warn(name: str, _which: object, count: int, encoding: str, first: int) -> None:
     log.warning("%s: %d lines are not UTF-8 and were read as %s, the first is line %d; where letters are wrong, save "
                 "the file as UTF-8", name, count, encoding, first)

@@ -1,4 +1,4 @@
-"""Lines of a file, or of stdin, whatever the compression and encoding, with errors that say where."""
+"""Lines of raw files or stdin, decompressed and decoded; detection of changed files."""
 
 import codecs
 import functools
@@ -17,24 +17,24 @@ from typing import cast
 from data_contracts.errors import ContractError, ProjectError, UsageError
 from tasks.data.sources.decoding import DAMAGE, Decoder, as_utf8
 
-STDIN = "-"    # in the place of a path
+STDIN = "-"    # instead of a path
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Share:
-    """Every `of`-th block of `size` lines of a file, from block `number` on; all of its shares are the file."""
+    """Every `of`-th block of `size` lines of a file, from block `number` on; all `of` shares make up the file."""
 
     size: int
     number: int = 0
     of: int = 1
 
     def block(self, line: int) -> int:
-        """Return the block of a line, which is counted from 1."""
+        """Return the block of a line; lines are counted from 1."""
         return (line - 1) // self.size
 
     def has(self, block: int) -> bool:
-        """Say whether a block is in the share."""
+        """Return whether a block is in the share."""
         return block % self.of == self.number
 
 
@@ -42,7 +42,7 @@ EVERY = Share(1)
 
 
 class _Hashing(io.RawIOBase):
-    """A file that hashes what is read of it, from its beginning on."""
+    """A file that computes the sha256 of what is read."""
 
     def __init__(self, file: io.FileIO) -> None:
         self.file, self.sha256 = file, hashlib.sha256()
@@ -60,7 +60,7 @@ class _Hashing(io.RawIOBase):
 def _opened(path: Path | str, sha256: str = "") -> Iterator["io.BufferedReader[io.RawIOBase]"]:
     """Open a file for reading bytes to its end: through gzip where its name ends in .gz, and UTF-16 as UTF-8.
 
-    Raises ProjectError where the block ends well and what was read has another `sha256` than the one that is given.
+    Raises ProjectError where the block ends without an error and what was read has another `sha256`.
     """
     try:
         with nullcontext(_stdin()) if path == STDIN else open(path, "rb", 0) as file:
@@ -68,7 +68,7 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator["io.BufferedReader[i
             stream: io.RawIOBase = hashing
             if Path(path).suffix == ".gz":
                 stream = cast(io.RawIOBase, gzip.GzipFile(fileobj=io.BufferedReader(hashing, _BLOCK)))
-            # gzip's own lines are cut by Python, which takes as long as to unpack them
+            # GzipFile splits lines in Python, which takes as long as decompressing them
             yield as_utf8(io.BufferedReader(stream, _BLOCK))
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
@@ -89,14 +89,14 @@ def _refuse_other(path: Path | str, expected: str, found: str) -> None:
 
 
 def refuse_changed(path: Path, sha256: str) -> None:
-    """Raise ProjectError where a file has another sha256 than the one that is given; "" is any."""
+    """Raise ProjectError where a file has another sha256; "" accepts any."""
     if sha256:
         with open(path, "rb") as file:
             _refuse_other(path, sha256, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def whole_file(path: Path, sha256: str = "") -> bytes:
-    """Return all bytes of a file; ProjectError where they have another sha256 than the one that is given."""
+    """Return all bytes of a file. Raises ProjectError where they have another sha256; "" accepts any."""
     data = path.read_bytes()
     _refuse_other(path, sha256, hashlib.sha256(data).hexdigest())
     return data
@@ -119,7 +119,7 @@ def lines(path: Path | str, sha256: str = "") -> Iterator[tuple[int, bytes]]:
     """Yield every line of a file with its number, counted from 1, without its line end.
 
     Raises UsageError when the file cannot be opened, ContractError when its gzip data or UTF-16 is damaged, and
-    after the last line ProjectError when what was read has another `sha256` than the one that is given.
+    after the last line ProjectError when what was read has another `sha256`.
     """
     number = 0
     with _opened(path, sha256) as stream:
@@ -131,12 +131,12 @@ def lines(path: Path | str, sha256: str = "") -> Iterator[tuple[int, bytes]]:
 
 
 def blocks(path: Path, share: Share, sha256: str = "") -> Iterator[tuple[int, Iterator[tuple[int, str]]]]:
-    """Yield every block of a share: its number, and its lines as `text_lines` yields them, to be read before the next.
+    """Yield (number, lines) of every block of a share; the lines must be read before the next block.
 
-    A file without lines has block 0 without lines. Raises what `lines` raises.
+    Lines are as `text_lines` yields them. A file without lines has an empty block 0. Raises what `lines` raises.
     """
-    own, number = text_lines(path, share, sha256), -1
-    for number, block in groupby(own, key=lambda line: share.block(line[0])):
+    share_lines, number = text_lines(path, share, sha256), -1
+    for number, block in groupby(share_lines, key=lambda line: share.block(line[0])):
         yield number, block
     if number < 0 and share.has(0):
         yield 0, iter(())
@@ -152,13 +152,13 @@ def text_lines(path: Path | str, share: Share = EVERY, sha256: str = "") -> Iter
     for number, line in lines(path, sha256):
         if share.has(share.block(number)):
             yield number, decoder.text(number, line)
-    decoder.say(_name(path), time.monotonic_ns() if path == STDIN else path)    # stdin is another file each time
+    decoder.say(_name(path), time.monotonic_ns() if path == STDIN else path)    # stdin differs each time
 
 
 def count_lines(path: Path, sha256: str = "") -> int:
     """Return how many lines a file has; a last line without a line end counts too.
 
-    Raises what `lines` raises. Counted once a process for as long as the file stays as it is.
+    Raises what `lines` raises. Counted once per process until the file changes.
     """
     try:
         state = path.stat()

@@ -1,4 +1,4 @@
-"""The formats of raw data sets: what their files are called, and how lines of texts are read."""
+"""The formats of raw data sets: names of their files, and parsers of their texts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from tasks.data.sources.shards import Ids, Shard
 from tasks.data.sources.texts import Lines, json_texts, plain_texts
 
-Positives = tuple[str, Ids]    # the table of the positives in the same lines, and the ids that may stand there
+Positives = tuple[str, Ids]    # the table of the positives in the same lines, and the valid label ids
 
 
 @dataclass(frozen=True)
 class RawFormat:
-    """One format. A data set is of the first one that has a file of training queries in its folder.
+    """A format; a data set has the first one of whose files of training queries one is in its folder.
 
-    files: the names that the file of each table may have; the first that is there is read. read: makes shards of lines
-    of texts, given the file's name, the most rows of a shard, the table, and the positives where the lines hold them.
-    positives_inside: lines of queries hold their positives, so that these have no file.
+    files: the possible names of each table's file; the first that exists is read. read: makes shards of lines of texts,
+    given the file's name, the most rows per shard, the table, and the positives if the lines hold them.
+    positives_inside: lines of queries hold their positives, which have no file of their own.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which half of a data set, train or test, the texts of an import are in: where they were, or else by their words."""
+"""Assignment of imported texts to train or test: as in an earlier import, else by hash."""
 
 import hashlib
 import json
@@ -11,12 +11,12 @@ from data_contracts.errors import ContractError, ProjectError
 from tasks.data.sources.files import text_lines
 from tasks.data.sources.writing import ours
 
-UID = "uid_column"    # in dataset.json: the column that uids come from, where they are not the numbers of lines
+UID = "uid_column"    # in dataset.json: the column with the uids, where they are not line numbers
 Row = tuple[str, str, str]    # uid, title, content
 
 
 def key_of(title: str, content: str) -> int:
-    """Return what a text is known by: the first 64 bits of its SHA-1."""
+    """Return the key of a text: the first 64 bits of its SHA-1."""
     return _key(f"{title}\n{content}")
 
 
@@ -26,26 +26,26 @@ def _key(text: str) -> int:
 
 @dataclass(frozen=True)
 class Halves:
-    """The rule that puts a text into a half, whatever its uid and whatever other texts there are.
+    """The rule that assigns a text to train or test, independent of its uid and of other texts.
 
-    share: of new texts, how many are for testing; a larger one takes texts from train to test alone, a smaller one the
-    other way alone. before: whether a text that has its place already is for testing, by `key_of`.
+    share: the share of new texts for testing; a larger one only moves texts from train to test, a smaller one only the
+    other way. before: whether a text of an earlier import is for testing, by `key_of`.
     """
 
     share: float
     before: dict[int, bool] = field(default_factory=dict)
 
     def is_test(self, title: str, content: str) -> bool:
-        """Say whether a text is for testing."""
+        """Return whether a text is for testing."""
         key = key_of(title, content)
         return self.before.get(key, (key >> 32) / 2**32 < self.share)
 
 
 def halves(out: Path, share: float, rows: Iterable[Row], uid_column: str | None) -> Halves:
-    """Return the rule for an import to `out`: a text stays where the data set of ours that lies there has it.
+    """Return the rule for an import to `out`: a text stays in the half where an earlier import to `out` has it.
 
-    One that was edited since stays, too, as far as its uid tells; where several rows have it, it is for testing if all
-    of them were. `rows` are read only where that can matter. Raises ContractError where that data set is damaged.
+    A text that was edited since stays, too, if its uid is known; where several rows have the text, it is for testing if
+    all of them were. `rows` are read only if needed. Raises ContractError where the earlier import is damaged.
     """
     about = ours(out)
     texts: dict[int, bool] = {}
@@ -58,8 +58,8 @@ def halves(out: Path, share: float, rows: Iterable[Row], uid_column: str | None)
                     uids[_key(row["uid"])] = is_test
     edited: dict[int, bool] = {}
     for uid, title, content in rows if uids else ():
-        if (was := uids.get(_key(uid))) is not None and (key := key_of(title, content)) not in texts:
-            edited[key] = edited.get(key, True) and was
+        if (was_test := uids.get(_key(uid))) is not None and (key := key_of(title, content)) not in texts:
+            edited[key] = edited.get(key, True) and was_test
     return Halves(share, texts | edited)
 
 

@@ -1,7 +1,7 @@
-"""Import of a table of texts and label names, as people keep it, into the XC repository's raw format.
+"""Import of a table of texts and label names into the XC repository's raw format.
 
-The file is read three times rather than held: to guess the separator, to collect the labels, to write; once more where
-texts that were edited are to stay in the half that they were in.
+The file is read three times rather than kept in memory: to guess the separator, to collect the labels, to write; and
+once more where edited texts are to stay in train or test.
 """
 
 from collections import Counter
@@ -20,13 +20,13 @@ from tasks.data.sources.writing import json_lines, point, raw_folder, refuse_for
 
 SEPARATORS = (";", "|", ",")
 _LOOKED_AT = 10_000  # label cells from which the separator is guessed
-_RARE = 0.01  # a character in fewer of them is taken for part of a name
-_SPLITS = {"train": False, "trn": False, "test": True, "tst": True}
+_RARE = 0.01  # a character in a smaller share of them is taken as part of a name
+_IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the rows of a file become points: from which columns, split at what ("" for not at all), in which half."""
+    """How the rows of a file become points: columns, separator of labels ("" for none), and train or test."""
 
     file: Path
     columns: dict[str, str]  # role -> name of the column
@@ -48,20 +48,20 @@ class _Plan:
     def _is_test(self, row: Row) -> bool:
         if "split" in self.columns:
             name = row.text("split").lower()
-            if name not in _SPLITS:
+            if name not in _IS_TEST:
                 raise ContractError(f"the split must be train or test, got {name!r}", where=row.where,
                                     hint=f"change column {self.columns['split']!r}, or leave it out and rows are drawn")
-            return _SPLITS[name]
+            return _IS_TEST[name]
         return self.halves.is_test(row.text("text"), row.text("content"))
 
 
 @dataclass
-class _Found:
-    """What the second pass collects."""
+class _Collected:
+    """The labels and texts that the second pass collects."""
 
-    train: set[str] = field(default_factory=set)    # labels
-    test: set[str] = field(default_factory=set)
-    trained: set[int] = field(default_factory=set)    # texts, where a column and not the text decides on the half
+    train: set[str] = field(default_factory=set)    # labels of training rows
+    test: set[str] = field(default_factory=set)     # labels of test rows
+    trained: set[int] = field(default_factory=set)    # `key_of` training texts, where a column decides on the split
 
 
 def import_file(file: Path, out: Path, *, text: str, labels: str, content: str | None = None, uid: str | None = None,
@@ -69,42 +69,42 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
     """Write the rows of a table, in any form that `read_rows` takes, as an XC repository folder, and return a summary.
 
     `text`, `labels`, `content`, `uid`, `split` name columns. Labels are a list, or a text split at `separator`: None
-    guesses among ; | and , (the summary says how), "" takes the whole text for one label. They are sorted by name; a
-    label's name is its title and its uid, so that a later import, with other labels, calls it the same. Without a split
-    column a text stays in the half where a data set of ours in `out` has it; a new one is for testing by its SHA-1
-    (`tasks.data.sources.halves`). Labels that no training row has are left out, as are test rows without another; both
-    are counted.
-    Raises UsageError for a setting that is invalid, ContractError naming file and line of a bad row, and
-    ProjectError for a file that is written to meanwhile.
+    guesses among ; | and , (the summary says how), "" takes the whole text as one label. They are sorted by name; a
+    label's name is its title and its uid, so that it is the same in a later import with other labels. Without a split
+    column a text stays in the half where an earlier import to `out` has it; a new one is assigned by its SHA-1
+    (`tasks.data.sources.halves`). Labels without a training row are left out, as are test rows without other labels;
+    both are counted.
+    Raises UsageError for an invalid setting, ContractError with file and line of a bad row, and ProjectError for a file
+    that is written to meanwhile.
     """
     if not 0 <= test_fraction < 1:
         raise UsageError(f"the share of test rows must be from 0 to below 1, got {test_fraction}", hint="--test 0.2")
     refuse_foreign(out)
     sha256 = file_digest(file) if file.is_file() else ""
-    named = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split}
-    columns = {role: name for role, name in named.items() if name is not None}
+    names_by_role = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split}
+    columns = {role: name for role, name in names_by_role.items() if name is not None}
     reason = "given"
     if separator is None:
         separator, reason = _guess(row.cells.get("labels") for row in _rows(file, columns))
     texts = ((row.text("uid"), row.text("text"), row.text("content")) for row in _rows(file, columns))
     plan = _Plan(file, columns, separator, Halves(0.0) if split else halves(out, test_fraction, texts, uid))
     skipped: Counter[str] = Counter(rows_without_text=0, rows_without_labels=0)
-    found = _Found()
+    collected = _Collected()
     for is_test, _, *words, names in plan.points(skipped):
-        (found.test if is_test else found.train).update(names)
+        (collected.test if is_test else collected.train).update(names)
         if split and not is_test:
-            found.trained.add(key_of(*words))
-    if not found.train:
+            collected.trained.add(key_of(*words))
+    if not collected.train:
         raise ContractError(f"{file.name} has no training row with a text and a label "
                             f"({', '.join(f'{key}: {count}' for key, count in skipped.items())})", where=str(file),
                             hint="check the names of the columns, and the split column or the share of test rows")
-    if test_fraction and split is None and not found.test:
-        # also when the file is the training part of a split that was drawn by the same rule
+    if test_fraction and split is None and not collected.test:
+        # for example a file that is the training part of a split by the same rule
         raise ContractError(f"none of the usable rows of {file.name} was drawn for testing with a share of "
                             f"{test_fraction}", where=str(file), hint="raise --test, or name a column: --split COLUMN")
-    counts = _write(plan, out, found, sha256)
-    return {**counts, **skipped, "labels_never_in_training": len(found.test - found.train), "separator": separator,
-            "separator_reason": reason, **_split_reason(plan, out, counts)}
+    counts = _write(plan, out, collected, sha256)
+    return {**counts, **skipped, "labels_never_in_training": len(collected.test - collected.train),
+            "separator": separator, "separator_reason": reason, **_split_reason(plan, out, counts)}
 
 
 def _rows(file: Path, columns: dict[str, str]) -> Iterator[Row]:
@@ -114,7 +114,7 @@ def _rows(file: Path, columns: dict[str, str]) -> Iterator[Row]:
 
 
 def _split_reason(plan: _Plan, out: Path, counts: dict[str, int]) -> dict[str, str]:
-    """Return what is to be known of a split beyond its counts: {"split_reason": words}, or nothing."""
+    """Return a remark on the split, {"split_reason": text}, or nothing."""
     if shared := counts.get("test_rows_with_a_text_of_train"):
         return {"split_reason": f"by column {plan.columns['split']!r} {shared:,} of {counts['test']:,} test rows have "
                                 "a text that train has, and xc run refuses more than 1% (prepare.leak_share); without "
@@ -125,27 +125,27 @@ def _split_reason(plan: _Plan, out: Path, counts: dict[str, int]) -> dict[str, s
     return {}
 
 
-def _write(plan: _Plan, out: Path, found: _Found, sha256: str) -> dict[str, int]:
-    """Write the folder, unless the file has another `sha256` in the end, and return its counts."""
-    names = sorted(found.train)
+def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[str, int]:
+    """Write the folder, and return its counts. Raises ProjectError where the file's `sha256` has changed."""
+    names = sorted(collected.train)
     ids = {name: number for number, name in enumerate(names)}
     counts: Counter[str] = Counter(train=0, test=0, labels=len(names), positives_train=0, positives_test=0,
                                    test_rows_without_known_labels=0)
 
     about = {"name": out.resolve().name} | ({UID: plan.columns["uid"]} if "uid" in plan.columns else {})
-    with raw_folder(out, about) as made:
-        with json_lines(made / "trn.json.gz") as train, json_lines(made / "tst.json.gz") as test:
-            for is_test, uid, title, content, own in plan.points(Counter()):
+    with raw_folder(out, about) as folder:
+        with json_lines(folder / "trn.json.gz") as train, json_lines(folder / "tst.json.gz") as test:
+            for is_test, uid, title, content, labels in plan.points(Counter()):
                 side = "test" if is_test else "train"
-                if targets := sorted(ids[name] for name in own if name in ids):
+                if targets := sorted(ids[name] for name in labels if name in ids):
                     (test if is_test else train)(point(uid, title, content, targets))
                     counts[side] += 1
                     counts[f"positives_{side}"] += len(targets)
-                    if is_test and key_of(title, content) in found.trained:
+                    if is_test and key_of(title, content) in collected.trained:
                         counts["test_rows_with_a_text_of_train"] += 1
                 else:
                     counts["test_rows_without_known_labels"] += 1
-        write_json_lines(made / "lbl.json.gz", (point(name, name, "") for name in names))
+        write_json_lines(folder / "lbl.json.gz", (point(name, name, "") for name in names))
         refuse_changed(plan.file, sha256)
     return dict(counts)
 
@@ -153,19 +153,19 @@ def _write(plan: _Plan, out: Path, found: _Found, sha256: str) -> dict[str, int]
 # ---- labels
 
 def _guess(cells: Iterable[Any]) -> tuple[str, str]:
-    """Return a separator and in words why: the first of ; | , that is in at least 1% of the first label cells."""
+    """Return a separator and the reason: the first of ; | , that is in at least 1% of the first label cells."""
     texts = list(islice((cell for cell in cells if isinstance(cell, str) and cell), _LOOKED_AT))
     if not texts:
         return "", "the labels are lists"
-    having = {mark: sum(mark in cell for cell in texts) for mark in SEPARATORS}
-    seen = ", ".join(f"{count} have {mark!r}" for mark, count in having.items())
-    chosen = next((mark for mark, count in having.items() if count and count >= _RARE * len(texts)), "")
+    counts = {mark: sum(mark in cell for cell in texts) for mark in SEPARATORS}
+    seen = ", ".join(f"{count} have {mark!r}" for mark, count in counts.items())
+    chosen = next((mark for mark, count in counts.items() if count and count >= _RARE * len(texts)), "")
     taken = f"{chosen!r} taken" if chosen else "each taken for one label"
     return chosen, f"guessed: of {len(texts)} label cells {seen}; {taken}, give a separator to decide otherwise"
 
 
 def _labels(row: Row, separator: str) -> list[str]:
-    """Return the label names of a row, cleaned, each once, in their order."""
+    """Return the label names of a row, cleaned, without duplicates, in order."""
     value = row.cells.get("labels")
     if value is None:
         return []

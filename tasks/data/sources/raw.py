@@ -1,4 +1,4 @@
-"""Which raw data set lies in a folder, told from the names of its files, and which tables it has."""
+"""Detection of the raw data set in a folder, and the list of its tables."""
 
 import json
 import re
@@ -12,17 +12,17 @@ from tasks.data.sources.formats import FORMATS, RawFormat
 
 _EDGES = re.compile(r"(?P<anchor>.+)_(?:trn|tst|lbl)_X_Y\.(?:txt|npz)")
 _SIDES = {"train": "trn", "test": "tst", "label": "lbl"}
-ABOUT = "dataset.json"    # what the files do not say; all of it may be left out
+ABOUT = "dataset.json"    # optional facts: name, propensity constants, number of labels
 # The papers' propensity constants (Jain et al., KDD 2016), by a word in the data set's name.
 _PROPENSITY = {"amazon": (0.6, 2.6), "wikipedia-500k": (0.5, 0.4), "": (0.55, 1.5)}
 
 
 @dataclass(frozen=True)
 class RawDataSet:
-    """A raw data set: `files` maps what a file is about, by the name of its main table, to its path.
+    """A raw data set; files: the name of each file's main table -> its path.
 
-    numbered: how many labels there are, where they have no texts but their numbers; dataset.json is their file then.
-    sha256: of each file, by table, where `hashed` has found them: what is read of a file must have it.
+    numbered: how many labels there are, where they have numbers but no texts; dataset.json is their file then.
+    sha256: of each file, by table, once `hashed` has computed them: a file that is read must have it.
     """
 
     folder: Path
@@ -36,10 +36,10 @@ class RawDataSet:
 
 
 def describe(folder: Path) -> RawDataSet:
-    """Find out which data set is in a folder, from the names of its files and dataset.json.
+    """Detect the data set in a folder, from the names of its files and dataset.json.
 
-    Its paths are absolute: workers, which read the files, may have been started in another folder.
-    Raises UsageError for a folder or a file that is missing, naming every name that was looked for.
+    Its paths are absolute, as the workers that read the files may have been started in another folder.
+    Raises UsageError for a missing folder or file, with every name that was looked for.
     """
     if folder.is_file():
         raise UsageError(f"{folder} is a file, a data set is a folder",
@@ -48,34 +48,34 @@ def describe(folder: Path) -> RawDataSet:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder", hint="give the folder that holds trn.json.gz, tst.json.gz, ...")
     names = {path.name for path in folder.iterdir() if path.is_file()}
-    form = next((each for each in FORMATS if names.intersection(each.files["queries.train"])), None)
-    if form is None:
-        looked = ", ".join(name for each in FORMATS for name in each.files["queries.train"])
-        raise UsageError(f"{folder} holds no training queries; looked for {looked}",
+    raw_format = next((known for known in FORMATS if names.intersection(known.files["queries.train"])), None)
+    if raw_format is None:
+        candidates = ", ".join(name for known in FORMATS for name in known.files["queries.train"])
+        raise UsageError(f"{folder} holds no training queries; looked for {candidates}",
                          hint="a table of texts and labels (.csv, .jsonl, .parquet) must be imported first")
     about = _about(folder)
-    numbered = 0 if names.intersection(form.files["labels"]) else _labels(about, folder)
-    files = {table: folder / ABOUT if numbered and table == "labels" else _find(folder, names, table, candidates)
-             for table, candidates in form.files.items()}
+    numbered = 0 if names.intersection(raw_format.files["labels"]) else _label_count(about, folder)
+    files = {table: folder / ABOUT if numbered and table == "labels" else _find(folder, names, table, file_names)
+             for table, file_names in raw_format.files.items()}
     for split in SPLITS:
         if (name := f"filter_labels_{split}.txt") in names:
             files[f"filters.{split}"] = folder / name
     anchors = tuple(sorted({match["anchor"] for name in names if (match := _EDGES.fullmatch(name))}))
     for anchor in anchors:
         files |= _anchor_files(folder, names, anchor)
-    return RawDataSet(folder, _name(about, folder), form, files, anchors, _constants(about, folder), numbered)
+    return RawDataSet(folder, _name(about, folder), raw_format, files, anchors, _propensity(about, folder), numbered)
 
 
 def hashed(data: RawDataSet, sha256: Callable[[Path], str]) -> RawDataSet:
-    """Return the data set with the digest of each of its files, by which reading sees that one was replaced.
+    """Return the data set with the digest of each of its files, by which a later read detects changes.
 
     Raises ProjectError where the folder has become another data set meanwhile: dataset.json is not read again.
     """
-    out = replace(data, sha256={table: sha256(path) for table, path in data.files.items()})
+    with_digests = replace(data, sha256={table: sha256(path) for table, path in data.files.items()})
     if describe(data.folder) != data:
         raise ProjectError(f"{data.folder} has changed while its files were hashed",
                            hint="run the same command again when nothing writes to it any more")
-    return out
+    return with_digests
 
 
 def _find(folder: Path, names: set[str], table: str, candidates: Sequence[str]) -> Path:
@@ -83,9 +83,9 @@ def _find(folder: Path, names: set[str], table: str, candidates: Sequence[str]) 
     for name in candidates:
         if name in names:
             return folder / name
-    also = f', or, where labels have no texts, write how many there are to {ABOUT}: {{"labels": 670091}}'
+    extra = f', or, where labels have no texts, write how many there are to {ABOUT}: {{"labels": 670091}}'
     raise UsageError(f"{folder} has no file for {table}; looked for {', '.join(candidates)}",
-                     hint=f"add the file, or rename the one that holds {table}{also if table == 'labels' else ''}")
+                     hint=f"add the file, or rename the one that holds {table}{extra if table == 'labels' else ''}")
 
 
 def _anchor_files(folder: Path, names: set[str], anchor: str) -> dict[str, Path]:
@@ -100,7 +100,7 @@ def _anchor_files(folder: Path, names: set[str], anchor: str) -> dict[str, Path]
 
 
 def _about(folder: Path) -> dict[str, object]:
-    """Return what dataset.json says, nothing where there is none."""
+    """Return the content of dataset.json, {} where there is none."""
     path = folder / ABOUT
     about: object = {}
     if path.exists():
@@ -121,23 +121,23 @@ def _name(about: Mapping[str, object], folder: Path) -> str:
     return name
 
 
-def _constants(about: Mapping[str, object], folder: Path) -> tuple[float, float]:
-    """Return a data set's propensity constants, by default those that its name suggests."""
-    given = about.get("propensity")
-    if given is None:
+def _propensity(about: Mapping[str, object], folder: Path) -> tuple[float, float]:
+    """Return a data set's propensity constants, by default those of its name."""
+    value = about.get("propensity")
+    if value is None:
         name = _name(about, folder).lower()
         return next(pair for word, pair in _PROPENSITY.items() if word in name)
-    pair = [given.get(key) for key in "ab"] if isinstance(given, dict) else []
-    constants = [float(value) for value in pair if isinstance(value, int | float)
-                 and type(value) is not bool and 0 < value < float("inf")]
+    pair = [value.get(key) for key in "ab"] if isinstance(value, dict) else []
+    constants = [float(number) for number in pair if isinstance(number, int | float)
+                 and type(number) is not bool and 0 < number < float("inf")]
     if len(constants) != 2:
-        raise UsageError(f"propensity must have positive numbers a and b, got {given!r}", where=str(folder / ABOUT),
+        raise UsageError(f"propensity must have positive numbers a and b, got {value!r}", where=str(folder / ABOUT),
                          hint='write "propensity": {"a": 0.55, "b": 1.5}')
     return constants[0], constants[1]
 
 
-def _labels(about: Mapping[str, object], folder: Path) -> int:
-    """Return how many labels without texts there are, 0 where nothing is said of them."""
+def _label_count(about: Mapping[str, object], folder: Path) -> int:
+    """Return the number of labels without texts in dataset.json, 0 where it has none."""
     count = about.get("labels", 0)
     if type(count) is not int or count < 0 or ("labels" in about and not count):
         raise UsageError(f"labels must be how many there are, got {count!r}", where=str(folder / ABOUT),
@@ -146,19 +146,19 @@ def _labels(about: Mapping[str, object], folder: Path) -> int:
 
 
 def tables(data: RawDataSet) -> list[str]:
-    """Return the names of all tables of a data set, those without rows too."""
+    """Return the names of all tables of a data set, including those without rows."""
     return [table for group in groups(data) for table in tables_of(data, group)]
 
 
 def groups(data: RawDataSet) -> list[str]:
-    """Return the units of work, each one raw file (or none, where it may be absent), by their main table's name."""
-    main = list(data.format.files) + [f"filters.{split}" for split in SPLITS]
+    """Return the units of work, one per raw file (which may be absent), by the name of its main table."""
+    names = list(data.format.files) + [f"filters.{split}" for split in SPLITS]
     for anchor in data.anchors:
-        main += [f"anchors.{anchor}", *(f"edges.{anchor}.{side}" for side in _SIDES)]
-    return main
+        names += [f"anchors.{anchor}", *(f"edges.{anchor}.{side}" for side in _SIDES)]
+    return names
 
 
 def tables_of(data: RawDataSet, group: str) -> list[str]:
-    """Return the tables that one group yields: queries may come with their positives."""
+    """Return the tables in one group: queries may come with their positives."""
     kind, _, split = group.partition(".")
     return [group, f"positives.{split}"] if kind == "queries" and data.format.positives_inside else [group]

@@ -1,4 +1,4 @@
-"""Reading a raw data set as shards: one table at a time, or one raw file with all its tables to Parquet files."""
+"""Reading of a raw data set in shards: as Arrow tables, or into Parquet files."""
 
 import os
 from collections import Counter
@@ -16,13 +16,13 @@ from tasks.data.sources.shards import Ids, Shard, shard
 from tasks.data.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
 from tasks.data.sources.texts import Lines, numbered_labels, plain_texts
 
-ROWS_PER_SHARD = 65_536    # of texts; pairs of ids are more to a shard, `shards.rows_in`
+ROWS_PER_SHARD = 65_536    # of texts; a shard of pairs of ids has more (`shards.rows_in`)
 
 
 def read_table(data: RawDataSet, table: str, rows_per_shard: int = ROWS_PER_SHARD) -> Iterator[pa.Table]:
     """Yield one table in shards of at most `rows_per_shard` texts, each with exactly its kind's schema; at least one.
 
-    Raises ContractError naming file and line of what cannot be read, ValueError for a table the data set has not.
+    Raises ContractError with file and line of what cannot be read, ValueError for a table that the data set lacks.
     """
     for group in groups(data):
         if table in tables_of(data, group):
@@ -35,10 +35,10 @@ def read_tables(data: RawDataSet, group: str, out: Path, share: tuple[int, int] 
                 rows_per_shard: int = ROWS_PER_SHARD) -> dict[str, list[Path]]:
     """Read one group and write out/<table>/part-00000.parquet, ...; return each table's shards in order.
 
-    Of texts, which are read in blocks of `rows_per_shard` lines, several calls may each read some: share (i, n) is
-    the blocks i, i + n, i + 2n, ... A shard is named by its block, so that any number of calls leaves the same files;
-    of a block that makes several, they are part-00000.parquet, part-00000_00001.parquet, ...
-    What lies there under the names of these blocks is removed first, so that afterwards it is one run's.
+    Texts are read in blocks of `rows_per_shard` lines, which several calls may share: share (i, n) is the blocks i,
+    i + n, i + 2n, ... A shard is named by its block, so that any number of calls leaves the same files; the shards of a
+    block that makes several are part-00000.parquet, part-00000_00001.parquet, ...
+    Existing files of these blocks are removed first, so that all are of one run.
     """
     if group not in groups(data):
         raise ValueError(f"{data.name} has no group {group!r}; it has {', '.join(groups(data))}")
@@ -50,11 +50,11 @@ def read_tables(data: RawDataSet, group: str, out: Path, share: tuple[int, int] 
         for old in (out / table).glob("part-*"):
             if int(old.name[len("part-"):][:5]) % share[1] == share[0]:
                 old.unlink()
-    so_far: Counter[tuple[str, int]] = Counter()
+    shards_of: Counter[tuple[str, int]] = Counter()
     for block, table, part in _shards(data, group, share, rows_per_shard):
-        again = so_far[table, block]
-        so_far[table, block] += 1
-        path = out / table / f"part-{block:05d}{f'_{again:05d}' if again else ''}.parquet"
+        index = shards_of[table, block]
+        shards_of[table, block] += 1
+        path = out / table / f"part-{block:05d}{f'_{index:05d}' if index else ''}.parquet"
         unfinished = path.with_suffix(".tmp")
         pq.write_table(part, unfinished, compression="zstd")
         os.replace(unfinished, path)
@@ -63,14 +63,14 @@ def read_tables(data: RawDataSet, group: str, out: Path, share: tuple[int, int] 
 
 
 def splits(data: RawDataSet, group: str) -> bool:
-    """Say whether a group can be read by several calls: lines of texts can, each is a row."""
+    """Return whether several calls can share a group: those of texts, where each line is a row."""
     return group.partition(".")[0] in ("queries", "labels", "anchors") and not (group == "labels" and data.numbered)
 
 
 def _shards(data: RawDataSet, group: str, share: tuple[int, int], size: int) -> Iterator[tuple[int, str, pa.Table]]:
-    """Yield the shards of every table of a share of a group, and the number of each one's block.
+    """Yield the shards of every table of a share of a group, each as (number of its block, table, rows).
 
-    The file is passed over once. What is not read by blocks counts each shard as one.
+    The file is read once. Where it is not read in blocks, each shard counts as one.
     """
     if size < 1:
         raise ValueError(f"rows_per_shard must be positive, got {size}")
@@ -85,43 +85,43 @@ def _shards(data: RawDataSet, group: str, share: tuple[int, int], size: int) -> 
                 yield block, table, part
     except ContractError:
         if group in data.files:
-            refuse_changed(data.files[group], sha256)    # half of it may be of the one file and half of the other
+            refuse_changed(data.files[group], sha256)    # the file may have been replaced while it was read
         raise
 
 
 def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[Shard]:
-    """Yield the shards of queries, with their positives where they stand in the same file, of labels or of anchors."""
+    """Yield the shards of labels, of anchors, or of queries with any positives in the same file."""
     file = data.files[group].name
     if group.startswith("anchors."):
         return plain_texts(lines, file, size, group)
-    _, *more = tables_of(data, group)
-    return data.format.read(lines, file, size, group, (more[0], _ids(data, "label", "labels")) if more else None)
+    _, *inside = tables_of(data, group)
+    return data.format.read(lines, file, size, group, (inside[0], _ids(data, "label", "labels")) if inside else None)
 
 
 def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
-    """Yield the shards of a group that has no texts of its own: pairs of ids, or labels that are numbers."""
+    """Yield the shards of a group without texts: pairs of ids, or numbered labels."""
     path = data.files.get(group)
     if path is None:
         return iter([(group, shard(SCHEMAS[kind_of(group)], "", [[]] * (len(SCHEMAS[kind_of(group)]) - 1)))])
-    kind, _, about = group.partition(".")
+    kind, _, part = group.partition(".")
     if kind == "labels":
         return numbered_labels(data.numbered, path.name, size, group)
     if kind == "edges":
-        anchor, _, side = about.rpartition(".")
+        anchor, _, side = part.rpartition(".")
         rows, columns = _node_ids(data, side), _ids(data, "anchor", f"anchors.{anchor}")
     else:
-        rows, columns = _node_ids(data, about), _ids(data, "label", "labels")
+        rows, columns = _node_ids(data, part), _ids(data, "label", "labels")
     parse = filter_pairs if kind == "filters" else sparse_matrix if path.suffix == ".npz" else sparse_rows
     return parse(path, size, group, rows, columns, sha256=data.sha256.get(group, ""))
 
 
 def _node_ids(data: RawDataSet, side: str) -> Ids:
-    """Return the ids of a side of the data: queries of a split, or labels."""
+    """Return the ids of a side: queries of a split, or labels."""
     return _ids(data, "label", "labels") if side == "label" else _ids(data, "query", f"queries.{side}")
 
 
 def _ids(data: RawDataSet, what: str, table: str) -> Ids:
-    """Return the ids of a table, which number the lines of its file; that file alone says how many there are."""
+    """Return the ids of a table: the 0-based numbers of the lines of its file."""
     if table == "labels" and data.numbered:
         return Ids(what, data.numbered, data.files[table].name, "labels")
     return Ids(what, count_lines(data.files[table], data.sha256.get(table, "")), data.files[table].name)

@@ -1,4 +1,4 @@
-"""Shards of a table as they are filled, and the ids and numbers that may go into them."""
+"""Shards of tables: buffers of rows, and validation of ids and relevances."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from data_contracts.schemas import SCHEMAS, kind_of
 
 Shard = tuple[str, pa.Table]
 
-# A shard ends early at this many characters, so that long articles do not make it outgrow a worker's memory.
+# A shard ends early at this many characters, so that long articles do not exceed a worker's memory.
 SHARD_CHARACTERS = 1 << 26
-PAIRS = 8    # pairs of ids to a shard, for each text that one of texts has
+PAIRS = 8    # a shard of pairs of ids has this many times the rows of a shard of texts
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids that may occur: 0 to count - 1, of what, and the file that says how many there are."""
+    """Valid ids, 0 to count - 1; what: what they identify, file: the file with one of its `unit` per id."""
 
     what: str
     count: int
@@ -29,23 +29,23 @@ class Ids:
 
     def refuse(self, value: int, where: str) -> NoReturn:
         usable = f"0 to {self.count - 1} can be used here" if self.count else "it is empty, so none can be used"
-        held = f"{self.count} {self.unit}"
-        raise ContractError(f"{self.what} id {short(str(value))} is not in {self.file}, which has {held}",
+        size = f"{self.count} {self.unit}"
+        raise ContractError(f"{self.what} id {short(str(value))} is not in {self.file}, which has {size}",
                             where=where, hint=f"ids are 0-based numbers of the {self.unit} of {self.file}: {usable}")
 
 
 def short(text: str) -> str:
-    """Return a text as it can stand in a message."""
+    """Return a text cut to at most 80 characters for a message."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def rows_in(table: str, size: int) -> int:
-    """Return how many rows a shard of a table has where one of texts has `size`: pairs of ids are small."""
+    """Return how many rows a shard of a table has: `size` for texts, more for pairs of ids, which are small."""
     return size if kind_of(table) in ("queries", "labels", "anchors") else PAIRS * size
 
 
 class ShardBuffer:
-    """Rows of one table, gathered by column until they make a shard."""
+    """A buffer of rows of one table, stored by column until they fill a shard."""
 
     def __init__(self, table: str, file: str, size: int) -> None:
         self.table, self.file, self.size = table, file, rows_in(table, size)
@@ -63,12 +63,12 @@ class ShardBuffer:
             column.extend(values)
 
     def full(self) -> Iterator[Shard]:
-        """Yield shards for as long as there is enough for a whole one."""
+        """Yield all complete shards."""
         while len(self.columns[0]) >= self.size or self.characters >= SHARD_CHARACTERS:
             yield self._cut()
 
     def rest(self) -> Iterator[Shard]:
-        """Yield what is left; of a table without any row one empty shard, which carries the schema."""
+        """Yield the remaining rows; for a table without rows, one empty shard, which has the schema."""
         while self.columns[0] or not self.any:
             yield self._cut()
 
@@ -80,7 +80,7 @@ class ShardBuffer:
 
 
 def shard(schema: pa.Schema, file: str, columns: Sequence[Any]) -> pa.Table:
-    """Return a table with exactly this schema from its columns in order, without `file`, which is one value."""
+    """Return a table with exactly this schema; columns: in order, without `file`, which is one value for all rows."""
     values = iter(columns)
     rows = len(columns[0])
     arrays = []
@@ -89,13 +89,13 @@ def shard(schema: pa.Schema, file: str, columns: Sequence[Any]) -> pa.Table:
             array = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([file], pa.string()))
         elif pa.types.is_string(field.type):
             array = pa.array(next(values), field.type)
-        else:  # by way of numpy: pyarrow alone refuses a whole number that float32 must round
+        else:  # through numpy: pyarrow refuses integers that float32 has to round
             array = pa.array(np.asarray(next(values), field.type.to_pandas_dtype()))
         arrays.append(array)
     return pa.table(arrays, schema=schema)
 
 
 def check_relevance(value: float, where: str) -> None:
-    if not abs(value) <= _FLOAT32_MAX:  # so written, NaN is refused too
+    if not abs(value) <= _FLOAT32_MAX:  # this form refuses NaN too
         raise ContractError(f"relevance must be a finite number, got {value!r}", where=where,
                             hint="give 1 where a label applies and leave out the pair where it does not")

@@ -1,4 +1,4 @@
-"""Parsers of relations: sparse matrices as text or .npz, and filter pairs, each row with the line it was read from."""
+"""Parsers of sparse matrices (positives and edges, text or .npz) and of filter pairs."""
 
 import io
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, s
     row = -1
     for row, (number, line) in enumerate(stream):
         if line:
-            found, values = _pairs(line, columns, f"{path.name}:{number}")
-            buffer.extend([row] * len(found), found, values, [number] * len(found))
+            ids, values = _pairs(line, columns, f"{path.name}:{number}")
+            buffer.extend([row] * len(ids), ids, values, [number] * len(ids))
             yield from buffer.full()
     if row + 1 != rows.count:
         raise ContractError(f"the header says {rows.count} rows, which {rows.file} has too, but {row + 1} follow",
@@ -39,8 +39,8 @@ def _check_header(path: Path, header: bytes, rows: Ids, columns: Ids) -> None:
     where = f"{path.name}:1"
     fields = header.split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) < 19 for field in fields):
-        found = short(header.decode("latin-1"))
-        raise ContractError(f"the header must be two numbers, rows and columns, got {found!r}", where=where,
+        text = short(header.decode("latin-1"))
+        raise ContractError(f"the header must be two numbers, rows and columns, got {text!r}", where=where,
                             hint=f"for these files it is: {rows.count} {columns.count}")
     if [int(field) for field in fields] != [rows.count, columns.count]:
         raise ContractError(
@@ -52,7 +52,7 @@ def _check_header(path: Path, header: bytes, rows: Ids, columns: Ids) -> None:
 
 def _pairs(line: bytes, columns: Ids, where: str) -> tuple[list[int], list[float]]:
     """Return the ids and values of a row "id:value id:value"."""
-    found, values = [], []
+    ids, values = [], []
     for pair in line.split():
         name, colon, text = pair.partition(b":")
         try:
@@ -65,40 +65,40 @@ def _pairs(line: bytes, columns: Ids, where: str) -> tuple[list[int], list[float
         if not 0 <= column < columns.count:
             columns.refuse(column, where)
         check_relevance(value, where)
-        found.append(column)
+        ids.append(column)
         values.append(value)
-    return found, values
+    return ids, values
 
 
 def sparse_matrix(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, sha256: str = "") -> Iterator[Shard]:
     """Yield shards of positives or edges from a scipy sparse matrix (.npz); a row's `line` is its number from 1.
 
-    The matrix is held whole (12 bytes an entry), as its parts are compressed one after the other.
-    Raises ContractError for a file that is no such matrix, and for what `sparse_rows` refuses.
+    The whole matrix is in memory (12 bytes per entry), as its arrays are compressed one after the other.
+    Raises ContractError for a file that is no such matrix, and where `sparse_rows` does.
     """
     matrix = _load_matrix(path, sha256)
     if matrix.shape != (rows.count, columns.count):
         raise ContractError(f"the matrix has {matrix.shape[0]} rows and {matrix.shape[1]} columns, but {rows.file} "
                             f"has {rows.count} lines and {columns.file} has {columns.count}", where=path.name,
                             hint="look which of the three files belongs to another data set")
-    found, size = matrix.indices, rows_in(table, size)
-    for start in range(0, max(1, len(found)), size):
-        part = slice(start, min(start + size, len(found)))
-        # the row whose entries begin at or before this one; of several, the last, as the others are empty
+    ids, size = matrix.indices, rows_in(table, size)
+    for start in range(0, max(1, len(ids)), size):
+        part = slice(start, min(start + size, len(ids)))
+        # the last row whose entries begin at or before this one; other such rows are empty
         row = np.searchsorted(matrix.indptr, np.arange(part.start, part.stop), side="right") - 1
-        for bad in np.flatnonzero((found[part] < 0) | (found[part] >= columns.count))[:1]:
-            columns.refuse(int(found[part][bad]), f"{path.name}:{row[bad] + 1}")
+        for bad in np.flatnonzero((ids[part] < 0) | (ids[part] >= columns.count))[:1]:
+            columns.refuse(int(ids[part][bad]), f"{path.name}:{row[bad] + 1}")
         with np.errstate(over="ignore"):
             values = matrix.data[part].astype(np.float32)
         for bad in np.flatnonzero(~np.isfinite(values))[:1]:
             check_relevance(float(matrix.data[part][bad]), f"{path.name}:{row[bad] + 1}")
-        yield table, shard(SCHEMAS[kind_of(table)], path.name, [row, found[part], values, row + 1])
+        yield table, shard(SCHEMAS[kind_of(table)], path.name, [row, ids[part], values, row + 1])
 
 
 def _load_matrix(path: Path, sha256: str = "") -> Any:
-    """Load a CSR matrix without ever unpickling, with its parts checked against each other.
+    """Load a CSR matrix without unpickling, and check that its arrays are consistent.
 
-    Other kinds of matrix are refused: scipy adds up the duplicates in some, and trusts the ids in others.
+    Other kinds of matrix are refused: scipy adds up duplicates in some, and does not check ids in others.
     """
     import zipfile
     import zlib
@@ -107,7 +107,7 @@ def _load_matrix(path: Path, sha256: str = "") -> Any:
 
     hint = "write it with scipy.sparse.save_npz(path, matrix.tocsr())"
     try:
-        matrix = sparse.load_npz(io.BytesIO(whole_file(path, sha256)))  # it passes allow_pickle=False to numpy
+        matrix = sparse.load_npz(io.BytesIO(whole_file(path, sha256)))  # passes allow_pickle=False to numpy
         if matrix.format != "csr" or not np.can_cast(matrix.dtype, np.float64, "same_kind"):
             raise ValueError(f"it is of kind {matrix.format} with values of type {matrix.dtype}")
         if (np.diff(matrix.indptr) < 0).any() or matrix.indptr[-1] != len(matrix.indices):
@@ -122,7 +122,7 @@ def _load_matrix(path: Path, sha256: str = "") -> Any:
 
 
 def filter_pairs(path: Path, size: int, table: str, rows: Ids, labels: Ids, *, sha256: str = "") -> Iterator[Shard]:
-    """Yield shards of filter pairs from lines "row label", both 0-based; blank lines are passed over."""
+    """Yield shards of filter pairs from lines "row label", both 0-based; blank lines are skipped."""
     buffer = ShardBuffer(table, path.name, size)
     for number, line in lines(path, sha256):
         fields = line.split()

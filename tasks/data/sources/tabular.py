@@ -1,8 +1,8 @@
-"""Rows of the tables that people have: CSV, TSV, JSON lines, Parquet or plain lines, in a file or on stdin.
+"""Reading of tables in files or on stdin: CSV, TSV, JSON lines, Parquet or plain lines.
 
-A caller says which columns it wants and by which names, a `Layout`; how the file is made is found out from its name
-and its first lines. Columns are told apart by their names alone, or, where a table may be without a header line, taken
-in the order that the layout has, with a notice.
+A `Layout` says which columns a caller wants, and their names; the kind of file is detected from its name and its first
+lines. Columns are identified by name only, or, where the layout allows a table without a header line, by the layout's
+order, with a warning.
 """
 
 import csv
@@ -26,18 +26,18 @@ log = logging.getLogger(__name__)
 
 KINDS = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".parquet")
 DELIMITERS = (",", ";", "\t")
-LOOKED_AT = 100    # lines by which the delimiter of a table is found
+LOOKED_AT = 100    # lines from which the delimiter of a table is detected
 csv.field_size_limit(1 << 30)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a caller wants of a table.
+    """The columns that a caller wants of a table.
 
-    columns: by role, the names that its column may have, in any case; required: roles that each table must have
-    unnamed: roles of the columns of a table without a header line, in their order; () refuses such a table
-    plain: role of the lines of a file that is no table; "" where there must be a table
-    closed: a CSV column of another name is refused
+    columns: role -> the possible names of its column, in any case; required: roles that each table must have
+    unnamed: roles of the columns of a table without a header line, in order; () refuses such a table
+    plain: role of the lines of a file that is no table; "" refuses such a file
+    closed: whether CSV columns of other names are refused
     """
 
     columns: Mapping[str, Sequence[str]]
@@ -49,9 +49,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Row:
-    """One row; where: file:line; number: its line, or its place in a Parquet file, from 1; cells: values by role.
+    """One row; where: "file:line"; number: its line, or its row in a Parquet file, from 1; cells: role -> value.
 
-    A role that the row has no column for is not among the cells. names: of the columns, by role; none of a plain line.
+    A role without a column has no cell. names: role -> name of its column; empty for a plain line.
     """
 
     where: str
@@ -74,10 +74,10 @@ def plain(value: Any, what: str, where: str) -> str:
 
 
 def read_rows(source: Path | str, layout: Layout) -> Iterator[Row]:
-    """Yield the rows of a file, or of stdin where `source` is "-", in their order.
+    """Yield the rows of a file, or of stdin where `source` is "-", in order.
 
-    Raises UsageError for a file or a column that is not there and for a kind of file that is not known, ContractError
-    naming file and line of a row that cannot be read.
+    Raises UsageError for a missing file or column and for an unknown kind of file, ContractError with file and line of
+    a row that cannot be read.
     """
     suffix = "" if source == STDIN else _suffix(Path(source))
     if suffix not in KINDS and source != STDIN and not layout.plain and not layout.unnamed:
@@ -101,7 +101,7 @@ def read_rows(source: Path | str, layout: Layout) -> Iterator[Row]:
         return
     dialect = _dialect(name, layout, [line for _, line in head], ("\t",) if suffix == ".tsv" else DELIMITERS)
     if layout.plain and suffix not in (".csv", ".tsv"):
-        if not set(layout.required) <= _found(name, layout, dialect.header).keys():
+        if not set(layout.required) <= _match_columns(name, layout, dialect.header).keys():
             yield from (Row(f"{name}:{number}", number, {layout.plain: line}, {}) for number, line in lines)
             return
         log.warning("%s is read as a table: its first line names the columns %s", name,
@@ -116,67 +116,68 @@ def _suffix(path: Path) -> str:
 
 # ---- columns
 
-def _found(name: str, layout: Layout, present: Sequence[str]) -> dict[str, str]:
-    """Return the name of each role's column, of the roles that have one; UsageError where two columns could be it."""
-    found = {}
+def _match_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[str, str]:
+    """Return role -> name of its column, for the roles that have one. Raises UsageError where two columns match."""
+    matched = {}
     for role, names in layout.columns.items():
-        like = {each.casefold() for each in names}
-        hits = [each for each in present if each in names] or [each for each in present if each.casefold() in like]
+        folded = {column.casefold() for column in names}
+        hits = [column for column in present if column in names] or [
+            column for column in present if column.casefold() in folded]
         if len(hits) > 1:
             what = f"{len(hits)} columns {hits[0]!r}" if len(set(hits)) == 1 else \
                 f"columns {' and '.join(map(repr, hits))} for {role}"
             raise UsageError(f"{name} has {what}", hint="rename all but one")
         if hits:
-            found[role] = hits[0]
-    return found
+            matched[role] = hits[0]
+    return matched
 
 
-def _checked(name: str, layout: Layout, present: Sequence[str]) -> dict[str, str]:
-    """Return what `_found` does; UsageError where a required column is not there."""
-    found = _found(name, layout, present)
+def _required_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[str, str]:
+    """Return what `_match_columns` does. Raises UsageError where a required column is missing."""
+    matched = _match_columns(name, layout, present)
     for role in layout.required:
-        if role not in found:
-            wanted = layout.columns[role][0]
-            near = get_close_matches(wanted, present, n=1, cutoff=0.5)
+        if role not in matched:
+            column = layout.columns[role][0]
+            near = get_close_matches(column, present, n=1, cutoff=0.5)
             hint = f"the columns are {', '.join(layout.columns)}" if layout.closed else \
                 f"did you mean {near[0]!r}?" if near else f"name one of these columns: --{role} COLUMN"
-            raise UsageError(f"{name} has no column {wanted!r}{f' for {role}' if role != wanted else ''}; "
+            raise UsageError(f"{name} has no column {column!r}{f' for {role}' if role != column else ''}; "
                              f"it has {', '.join(map(repr, present)) or 'none'}", hint=hint)
-    return found
+    return matched
 
 
 # ---- kinds of file
 
 @dataclass(frozen=True)
 class _Dialect:
-    """How a table is written: its delimiter, the cells of its header line if it has one, the lines before that."""
+    """The dialect of a CSV file: its delimiter, its header if it has one, and how many lines precede the table."""
 
-    mark: str
+    delimiter: str
     header: Sequence[str] = ()
     skipped: int = 0
 
 
-def _dialect(name: str, layout: Layout, head: Sequence[str], marks: Sequence[str]) -> _Dialect:
-    """Find out how a table is written: a header line is one that names a wanted column by one of the delimiters."""
-    if head and (said := re.fullmatch(r'"?sep=(.)"?', head[0].strip())):    # Excel's own first line
-        return replace(_dialect(name, layout, head[1:], said[1]), skipped=1)
-    records = {mark: [cells for _, cells in _records(head, mark, name, strict=False)] for mark in marks}
-    first = {mark: [cell.strip() for cell in found[0]] for mark, found in records.items() if found}
-    known = {mark: len(_found(name, layout, cells)) for mark, cells in first.items()}
-    best = max(known, key=lambda mark: known[mark], default=marks[0])
-    if not known.get(best):
+def _dialect(name: str, layout: Layout, head: Sequence[str], delimiters: Sequence[str]) -> _Dialect:
+    """Detect the dialect of a table; a header line is one that names a column of the layout."""
+    if head and (match := re.fullmatch(r'"?sep=(.)"?', head[0].strip())):    # Excel's own first line
+        return replace(_dialect(name, layout, head[1:], match[1]), skipped=1)
+    records = {mark: [cells for _, cells in _records(head, mark, name, strict=False)] for mark in delimiters}
+    first = {mark: [cell.strip() for cell in rows[0]] for mark, rows in records.items() if rows}
+    matched = {mark: len(_match_columns(name, layout, cells)) for mark, cells in first.items()}
+    best = max(matched, key=lambda mark: matched[mark], default=delimiters[0])
+    if not matched.get(best):
         if layout.unnamed:
-            whole = slice(None) if len(head) < LOOKED_AT else slice(-1)    # the last row may be cut
-            return _Dialect(_fitting(name, layout, {mark: found[whole] for mark, found in records.items()}))
-        # it will be refused with what is there
-        best = max(first, key=lambda mark: len(first[mark]), default=marks[0])
+            whole = slice(None) if len(head) < LOOKED_AT else slice(-1)    # the last row may be incomplete
+            return _Dialect(_fitting(name, layout, {mark: rows[whole] for mark, rows in records.items()}))
+        # such a table is refused later, with the names of these columns
+        best = max(first, key=lambda mark: len(first[mark]), default=delimiters[0])
     return _Dialect(best, first.get(best, ()))
 
 
 def _fitting(name: str, layout: Layout, records: Mapping[str, Sequence[Sequence[str]]]) -> str:
-    """Return the only delimiter by which all rows have as many cells as rows without a header can have."""
+    """Return the only delimiter by which all rows have a valid number of cells for a table without a header."""
     most = len(layout.unnamed)
-    fits = [mark for mark, found in records.items() if found and all(2 <= len(cells) <= most for cells in found)]
+    fits = [mark for mark, rows in records.items() if rows and all(2 <= len(cells) <= most for cells in rows)]
     if len(fits) > 1:
         raise ContractError(f"the cells may be separated by {' or by '.join(map(repr, fits))}", where=f"{name}:1",
                             hint=f"begin with a header line: {fits[0].join(layout.required)}")
@@ -184,13 +185,13 @@ def _fitting(name: str, layout: Layout, records: Mapping[str, Sequence[Sequence[
 
 
 def _table_rows(lines: Iterable[str], name: str, layout: Layout, dialect: _Dialect) -> Iterator[Row]:
-    """Yield the rows of a table of cells between delimiters, each with the line where it begins."""
+    """Yield the rows of a delimited table, each with the line where it begins."""
     header = dialect.header
-    records = _records(islice(lines, dialect.skipped, None), dialect.mark, name, dialect.skipped)
+    records = _records(islice(lines, dialect.skipped, None), dialect.delimiter, name, dialect.skipped)
     if header or not layout.unnamed:
-        names = _checked(name, layout, header)
-        if layout.closed and (strange := [cell for cell in header if cell not in names.values()]):
-            raise ContractError(f"there is no place for a column {strange[0]!r}", where=f"{name}:1",
+        names = _required_columns(name, layout, header)
+        if layout.closed and (unknown := [cell for cell in header if cell not in names.values()]):
+            raise ContractError(f"there is no place for a column {unknown[0]!r}", where=f"{name}:1",
                                 hint=f"the columns are {', '.join(layout.columns)}")
         places = {role: header.index(column) for role, column in names.items()}
         next(records, None)
@@ -201,37 +202,37 @@ def _table_rows(lines: Iterable[str], name: str, layout: Layout, dialect: _Diale
         if len(cells) > len(header or places) or len(cells) < len(header):
             most = f"the header {len(header)}" if header else f"without a header there are at most {len(places)}"
             raise ContractError(f"the row has {len(cells)} cells and {most}", where=where,
-                                hint=f"put a cell that holds {dialect.mark!r} in quotes")
-        found = {role: cells[place] for role, place in places.items() if place < len(cells)}
+                                hint=f"put a cell that holds {dialect.delimiter!r} in quotes")
+        values = {role: cells[place] for role, place in places.items() if place < len(cells)}
         if not names:
-            _say_unnamed(name, found)
+            _warn_unnamed(name, values)
             names = {role: role for role in places}
-        yield Row(where, number, found, names)
+        yield Row(where, number, values, names)
 
 
-def _say_unnamed(name: str, found: Mapping[str, str]) -> None:
+def _warn_unnamed(name: str, values: Mapping[str, str]) -> None:
     log.warning("%s has no header line: its first row is taken for %s", name,
-                ", ".join(f"{role} {cell[:60]!r}" for role, cell in found.items()))
+                ", ".join(f"{role} {cell[:60]!r}" for role, cell in values.items()))
 
 
-def _records(lines: Iterable[str], mark: str, name: str, before: int = 0, *,
+def _records(lines: Iterable[str], delimiter: str, name: str, skipped: int = 0, *,
              strict: bool = True) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of each row that has any; the line is the one where it begins, `before` being passed over."""
-    # strict, as a quote that is not closed would otherwise swallow the rest of the file in silence
-    reader = csv.reader(_ended(lines), delimiter=mark, strict=strict, skipinitialspace=True)
+    """Yield (number of its first line, cells) of each row that is not blank; `skipped` lines precede `lines`."""
+    # strict, as an unclosed quote would otherwise swallow the rest of the file silently
+    reader = csv.reader(_with_line_ends(lines), delimiter=delimiter, strict=strict, skipinitialspace=True)
     begin = 1
     try:
         for cells in reader:
             if cells:
-                yield before + begin, cells
+                yield skipped + begin, cells
             begin = reader.line_num + 1
     except csv.Error as error:
-        raise ContractError(f"the row is not CSV: {error}", where=f"{name}:{before + begin}",
+        raise ContractError(f"the row is not CSV: {error}", where=f"{name}:{skipped + begin}",
                             hint='a quote inside a quoted cell is written twice: "5"" disk"') from error
 
 
-def _ended(lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines with their ends, also where they end as on old Macs."""
+def _with_line_ends(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines with a line end; a lone carriage return (old Macs) ends a line too."""
     for line in lines:
         if "\r" in line:
             yield from io.StringIO(line + "\n", newline="")
@@ -240,9 +241,9 @@ def _ended(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _json_rows(lines: Iterable[tuple[int, str]], name: str, layout: Layout) -> Iterator[Row]:
-    """Yield the objects of JSON lines; the first must have every column that is required, a later one may not."""
+    """Yield the objects of JSON lines; only the first must have every required column."""
     first = True
-    found = functools.lru_cache(maxsize=64)(lambda keys: _found(name, layout, keys))
+    match_columns = functools.lru_cache(maxsize=64)(lambda keys: _match_columns(name, layout, keys))
     for number, line in lines:
         if not line.strip():
             continue
@@ -253,23 +254,24 @@ def _json_rows(lines: Iterable[tuple[int, str]], name: str, layout: Layout) -> I
         except (ValueError, RecursionError) as error:
             raise ContractError(f"the line is not a JSON object: {error}", where=f"{name}:{number}",
                                 hint='each line is one object: {"text": "...", "labels": ["..."]}') from error
-        names = _checked(name, layout, list(cells)) if first else found(tuple(cells))
+        names = _required_columns(name, layout, list(cells)) if first else match_columns(tuple(cells))
         first = False
         yield Row(f"{name}:{number}", number, {role: cells[column] for role, column in names.items()}, names)
 
 
 def _parquet_rows(file: Path, name: str, layout: Layout) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, batch by batch."""
+    """Yield the rows of a Parquet file, one batch in memory at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(file) as table:
-            names = _checked(name, layout, table.schema_arrow.names)
+            names = _required_columns(name, layout, table.schema_arrow.names)
             number = 0
             for batch in table.iter_batches(batch_size=4096, columns=sorted(set(names.values()))):
                 for cells in batch.to_pylist():
                     number += 1
-                    yield Row(f"{name}:{number}", number, {role: cells[it] for role, it in names.items()}, names)
+                    values = {role: cells[column] for role, column in names.items()}
+                    yield Row(f"{name}:{number}", number, values, names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ContractError(f"it is not a Parquet file that can be read: {error}", where=name) from error

@@ -1,8 +1,7 @@
-"""Parsers of texts: JSON lines with their positives, and plain text, each row with the line it was read from.
+"""Parsers of texts: JSON lines with their positives, and plain text.
 
-Each is given some of a file's lines, with their numbers, and the file's name; a row's id is its line's number less one.
-They check what can be seen on one line; duplicates, empty texts and the like are carried through for the contract
-that follows.
+Each gets some of a file's lines, with their numbers, and the file's name; a row's id is its line number less one. They
+check each line alone; duplicates, empty texts and the like are left to the contract that follows.
 """
 
 import json
@@ -21,7 +20,7 @@ def json_texts(lines: Lines, file: str, size: int, table: str,
                positives: tuple[str, Ids] | None = None) -> Iterator[Shard]:
     """Yield shards of a table of texts from JSON lines, and of its positives when their table and labels are given.
 
-    Raises ContractError for a line that is not the JSON object it must be, or a label id that there is none of.
+    Raises ContractError for a line that is not the JSON object it must be, or a label id that does not exist.
     """
     texts = ShardBuffer(table, file, size)
     pairs, labels = (ShardBuffer(positives[0], file, size), positives[1]) if positives else (None, None)
@@ -33,8 +32,8 @@ def json_texts(lines: Lines, file: str, size: int, table: str,
         texts.characters += len(title) + len(content)
         yield from texts.full()
         if pairs is not None and labels is not None:
-            found, relevance = _targets(entry, labels, where)
-            pairs.extend([row] * len(found), found, relevance, [number] * len(found))
+            ids, relevance = _targets(entry, labels, where)
+            pairs.extend([row] * len(ids), ids, relevance, [number] * len(ids))
             yield from pairs.full()
     yield from texts.rest()
     if pairs is not None:
@@ -59,8 +58,8 @@ def _value(entry: dict, key: str, kind: type, where: str) -> Any:
                             where=where, hint='write an empty value where there is none, "" or []')
     value = entry[key]
     if not isinstance(value, kind):
-        wanted = "string" if kind is str else "list"
-        raise ContractError(f"{key} must be a {wanted}, got {short(repr(value))}", where=where)
+        expected = "string" if kind is str else "list"
+        raise ContractError(f"{key} must be a {expected}, got {short(repr(value))}", where=where)
     return value
 
 
@@ -70,11 +69,11 @@ def _text(entry: dict, key: str, where: str) -> str:
 
 def _targets(entry: dict, labels: Ids, where: str) -> tuple[list[int], list[float]]:
     """Return the label ids and relevances of a line, both checked."""
-    found, relevance = _value(entry, "target_ind", list, where), _value(entry, "target_rel", list, where)
-    if len(found) != len(relevance):
-        raise ContractError(f"target_ind has {len(found)} values and target_rel {len(relevance)}", where=where,
+    ids, relevance = _value(entry, "target_ind", list, where), _value(entry, "target_rel", list, where)
+    if len(ids) != len(relevance):
+        raise ContractError(f"target_ind has {len(ids)} values and target_rel {len(relevance)}", where=where,
                             hint="each label id needs one relevance, 1.0 where all count the same")
-    for label in found:
+    for label in ids:
         if type(label) is not int:  # bool is an int to isinstance
             raise ContractError(f"target_ind must hold whole numbers, got {short(repr(label))}", where=where)
         if not 0 <= label < labels.count:
@@ -83,11 +82,11 @@ def _targets(entry: dict, labels: Ids, where: str) -> tuple[list[int], list[floa
         if type(value) not in (int, float):
             raise ContractError(f"target_rel must hold numbers, got {short(repr(value))}", where=where)
         check_relevance(value, where)
-    return found, relevance
+    return ids, relevance
 
 
 def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Shard]:
-    """Yield shards of queries, labels or anchors from a file with one text a line; the uid is the row's number."""
+    """Yield shards of queries, labels or anchors from a file with one text per line; the uid is the row's number."""
     buffer = ShardBuffer(table, file, size)
     anchors = kind_of(table) == "anchors"
     for number, line in lines:
@@ -102,7 +101,7 @@ def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Shar
 
 
 def numbered_labels(count: int, file: str, size: int, table: str) -> Iterator[Shard]:
-    """Yield shards of labels that have no texts: each is named by its number, as line 1 of the file says they are."""
+    """Yield shards of labels without texts: each has its number as text, and line 1 of the file as its line."""
     buffer = ShardBuffer(table, file, size)
     for row in range(count):
         buffer.add(row, str(row), str(row), "", 1)

@@ -1,6 +1,7 @@
-"""WordNet as an extreme classification data set: a synset's text is the query, the synsets it points to its labels.
+"""WordNet as an extreme classification data set, in the XC repository's raw format.
 
-Facts of the database's format are from its manual page wndb(5WN), lexicographer files from lexnames(5WN).
+A synset's text is the query, the synsets that it points to are its labels. The
+format is described in the manual page wndb(5WN), lexicographer files in lexnames(5WN).
 """
 
 import hashlib
@@ -25,12 +26,12 @@ from tasks.data.sources.writing import (
 from xcmodels.data.text import clean
 
 TEST_SHARE = 0.25
-# Hyponyms would give the root of the noun tree hundreds of labels; antonyms are no likeness.
+# Hyponyms would give the root of the noun tree hundreds of labels; antonyms are not similar.
 _NOT_LABELS = {"~", "~i", "!"}
 _MARKER = re.compile(r"\((?:a|p|ip)\)$")
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
-_LONGEST = 3  # words of a lemma that is looked for in glosses
-_COMMON = 0.01  # share of glosses above which a lemma says nothing about them
+_LONGEST = 3  # most words of a lemma that is searched for in glosses
+_COMMON = 0.01  # share of glosses above which a lemma is too common
 
 _FILES = (
     "adj.all adj.pert adv.all noun.Tops noun.act noun.animal noun.artifact noun.attribute noun.body noun.cognition "
@@ -71,7 +72,8 @@ def write_wordnet(out: Path, source: Path | None = None) -> dict[str, int]:
     """Write WordNet in the XC repository's raw format, with two anchor sets, and return what was counted.
 
     `source` is a folder with data.noun and its fellows, or with a dict/ that holds them; without one, it is fetched.
-    The same database gives the same bytes. `out` comes to be when all is written; a data set of ours is replaced.
+    The same database gives the same bytes. `out` is created once all is written; an earlier data set written here is
+    replaced.
     Raises UsageError for an `out` or a `source` that cannot be used, ProjectError when nothing could be fetched.
     """
     refuse_foreign(out)
@@ -79,12 +81,12 @@ def write_wordnet(out: Path, source: Path | None = None) -> dict[str, int]:
         synsets = read_synsets(folder)
     split = split_synsets(synsets)
     about = {"name": "wordnet", "propensity": {"a": 0.55, "b": 1.5}, "source": origin}
-    with raw_folder(out, about) as made:
-        counts = {"synsets": len(synsets)} | _write_split(made, synsets, split)
+    with raw_folder(out, about) as raw:
+        counts = {"synsets": len(synsets)} | _write_split(raw, synsets, split)
         for anchor, (titles, edges) in {"category": categories(synsets), "hyper_link": links(synsets, split)}.items():
-            counts[f"anchors_{anchor}"] = write_lines(made / f"{anchor}.raw.txt", titles)
+            counts[f"anchors_{anchor}"] = write_lines(raw / f"{anchor}.raw.txt", titles)
             for side, keys in (("trn", split.train), ("tst", split.test), ("lbl", split.labels)):
-                counts[f"edges_{anchor}_{side}"] = write_sparse(made / f"{anchor}_{side}_X_Y.txt",
+                counts[f"edges_{anchor}_{side}"] = write_sparse(raw / f"{anchor}_{side}_X_Y.txt",
                                                                 [edges[key] for key in keys], len(titles))
     return counts
 
@@ -124,12 +126,12 @@ def parse_synset(line: str) -> tuple[str, Synset]:
     """
     head, bar, gloss = line.partition("|")
     fields = head.split()
-    words = int(fields[3], 16)  # the one hexadecimal count
+    words = int(fields[3], 16)  # the only hexadecimal count
     lemmas = tuple(_MARKER.sub("", fields[4 + 2 * i]).replace("_", " ") for i in range(words))
-    at = 4 + 2 * words
+    start = 4 + 2 * words  # of the pointers, after their count
     targets = set()
-    for i in range(int(fields[at])):
-        symbol, offset, kind, _ = fields[at + 1 + 4 * i:at + 5 + 4 * i]
+    for i in range(int(fields[start])):
+        symbol, offset, kind, _ = fields[start + 1 + 4 * i:start + 5 + 4 * i]
         if symbol not in _NOT_LABELS:
             targets.add(_key(kind, offset))
     category = int(fields[1])
@@ -139,7 +141,7 @@ def parse_synset(line: str) -> tuple[str, Synset]:
 
 
 def _key(kind: str, offset: str) -> str:
-    """Return a synset's key; satellite adjectives (s) lie among the adjectives, and pointers call them so."""
+    """Return a synset's key; satellite adjectives (s) are in the file of adjectives, and pointers use a for them."""
     if kind not in set("nvasr") or len(offset) != 8 or not offset.isdigit():
         raise ValueError(f"no synset is called {kind}{offset}")
     return ("a" if kind == "s" else kind) + offset
@@ -172,18 +174,18 @@ def split_synsets(synsets: dict[str, Synset]) -> Split:
                  [(row, label) for row, key in enumerate(test) for label in sorted(map(ids.__getitem__, hidden[key]))])
 
 
-def _write_split(made: Path, synsets: dict[str, Synset], split: Split) -> dict[str, int]:
+def _write_split(folder: Path, synsets: dict[str, Synset], split: Split) -> dict[str, int]:
     """Write points, labels and filter pairs, and return the counts of each."""
     ids = {key: number for number, key in enumerate(split.labels)}
     counts = {}
     for name, stem, keys, pairs in (("train", "trn", split.train, split.filter_train),
                                     ("test", "tst", split.test, split.filter_test)):
         targets = [sorted(ids[label] for label in synsets[key].targets if label in ids) for key in keys]
-        counts[name] = write_json_lines(made / f"{stem}.json.gz", (
-            point(key, synsets[key].title, synsets[key].gloss, own) for key, own in zip(keys, targets, strict=True)))
+        counts[name] = write_json_lines(folder / f"{stem}.json.gz", (
+            point(key, synsets[key].title, synsets[key].gloss, row) for key, row in zip(keys, targets, strict=True)))
         counts[f"positives_{name}"] = sum(map(len, targets))
-        counts[f"filters_{name}"] = write_pairs(made / f"filter_labels_{name}.txt", pairs)
-    counts["labels"] = write_json_lines(made / "lbl.json.gz", (
+        counts[f"filters_{name}"] = write_pairs(folder / f"filter_labels_{name}.txt", pairs)
+    counts["labels"] = write_json_lines(folder / "lbl.json.gz", (
         point(key, synsets[key].title, synsets[key].gloss) for key in split.labels))
     return counts
 
@@ -191,26 +193,26 @@ def _write_split(made: Path, synsets: dict[str, Synset], split: Split) -> dict[s
 # ---- anchor sets
 
 def categories(synsets: dict[str, Synset]) -> tuple[Sequence[str], dict[str, list[int]]]:
-    """Return the lexicographer files, and the one that each synset comes from."""
+    """Return the names of the lexicographer files, and by synset the id of its file."""
     return LEXICOGRAPHER_FILES, {key: [synset.category] for key, synset in synsets.items()}
 
 
 def links(synsets: dict[str, Synset], split: Split) -> tuple[list[str], dict[str, list[int]]]:
     """Return the lemmas that occur in glosses, sorted, and by synset the ids of those in its gloss.
 
-    Words are matched as they are written, in any meaning: noisy on purpose, as links between real pages are.
-    Left out are lemmas that occur in one gloss alone, and those in more than 1% of them (never fewer than three).
+    Words are matched by spelling, in any meaning: noisy on purpose, as links between real pages are.
+    Left out are lemmas in only one gloss, and those in more than 1% of them (never fewer than three).
     """
     known = {words for synset in synsets.values() for lemma in synset.lemmas
              if 0 < len(words := tuple(_words(lemma))) <= _LONGEST}
-    found = {key: {gram for gram in _grams(_words(synsets[key].gloss)) if gram in known}
-             for key in {*split.train, *split.test, *split.labels}}
-    glosses = Counter(gram for grams in found.values() for gram in grams)
-    most = max(2, int(_COMMON * len(found)))
+    grams_of = {key: {gram for gram in _grams(_words(synsets[key].gloss)) if gram in known}
+                for key in {*split.train, *split.test, *split.labels}}
+    glosses = Counter(gram for grams in grams_of.values() for gram in grams)
+    most = max(2, int(_COMMON * len(grams_of)))
     kept = sorted(" ".join(gram) for gram, count in glosses.items() if 2 <= count <= most)
     ids = {title: number for number, title in enumerate(kept)}
     return kept, {key: sorted(ids[title] for gram in grams if (title := " ".join(gram)) in ids)
-                  for key, grams in found.items()}
+                  for key, grams in grams_of.items()}
 
 
 def _words(text: str) -> list[str]:

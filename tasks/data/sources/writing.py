@@ -1,4 +1,4 @@
-"""Writing a raw data set: a whole folder or none, and the same bytes for the same content."""
+"""Writing of raw data sets: atomic, and the same bytes for the same content."""
 
 import gzip
 import json
@@ -18,9 +18,9 @@ MANIFEST = "dataset.json"
 
 @contextmanager
 def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield a hidden folder beside `out` to write into; it becomes `out` only when the block ends without an error.
+    """Yield a hidden folder next to `out` to write into; it becomes `out` only when the block ends without an error.
 
-    `about` goes into dataset.json, with the list of files by which a later call knows the folder for one of ours.
+    about: content of dataset.json; the list of files is added, by which a later call recognises the folder as ours.
     Raises UsageError where `out` holds anything that was not written here.
     """
     out = Path(os.path.realpath(out))
@@ -32,14 +32,14 @@ def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
         raise UsageError(f"{out} cannot be made: {error.strerror}", hint="name a folder where you may write") from error
     try:
         data = working / out.name
-        data.mkdir()  # mkdtemp's own folder is closed to others; this one has the usual mode
+        data.mkdir()  # mkdtemp's folder is private; this one has the usual mode
         yield data
         names = sorted(path.name for path in data.iterdir())
         manifest = {**about, "written_by": WRITER, "files": [*names, MANIFEST]}
         (data / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         refuse_foreign(out)  # hours may have passed
         if out.exists():
-            # a folder that is not empty cannot be replaced in one step: between the two there is none, never half
+            # a folder that is not empty cannot be replaced atomically: for a moment there is none, never half of one
             os.rename(out, working / "previous")
         os.rename(data, out)
     finally:
@@ -58,7 +58,7 @@ def refuse_foreign(out: Path) -> None:
 
 
 def ours(out: Path) -> dict[str, Any]:
-    """Return what dataset.json says of a data set of ours in this folder, `files` at least; {} where there is none."""
+    """Return dataset.json of a data set written here, with `files` at least; {} where the folder has none."""
     try:
         manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -71,7 +71,7 @@ def ours(out: Path) -> dict[str, Any]:
 
 @contextmanager
 def _text_file(path: Path) -> Iterator[Any]:
-    """Open a file for bytes, through gzip where its name ends in .gz; no time or name goes into the gzip header."""
+    """Open a file for writing bytes, as gzip where its name ends in .gz, without time or name in the gzip header."""
     with open(path, "wb") as plain:
         if path.suffix != ".gz":
             yield plain
@@ -82,29 +82,29 @@ def _text_file(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def json_lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield a function that writes one JSON object on a line of its own."""
+    """Yield a function that writes one JSON object per line."""
     with _text_file(path) as stream:
         yield lambda row: stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write one JSON object a line and return how many."""
+    """Write one JSON object per line, and return how many."""
     count = 0
-    with json_lines(path) as put:
+    with json_lines(path) as write:
         for row in rows:
-            put(row)
+            write(row)
             count += 1
     return count
 
 
 def point(uid: str, title: str, content: str, targets: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return one line of trn.json.gz or tst.json.gz, every relevance 1; without targets one of lbl.json.gz."""
+    """Return a row of trn.json.gz or tst.json.gz, with every relevance 1; without targets, of lbl.json.gz."""
     row: dict[str, Any] = {"uid": uid, "title": title, "content": content}
     return row if targets is None else {**row, "target_ind": list(targets), "target_rel": [1.0] * len(targets)}
 
 
 def write_lines(path: Path, texts: Iterable[str]) -> int:
-    """Write one text a line and return how many."""
+    """Write one text per line, and return how many."""
     count = 0
     with _text_file(path) as stream:
         for text in texts:
@@ -119,7 +119,7 @@ def write_pairs(path: Path, pairs: Iterable[tuple[int, int]]) -> int:
 
 
 def write_sparse(path: Path, rows: Sequence[Sequence[int]], width: int) -> int:
-    """Write a header "N L", then "id:1 id:1" a row, blank for an empty one; return how many ones."""
+    """Write a header "N L", then a line "id:1 id:1" per row, blank for an empty one; return the number of entries."""
     body = (" ".join(f"{column}:1" for column in row) for row in rows)
     write_lines(path, (line for part in ([f"{len(rows)} {width}"], body) for line in part))
     return sum(map(len, rows))

@@ -13,7 +13,7 @@ STAGE = "joint"
 
 @dataclass(frozen=True, kw_only=True)
 class AstraConfig(ServingConfig, schedule.Schedule):
-    """Everything that decides a model, beside the corpus (Algorithm 1, Appendix B.2)."""
+    """All settings of a model (Algorithm 1, Appendix B.2)."""
 
     batch_size: int              # rows of a batch, at most; fewer where there are few texts
     lr: float                    # learning rate of dense parameters (Adam)
@@ -54,7 +54,7 @@ class AstraConfig(ServingConfig, schedule.Schedule):
 
     @property
     def mined(self) -> int:
-        """How many hard negatives of a query a refresh mines."""
+        """The number of hard negatives mined for each query."""
         if self.every_label or self.negatives == "random":
             return 0
         return self.hard + (0 if self.negatives == "both" else self.uniform)

@@ -1,4 +1,4 @@
-"""ASTRA as a method: its stage, what is served of it, and how far its classifiers moved."""
+"""ASTRA as a method: its stage, its retriever, and how far its classifiers moved."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +17,14 @@ from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
 
 
 class AstraRetriever(ComposedRetriever):
-    """Serves the classifiers, or the embeddings of labels' texts read as queries are, which they started from."""
+    """Serves the classifiers, or the label texts encoded as queries, from which the classifiers started."""
 
     def __init__(self, method: str, config: AstraConfig, stage: JointStage) -> None:
         super().__init__(method, config)
         self.astra, self.stage = config, stage
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
-        """Return the encoder and the classifiers, and embeddings where those are served."""
+        """Return the encoder and the classifiers, and label embeddings where those are served."""
         model = read_model(self.stage, corpus, models[STAGE])
         labels = {CLASSIFIER: model.classifiers()}
         if self.astra.serve != CLASSIFIER:
@@ -32,7 +32,7 @@ class AstraRetriever(ComposedRetriever):
         return Trained(model.encoder, labels, dict.fromkeys(labels, (QUERY,)), (CLASSIFIER,))
 
     def measure(self, corpus: Corpus, trained: Trained) -> dict[str, float]:
-        """Return how far training moved the classifiers from where they started, on a draw of the labels."""
+        """Return how far training moved the classifiers from their start, on a sample of labels."""
         if self.astra.start != "label":
             return {}
         rng = seeds.generator(self.astra.seed, "displacement")
@@ -43,10 +43,10 @@ class AstraRetriever(ComposedRetriever):
 
 
 def displacement(start: np.ndarray, end: np.ndarray, frequencies: np.ndarray) -> dict[str, float]:
-    """Return how far training moved classifiers (L, d), ||end - start|| / ||start||, on average of labels.
+    """Return how far training moved classifiers (L, d), ||end - start|| / ||start||, averaged over labels.
 
-    Of those with 0, 1, 2 to 9, and 10 and more training queries, as "moved/0", "moved/1", "moved/2", "moved/10"; of a
-    group that no label is in, nothing. Classifiers that hardly move are label texts read by an untrained encoder.
+    By the number of training queries, 0, 1, 2 to 9, 10 and more, as "moved/0", "moved/1", "moved/2", "moved/10"; groups
+    without a label are left out. Classifiers that hardly move are label texts embedded by an untrained encoder.
     """
     share = np.linalg.norm(end - start, axis=1) / np.maximum(np.linalg.norm(start, axis=1), 1e-12)
     edges = (0, 1, 2, 10)

@@ -1,4 +1,4 @@
-"""Presets of ASTRA, and of Renee, which takes every label for every query."""
+"""Presets of ASTRA, and of Renee, which scores every label for every query."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ _RENEE: dict[str, object] = {"every_label": True, "negatives": "random"}
 
 
 def _cpu(**changed: object) -> Settings:
-    # Nothing is mined while a round trains on two cores, so there is no reason to mine with an older model. Without idf
-    # a label's text, at which its classifier begins, is little nearer to its queries than to others: WordNet's
+    # On two cores mining does not overlap training, so there is no reason to mine with an older model. Without idf a
+    # label's text, where its classifier starts, is little nearer to its queries than to others: WordNet's
     # validation split after four epochs, P@1 / PSP@5: 30.0 / 43.9 without (lr .001), 31.7 / 47.8 with (lr .002).
     config = AstraConfig(epochs=10, batch_size=512, lr=2e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
                          refresh_every=3, least_steps=2 * LEAST_STEPS, ahead=0, positives=20, hard=10, uniform=1600,
@@ -25,9 +25,9 @@ def _cpu(**changed: object) -> Settings:
 
 
 def _paper(source: str = HUB, *, positives: int, texts: bool = True, **settings: float) -> Settings:
-    """A row of Table 11 with its batch, k_h and k_r of 16 devices together, on one; tau_s = tau_r = 5.
+    """A row of Table 11 with its batch, k_h and k_r, totals over 16 devices, on one device; tau_s = tau_r = 5.
 
-    texts: the data has label texts, which are added as training points; classifiers start about zero with or without.
+    texts: the data has label texts, which are added as training points; classifiers start near zero in either case.
     """
     config = AstraConfig(
         token_lr=0.0, refresh_from=5, refresh_every=5, positives=positives, start="random", scale=1.0,
@@ -73,8 +73,8 @@ _TABLE = {
 
 ASTRA = {**_presets("classifiers on stale hard and uniform negatives"),
          "minilm": Preset("Table 11's first row on the packaged MiniLM transformer; one GPU", _minilm),
-         **{name: Preset(f"Table 11's row for {name}: DistilBERT from the hub; GPUs", made)
-            for name, made in _TABLE.items()}}
+         **{name: Preset(f"Table 11's row for {name}: DistilBERT from the hub; GPUs", settings)
+            for name, settings in _TABLE.items()}}
 RENEE = _presets("every label for every query (Renee)", **_RENEE)
 
 METHODS = {"astra": MethodEntry(astra, ASTRA), "renee": MethodEntry(astra, RENEE)}

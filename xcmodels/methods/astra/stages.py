@@ -1,9 +1,9 @@
-"""ASTRA: encoder and classifiers together, on stale hard negatives of the classifiers and uniform ones (Mehta et al.).
+"""ASTRA: encoder and classifiers trained jointly on stale hard and uniform negatives.
 
-A query has a few labels of its own, some positives and the hard negatives mined for it some epochs ago, and all
-queries of a batch share labels drawn uniformly from all. The weights make the sum an unbiased estimate of the binary
-cross-entropy over every label (equation 2, Lemma 4.1), so that a step costs the same whatever their number. Renee,
-which takes every label for every query, is a setting.
+A query has a few labels of its own, some positives and the hard negatives mined for it some epochs ago, and all queries
+of a batch share labels drawn uniformly from all. The weights make the sum an unbiased estimate of the binary cross-
+entropy over every label (Mehta et al.; equation 2, Lemma 4.1), so that the cost of a step does not depend on their
+number. Renee, which scores every label for every query, is a setting.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,17 +25,17 @@ from xcmodels.nn import losses
 from xcmodels.nn.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
 from xcmodels.nn.row_table import Model, RowTable, drawn
 
-PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # of which the first bias is made
+PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # sampled for the initial bias
 
 
 def first_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
-    """Build the encoder as training begins with it."""
+    """Return the untrained encoder."""
     head = HeadConfig("linear", config.dim, config.dropout)
     return build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
 
 
 class OneVsAll(Model):
-    """An encoder and a vector a label; the logit of a pair is scale * <x, w> + bias."""
+    """An encoder and a classifier per label; the logit of a pair is scale * <x, w> + bias."""
 
     def __init__(self, config: AstraConfig, corpus: Corpus) -> None:
         super().__init__()
@@ -53,31 +53,31 @@ class OneVsAll(Model):
         return self.labels.weight.cpu().numpy()
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the logits of each block of a batch, (R, C); of no meaning where the weight is 0."""
+        """Return the logits of each block of a batch, (R, C); meaningless where the weight is 0."""
         queries = self.encoder.heads[QUERY](self.encoder.backbone(batch.sides["queries"].tokens, QUERY))
-        rows, place = self.labels.gather(batch.sides["labels"].ids)
-        scores = {"pool": queries @ rows[place].T}
+        rows, inverse = self.labels.gather(batch.sides["labels"].ids)
+        scores = {"pool": queries @ rows[inverse].T}
         if (own := batch.blocks.get("own")) is not None:
             assert own.columns is not None and own.weights is not None
-            asked, slot = torch.nonzero(own.weights, as_tuple=True)
-            found = self.labels.score_pairs(queries, asked, own.columns[asked, slot])
-            scores["own"] = torch.zeros_like(own.weights).index_put((asked, slot), found)
-        return {name: self.scale * of + self.bias for name, of in scores.items()}
+            row, slot = torch.nonzero(own.weights, as_tuple=True)
+            products = self.labels.score_pairs(queries, row, own.columns[row, slot])
+            scores["own"] = torch.zeros_like(own.weights).index_put((row, slot), products)
+        return {name: self.scale * products + self.bias for name, products in scores.items()}
 
 
 def prior_bias(scores: np.ndarray, weight: float, positives: np.ndarray) -> float:
-    """Return the bias b at which queries are expected to have as many labels as they have.
+    """Return the bias b at which the expected number of labels of a query is the observed one.
 
     The solution of mean_i sum_l weight * sigmoid(scores[i, l] + b) = mean_i positives[i]; scores (n, m) are scaled
-    inner products with a draw of the labels, each of which stands for `weight` of them. With a higher one, all that
-    training does at first is to push down every label; with a lower one, no negative is felt.
+    inner products with a sample of labels, each of which stands for `weight` of them. With a higher bias, training
+    first has to push down every label; with a lower one, negatives have no gradient.
     """
-    wanted, reach = float(positives.mean()), float(np.abs(scores).max()) + 50.0
-    low, high = -reach, reach
+    target, bound = float(positives.mean()), float(np.abs(scores).max()) + 50.0
+    low, high = -bound, bound
     for _ in range(40):
         bias = (low + high) / 2
         expected = weight * float(expit(scores + np.float32(bias)).sum(1, dtype=np.float64).mean())
-        low, high = (low, bias) if expected > wanted else (bias, high)
+        low, high = (low, bias) if expected > target else (bias, high)
     return (low + high) / 2
 
 
@@ -92,7 +92,7 @@ class JointStage(Stage[OneVsAll]):
                   "labels": RowRule(config.label_lr, config.momentum, config.weight_decay)}
         self.plan = TrainingPlan(config.epochs, config.batch_size, config.lr, tables, config.warmup,
                                  decay=config.decay, least_steps=config.least_steps)
-        # Uniform negatives alone first, then a round for every refresh, whose vectors were taken `ahead` of it.
+        # uniform negatives alone first, then a round for every refresh, mined with the model of `ahead` epochs before
         self.rounds = schedule.rounds(STAGE, config, config.mined, config.ahead)
         self.settings = config.training
 
@@ -116,7 +116,7 @@ class JointStage(Stage[OneVsAll]):
         return prior_bias(self.config.scale * scores, n / len(labels), corpus.train_positives.subset(rows).lengths)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against labels of their own and labels drawn for the batch, or against every label."""
+        """Return queries against their own labels and labels shared by the batch, or against every label."""
         config, n = self.config, corpus.n_labels
         queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
         if config.every_label:
@@ -132,12 +132,12 @@ class JointStage(Stage[OneVsAll]):
                       "pool": uniform_block(corpus, rows, pool, hardest, weight)})
 
     def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the estimate of equation 2, a term a block."""
+        """Return the estimate of equation 2, one term per block."""
         return {name: losses.weighted_bce(scores, batch.blocks[name].positives, batch.blocks[name].weights)
                 for name, scores in model(batch).items()}
 
     def vectors(self, model: OneVsAll, corpus: Corpus) -> Vectors:
-        """Return the queries' embeddings, and what is mined over: the classifiers, or label texts' embeddings."""
+        """Return the queries' embeddings, and as labels the classifiers or the embeddings of label texts."""
         labels: Callable[[], np.ndarray] = partial(encode_all, model.encoder, corpus.sides["label"], QUERY)
         if self.config.source == "classifier":
             labels = model.classifiers
@@ -145,9 +145,9 @@ class JointStage(Stage[OneVsAll]):
 
     def compared(self, model: OneVsAll, corpus: Corpus, mined: Mined,
                  rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the embeddings of `rows` and the classifiers, their decay included."""
+        """Return the embeddings of `rows` and the classifiers, pending weight decay applied."""
         return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return the labels nearest to each query that are not its own."""
+        """Return the hard negatives of each query."""
         return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)

@@ -10,7 +10,7 @@ from xcmodels.retrieval.serving import FUSED, ServingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleConfig(schedule.ClusterSchedule):
-    """The settings of one module beside its schedule: rates, triplet loss."""
+    """The settings of one module: schedule, rates, triplet loss."""
 
     batch_size: int            # rows of a batch, at most; fewer where there are few texts
     lr: float                  # learning rate of dense parameters
@@ -31,7 +31,7 @@ class ModuleConfig(schedule.ClusterSchedule):
 
 @dataclass(frozen=True, kw_only=True)
 class NgameConfig(ServingConfig):
-    """Everything that decides an NGAME model, beside the corpus."""
+    """All settings of an NGAME model."""
 
     m1: ModuleConfig
     m2: ModuleConfig

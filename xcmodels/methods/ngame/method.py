@@ -1,4 +1,4 @@
-"""NGAME as a method: its two modules, and what is served of both."""
+"""NGAME as a method: its two modules, and its retriever."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,14 +15,14 @@ from xcmodels.retrieval.builder import Trained
 
 
 class NgameRetriever(ComposedRetriever):
-    """Serves embeddings and classifiers over one query vector; fused, the classifiers propose (Appendix C)."""
+    """Serves embeddings and classifiers on one query vector; in a fusion the classifiers propose (Appendix C)."""
 
     def __init__(self, method: str, config: NgameConfig, encoder: EncoderModule, classifier: ClassifierModule) -> None:
         super().__init__(method, config)
         self.encoder, self.classifier = encoder, classifier
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
-        """Return M1's encoder with M2's classifiers; embeddings are those that M2 stood on."""
+        """Return M1's encoder with M2's classifiers; embeddings are those that M2 was trained on."""
         classifiers = read_model(self.classifier, corpus, models[CLASSIFIER], vectors).table.weight.numpy()
         encoder = read_model(self.encoder, corpus, models[ENCODER])
         view = encoder.layout.views[QUERY]

@@ -34,7 +34,7 @@ def _quick() -> Settings:
 
 
 def _paper(source: str = HUB, *, batch: int, epochs: int = 300, length: int = 32) -> Settings:
-    """A row of NGAME's Table 9, on the encoder named; `length` tokens of a text, of a full text beside its title.
+    """A row of NGAME's Table 9, on the encoder `source`; length: tokens of a text, title included.
 
     What the paper leaves open is as in the authors' release: warm-ups, M2's batch size, epochs, dropout and pairs,
     that clusters start at epoch 10, and that none is larger than a batch.
@@ -64,8 +64,8 @@ NGAME = {
                           lambda: learned(_cpu())),
     "minilm": Preset("the paper's schedule on the packaged MiniLM transformer; one GPU",
                      lambda: _paper(MINILM, batch=1600, epochs=100)),
-    **{name: Preset(f"Table 9's row for {name}: msmarco-distilbert from the hub; GPUs", made)
-       for name, made in _TABLE.items()},
+    **{name: Preset(f"Table 9's row for {name}: msmarco-distilbert from the hub; GPUs", settings)
+       for name, settings in _TABLE.items()},
 }
 
 METHODS = {"ngame": MethodEntry(ngame, NGAME)}

@@ -1,7 +1,7 @@
-"""NGAME: mini-batches clustered so that in-batch negatives are hard (Dahiya et al., 2022).
+"""NGAME: mini-batches clustered so that in-batch negatives are hard.
 
 Module M1 trains a Siamese encoder, module M2 a classifier per label that starts at the label's embedding with the
-encoder frozen. Algorithm 1, equation 1, Appendix C.
+encoder frozen. Dahiya et al., 2022: Algorithm 1, equation 1, Appendix C.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ ENCODER, CLASSIFIER = "encoder", "classifier"
 
 
 class Classifiers(Model):
-    """One vector a label, trained by rows over fixed query vectors (module M2)."""
+    """One classifier per label, trained by rows over fixed query vectors (module M2)."""
 
     def __init__(self, start: np.ndarray, dropout: float) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class Classifiers(Model):
         return {"labels": self.table}
 
     def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> Products:
-        """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted, each there once."""
-        rows, place = self.table.gather(labels)
-        return Products(dropout(queries, self.dropout, self.training), F.embedding(place, rows))
+        """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted and unique."""
+        rows, inverse = self.table.gather(labels)
+        return Products(dropout(queries, self.dropout, self.training), F.embedding(inverse, rows))
 
 
 class EncoderModule(EncoderStage[Encoder]):
-    """M1: the encoder, by queries against the pool of a positive that is drawn for each."""
+    """M1: the encoder, trained on queries against the pool of their drawn positives."""
 
     name = ENCODER
 
@@ -57,7 +57,7 @@ class EncoderModule(EncoderStage[Encoder]):
         return build_encoder(self.config, corpus.idf, self.seed)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against the pool of their own positives, one drawn a query."""
+        """Return queries against the pool of their positives, one drawn per query."""
         chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
         pool = distinct(chosen)
         sides = {"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
@@ -75,7 +75,7 @@ class EncoderModule(EncoderStage[Encoder]):
 
 
 class ClassifierModule(Stage[Classifiers]):
-    """M2: a classifier a label, by queries against the pool of all their positives, over M1's embeddings."""
+    """M2: classifiers, trained on M1's query embeddings against the pool of all their positives."""
 
     name, frozen = CLASSIFIER, True
 
@@ -85,11 +85,11 @@ class ClassifierModule(Stage[Classifiers]):
         self.settings = {"seed": config.seed, "m2": self.module}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Classifiers:
-        """Build the classifiers at the labels' embeddings."""
+        """Build the classifiers, initialised with the label embeddings."""
         return Classifiers(vectors["labels"], self.module.dropout)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against the pool of their own positives."""
+        """Return queries against the pool of all their positives."""
         chosen = padded(*corpus.train_positives.take(rows))
         pool = distinct(chosen[chosen >= 0])
         sides = {"queries": Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
@@ -103,7 +103,7 @@ class ClassifierModule(Stage[Classifiers]):
 
     def compared(self, model: Classifiers, corpus: Corpus, mined: Mined,
                  rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the embeddings, which are fixed, and the classifiers."""
+        """Return the fixed embeddings of `rows`, and the classifiers."""
         return mined.vectors["queries"][rows], model.table.all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:

@@ -1,8 +1,8 @@
-"""Weights of auxiliary losses that adapt while a model trains: one Gaussian arm a loss (RAMEN, Appendix A).
+"""A bandit that adapts the weights of auxiliary losses, one Gaussian arm each (RAMEN).
 
-The paper adapts its strengths by bandits of rate .01 and says no more. Here an arm is a normal distribution about a
-mean that moves: a weight is drawn for a stretch of steps, and the reward is how much in-batch accuracy rose over
-the stretch before it, against what is usual. All state is in buffers, so that a checkpoint holds it.
+The paper adapts its strengths by bandits of rate .01 (Appendix A) and says no more. Here an arm is a normal
+distribution with a trained mean: a weight is drawn for a stretch of steps, and the reward is the rise of in-batch
+accuracy over the previous stretch, minus its moving average. All state is in buffers, so that a checkpoint holds it.
 """
 
 import torch
@@ -31,14 +31,14 @@ class Bandit(nn.Module):
 
     @torch.no_grad()
     def weights(self) -> torch.Tensor:
-        """Return the weights of this step (arms,), drawn anew from torch's generator at the start of a stretch."""
+        """Return the weights of this step (arms,), redrawn from torch's generator at the start of a stretch."""
         if self.steps == 0:
             self.drawn.copy_((self.mean + SIGMA * torch.randn_like(self.mean)).clamp_min(FLOOR))
         return self.drawn.clone()
 
     @torch.no_grad()
     def learn(self, accuracy: torch.Tensor) -> None:
-        """Take note of a step's in-batch accuracy, 0 to 1; at the end of a stretch, move the means."""
+        """Record a step's in-batch accuracy, 0 to 1; at the end of a stretch, update the means."""
         self.hits += accuracy
         self.steps += 1
         if self.steps < STRETCH:
@@ -46,7 +46,7 @@ class Bandit(nn.Module):
         now = self.hits / STRETCH
         if self.before >= 0:
             reward = now - self.before
-            # d/d mean of log N(drawn; mean, SIGMA^2), times what the reward is above the usual one
+            # d/d mean of log N(drawn; mean, SIGMA^2), times the reward above its moving average
             self.mean += self.rate * (reward - self.usual) * (self.drawn - self.mean) / SIGMA**2
             self.mean.clamp_(min=FLOOR)
             self.usual.mul_(MOMENTUM).add_((1 - MOMENTUM) * reward)

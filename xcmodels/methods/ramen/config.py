@@ -10,7 +10,7 @@ SIDES = {"queries": "train", "labels": "label"}     # of a batch -> of a graph
 
 @dataclass(frozen=True, kw_only=True)
 class GraphConfig:
-    """How graphs act on the base."""
+    """How graphs regularise the base method."""
 
     sides: str = "both"          # both | queries | labels | none: whose edges pull
     strength: float = 0.1        # lambda of every graph and side, or where a bandit begins
@@ -29,13 +29,13 @@ class GraphConfig:
 
     @property
     def regularised_sides(self) -> list[str]:
-        """The sides of a batch that graphs pull."""
+        """The batch sides that graphs regularise."""
         return list(SIDES) if self.sides == "both" else [side for side in SIDES if side == self.sides]
 
 
 @dataclass(frozen=True)
 class RamenConfig:
-    """The configuration of the base, and the graphs' settings."""
+    """The configuration of the base method, and the graphs' settings."""
 
     base: Any
     graph: GraphConfig = field(default_factory=GraphConfig)

@@ -1,4 +1,4 @@
-"""RAMEN as a method: a base's stages, graphs on the first, and the base's retriever, which knows nothing of them."""
+"""RAMEN as a method: graphs regularise the first stage of a base method."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from xcmodels.training.checkpoint import save_model
 
 
 class RamenRetriever:
-    """Builds the base's retriever of the base's model."""
+    """Builds the base's retriever from the base's part of the model, without graphs."""
 
     def __init__(self, base: ComposedRetriever, stage: GraphStage) -> None:
         self.base, self.stage = base, stage
@@ -25,7 +25,7 @@ class RamenRetriever:
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """The base's."""
+        """The settings of the base's retriever."""
         return self.base.settings
 
     def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],
@@ -38,14 +38,14 @@ class RamenRetriever:
 
 
 def ramen(base: Callable[[Any], Method]) -> Callable[[RamenConfig], Method]:
-    """Return what makes RAMEN over a base method, whose first stage trains an encoder."""
-    def made(config: RamenConfig) -> Method:
-        plain = base(replace(config.base, seed=config.seed))
-        first, *others = plain.stages
+    """Return the factory of RAMEN over a base method, whose first stage must train an encoder."""
+    def make(config: RamenConfig) -> Method:
+        method = base(replace(config.base, seed=config.seed))
+        first, *others = method.stages
         assert isinstance(first, EncoderStage)
-        assert isinstance(plain.build_retriever, ComposedRetriever)
+        assert isinstance(method.build_retriever, ComposedRetriever)
         stage = GraphStage(first, config.graph)
-        return replace(plain, name="ramen", stages=[stage, *others], base=plain.name, needs_graphs=True,
-                       build_retriever=RamenRetriever(plain.build_retriever, stage))
+        return replace(method, name="ramen", stages=[stage, *others], base=method.name, needs_graphs=True,
+                       build_retriever=RamenRetriever(method.build_retriever, stage))
 
-    return made
+    return make

@@ -1,8 +1,9 @@
-"""RAMEN: metadata graphs pull an encoder while it trains, and are gone at inference (Mittal et al., 2025).
+"""RAMEN: metadata graphs regularise an encoder in training only.
 
-Each query and each label of a batch draws one of its anchors from every graph, and triplet losses between
-nodes and anchors, weighed by lambda, join the base's own (section 3.1). Whenever the base is refreshed, edges whose
-ends the newest encoder holds apart are pruned (Appendix A). The strengths lambda are fixed, or arms of a bandit.
+Mittal et al., 2025. Each query and each label of a batch draws one of its anchors from every graph, and triplet losses
+between nodes and anchors, weighed by lambda, are added to the base's (section 3.1). At every refresh of the base, edges
+between texts that the newest encoder finds dissimilar are pruned (Appendix A). The strengths lambda are fixed, or
+arms of a bandit.
 """
 
 from collections.abc import Mapping
@@ -41,7 +42,7 @@ class Regularised(Model):
 
 
 class GraphStage(EncoderStage[Regularised]):
-    """A base's encoder stage, with graphs that act on it."""
+    """A base's encoder stage, regularised by graphs."""
 
     def __init__(self, base: EncoderStage[Any], graph: GraphConfig) -> None:
         self.base, self.graph = base, graph
@@ -56,7 +57,7 @@ class GraphStage(EncoderStage[Regularised]):
         return Regularised(self.base.build(corpus, vectors), bandit)
 
     def begin(self, model: Regularised, corpus: Corpus, before: Path | None) -> None:
-        """Begin as the base does."""
+        """Initialise the base's model."""
         self.base.begin(model.base, corpus, before)
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
@@ -64,7 +65,7 @@ class GraphStage(EncoderStage[Regularised]):
         return self.base.order(corpus, mined, epoch)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return the base's batch, and of each graph the anchors that its queries and labels draw."""
+        """Return the base's batch, with the anchors of each graph that its queries and labels draw."""
         truth = augmented(corpus, self.graph.most) if self.graph.augment else corpus
         batch = self.base.batch(truth, round_, mined, rows, rng)
         sides, blocks = dict(batch.sides), dict(batch.blocks)
@@ -101,47 +102,47 @@ class GraphStage(EncoderStage[Regularised]):
         return terms
 
     def vectors(self, model: Regularised, corpus: Corpus) -> Vectors:
-        """Return the base's, and those of the anchors of every graph."""
+        """Return the base's vectors, and those of the anchors of every graph."""
         anchors = {f"anchors.{name}": partial(encode_all, self.encoder(model), graph.anchors, LABEL)
                    for name, graph in corpus.graphs.items()}
         return {**self.base.vectors(model.base, corpus), **anchors}
 
     def compared(self, model: Regularised, corpus: Corpus, mined: Mined,
                  rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the base's."""
+        """Return the base's vectors."""
         return self.base.compared(model.base, corpus, mined, rows)
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return what the base mines, and which edges are left of each graph."""
+        """Return the base's mining result, and the edges of each graph that are left after pruning."""
         if not self.graph.prune:
             return self.base.mine(vectors, corpus, round_)
-        once = {name: cache(make) for name, make in vectors.items()}
-        kept = {f"{name}.{SIDES[side]}": alike(graph.edges[SIDES[side]], once[side](), once[f"anchors.{name}"]())
+        cached = {name: cache(make) for name, make in vectors.items()}
+        kept = {f"{name}.{SIDES[side]}": alike(graph.edges[SIDES[side]], cached[side](), cached[f"anchors.{name}"]())
                 for name, graph in corpus.graphs.items() for side in self.graph.regularised_sides}
-        return replace(self.base.mine(once, corpus, round_), kept=kept)
+        return replace(self.base.mine(cached, corpus, round_), kept=kept)
 
 
 def _accuracy(batch: Batch, vectors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the share of queries whose nearest label of the batch is one of theirs."""
+    """Return the share of queries whose nearest label in the batch is a positive."""
     block = next(block for block in batch.blocks.values() if (block.rows, block.cols) == ("queries", "labels"))
     with torch.no_grad():
         scores = vectors["queries"] @ vectors["labels"].T
-        # A positive that does not count in the loss is no mistake; what is masked otherwise is out of the race.
-        barred = ~block.positives if block.weights is None else (block.weights == 0) & ~block.positives
-        best = scores.masked_fill(barred, -torch.inf).argmax(1, keepdim=True)
+        # positives count as hits even where the loss ignores them; other ignored pairs are left out
+        ignored = ~block.positives if block.weights is None else (block.weights == 0) & ~block.positives
+        best = scores.masked_fill(ignored, -torch.inf).argmax(1, keepdim=True)
         return block.positives.gather(1, best).float().mean()
 
 
 @lru_cache(maxsize=1)
 def augmented(corpus: Corpus, most: int) -> Corpus:
     """Return the corpus with labels that share an anchor with a training query among its positives (AugGT)."""
-    found = [shared_anchors(graph.edges["train"], graph.edges["label"], len(graph.anchors), most)
-             for graph in corpus.graphs.values()]
+    shared = [shared_anchors(graph.edges["train"], graph.edges["label"], len(graph.anchors), most)
+              for graph in corpus.graphs.values()]
     truth = corpus.positives["train"]
     width, filters = corpus.n_labels, corpus.filters["train"]
-    keys = distinct(np.concatenate([truth.keys(width), *(each.keys(width) for each in found)]))
+    keys = distinct(np.concatenate([truth.keys(width), *(labels.keys(width) for labels in shared)]))
     keys = keys[~among(keys, distinct(filters.keys(width)))]
     out = copy(corpus)
-    vars(out).pop("train_positives", None)    # is of the positives that it had
+    vars(out).pop("train_positives", None)    # cached from the old positives
     out.positives = {**corpus.positives, "train": Ragged.of_pairs(keys // width, keys % width, len(truth))}
     return out

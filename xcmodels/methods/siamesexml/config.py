@@ -6,7 +6,7 @@ from xcmodels import checks
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.retrieval.serving import ENCODER, SERVED, ServingConfig
 
-MIXED = "mixed"    # classifiers and embeddings, by a share that is chosen on validation queries
+MIXED = "mixed"    # classifiers and embeddings, weighed on validation queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class LikelihoodConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SiamesexmlConfig(ServingConfig):
-    """Everything that decides a model, beside the corpus (section 4)."""
+    """All settings of a model (section 4)."""
 
     siamese: LikelihoodConfig
     extreme: LikelihoodConfig
@@ -65,5 +65,5 @@ class SiamesexmlConfig(ServingConfig):
 
     @property
     def served(self) -> tuple[str, ...]:
-        """What `serve` may be."""
+        """The values that `serve` may take."""
         return (MIXED, *SERVED)

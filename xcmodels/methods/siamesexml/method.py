@@ -1,4 +1,4 @@
-"""SiameseXML and SiameseXML++ as methods: their modules, and what is served of them."""
+"""SiameseXML and SiameseXML++ as methods: their modules, and their retriever."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ from xcmodels.training.loop import device
 
 
 class SiamesexmlRetriever(ComposedRetriever):
-    """Serves embeddings and classifiers mixed, over what three indexes propose (section 4), or as any method's."""
+    """Serves embeddings mixed with classifiers over three indexes (section 4), or as other methods are served."""
 
     def __init__(self, method: str, config: SiamesexmlConfig, stage: ExtremeModule) -> None:
         super().__init__(method, config)
@@ -32,14 +32,14 @@ class SiamesexmlRetriever(ComposedRetriever):
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """Those of every retriever, and the mix's."""
+        """The settings of every retriever, and those of the mix."""
         return {**super().settings, "scored_centroid": self.siamesexml.scored_centroid}
 
     def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],
                  out: Path) -> dict[str, float]:
-        """Write the retriever to `out`; mixed, by the alpha that is best on the validation split.
+        """Write the retriever to `out`; a mix has the alpha that is best on the validation split.
 
-        Once that is found, the validation queries propose labels and count in centroids as the others do.
+        Once alpha is chosen, validation queries propose labels and count in centroids like the others.
         """
         if self.config.serve != MIXED:
             return super().__call__(corpus, models, vectors, out)
@@ -48,7 +48,7 @@ class SiamesexmlRetriever(ComposedRetriever):
         assert queries is not None
         fitted = proposers(config, corpus, queries, labels)
         alpha, measured = self._best_alpha(self._mix(classifiers, labels, fitted), fitted, trained.encoder, corpus)
-        served = proposers(config, corpus, queries, labels, every=True)
+        served = proposers(config, corpus, queries, labels, held_out=True)
         save_retriever(out, corpus, method=self.method, encoder=trained.encoder, proposers=served,
                        shortlist=config.shortlist, scorer=self._mix(classifiers, labels, served, alpha))
         return measured
@@ -56,7 +56,7 @@ class SiamesexmlRetriever(ComposedRetriever):
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder with the intermediate embeddings of labels and queries, and the classifiers."""
         model = read_model(self.stage, corpus, models[EXTREME])
-        if self.siamesexml.joint:    # its backbone was trained after the embeddings were made
+        if self.siamesexml.joint:    # its backbone was trained after these vectors were computed
             vectors = {side: make() for side, make in self.stage.vectors(model.to(device()), corpus).items()}
             model.cpu()
         views = model.encoder.layout.views
@@ -66,29 +66,29 @@ class SiamesexmlRetriever(ComposedRetriever):
 
     def _mix(self, classifiers: np.ndarray, labels: np.ndarray, proposing: Mapping[str, Proposer],
              alpha: float = 0.5) -> CentroidMix:
-        """Return the score by classifiers, label embeddings and the centroids that `proposing` has an index of."""
+        """Return the mixed score of classifiers, label embeddings, and the centroids in an index of `proposing`."""
         share, centroids = self.siamesexml.scored_centroid, proposing["centroids"].index.vectors
         return CentroidMix(classifiers, labels + np.float32(share) * centroids, centroids, self.siamesexml.partitions,
                            alpha, share)
 
     def _best_alpha(self, mix: CentroidMix, proposing: Mapping[str, Proposer], encoder: Encoder,
                     corpus: Corpus) -> tuple[float, dict[str, float]]:
-        """Return the alpha of the highest P@1 on the validation split, and what it reached; a half without a split."""
+        """Return the alpha of highest P@1 on the validation split, and the P@1; the mix's alpha without a split."""
         rows = corpus.validation
         if not len(rows):
             return mix.alpha, {}
         queries = encode_all(encoder, corpus.sides["train"], QUERY, rows=rows)
         ids = candidates(proposing.values(), queries, self.siamesexml.shortlist)
         ids[~allowed_negatives(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
-        # Minus infinity, the score of no label, times an alpha of 0 would be no number.
+        # -inf, the score of a missing label, times an alpha of 0 would be NaN
         classified, similar = (np.maximum(replace(mix, alpha=alpha)(queries, ids), -1e9) for alpha in (1.0, 0.0))
-        truth, reached = corpus.positives["train"].subset(rows), {}
+        truth, p1 = corpus.positives["train"].subset(rows), {}
         for alpha in np.linspace(0, 1, 11).round(1).tolist():
             best, _ = best_of(ids, np.where(ids >= 0, alpha * classified + (1 - alpha) * similar, -np.inf), 1)
-            reached[alpha] = 100 * float(metrics.judge(best, truth, None, corpus.n_labels).hits.mean())
-        alpha = max(reached, key=reached.__getitem__)
-        return alpha, {"alpha": alpha, "validation/P/1": reached[alpha], "validation/P/1/classifiers": reached[1.0],
-                       "validation/P/1/embeddings": reached[0.0]}
+            p1[alpha] = 100 * float(metrics.judge(best, truth, None, corpus.n_labels).hits.mean())
+        alpha = max(p1, key=p1.__getitem__)
+        return alpha, {"alpha": alpha, "validation/P/1": p1[alpha], "validation/P/1/classifiers": p1[1.0],
+                       "validation/P/1/embeddings": p1[0.0]}
 
 
 def siamesexml(config: SiamesexmlConfig) -> Method:

@@ -17,11 +17,11 @@ def _cpu(*, joint: bool) -> Settings:
 
 
 def _paper(*, joint: bool) -> Settings:
-    """Section 4 and the authors' release: one bag of embeddings for both sides, on a vocabulary of the data."""
-    made = learned(_cpu(joint=joint))
-    method = made.method
+    """Section 4 and the authors' release: one bag of embeddings for both sides, a vocabulary learned from the data."""
+    base = learned(_cpu(joint=joint))
+    method = base.method
     assert isinstance(method, SiamesexmlConfig)
-    return Settings(made.prepare, replace(
+    return Settings(base.prepare, replace(
         method, head="gelu", encoder=replace(method.encoder, dim=300, tied=True, places=0, sums=1), shortlist=500,
         mined=100, power=0.45, scored_centroid=1.0,
         token_lr=2e-4 if joint else 0.0,

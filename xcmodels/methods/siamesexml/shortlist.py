@@ -1,4 +1,4 @@
-"""What SiameseXML mines and predicts from: indexes that propose labels, and what its labels look like to them."""
+"""The three indexes that SiameseXML mines and predicts with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,18 +20,18 @@ from xcmodels.retrieval.scorers import InnerProduct
 
 @dataclass(frozen=True)
 class Shortlist:
-    """What proposes labels for a query's intermediate embedding, and how they are ranked before module IV."""
+    """Candidate labels of a query's intermediate embedding, and their ranking before module IV."""
 
     proposers: Mapping[str, Proposer]
     scores: InnerProduct
 
     def best(self, queries: np.ndarray, excluded: np.ndarray, depth: int, k: int) -> np.ndarray:
-        """Return the k best labels (n, k) of the `depth` that each index proposes, less `excluded` pairs, -1 padded."""
+        """Return the k best labels (n, k) of `depth` from each index, without `excluded` pairs, -1 padded."""
         n_labels = len(self.scores.vectors)
         ids = candidates(self.proposers.values(), queries, depth)
         ids[~allowed_negatives(ids, excluded, n_labels)] = -1
-        found, _ = best_of(ids, self.scores(queries, ids), k)
-        return np.pad(found, ((0, 0), (0, k - found.shape[1])), constant_values=-1)
+        best, _ = best_of(ids, self.scores(queries, ids), k)
+        return np.pad(best, ((0, 0), (0, k - best.shape[1])), constant_values=-1)
 
 
 @lru_cache(maxsize=1)
@@ -46,13 +46,13 @@ def smoothed(config: SiamesexmlConfig, corpus: Corpus, labels: np.ndarray) -> np
 
 
 def proposers(config: SiamesexmlConfig, corpus: Corpus, queries: np.ndarray, labels: np.ndarray,
-              every: bool = False) -> dict[str, Proposer]:
+              held_out: bool = False) -> dict[str, Proposer]:
     """Return the three indexes over intermediate embeddings (N, d) and (L, d).
 
-    every: also of the queries of the validation split.
+    held_out: include the queries of the validation split.
     """
-    rows = distinct(queries_of(corpus, every).values)
-    centroids = label_centroids(corpus, queries, every)
+    rows = distinct(queries_of(corpus, held_out).values)
+    centroids = label_centroids(corpus, queries, held_out)
     index = partial(ann.build, kind=config.index, limit=ann.EXACT_MAX_ONLINE)
     return {"texts": Proposer(index(smoothed(config, corpus, labels))), "centroids": Proposer(index(centroids)),
             "queries": Proposer(index(queries[rows]), corpus.train_positives.subset(rows))}

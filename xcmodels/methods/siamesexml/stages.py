@@ -1,8 +1,8 @@
-"""SiameseXML: a Siamese encoder trained on batches of labels, then a classifier a label (Dahiya et al., 2021).
+"""SiameseXML: a Siamese encoder trained on batches of labels, then classifiers.
 
-Module I draws labels, not queries, into its batches, by a power of their frequency, so that rare labels are pulled and
-mined, too. What it trains is the intermediate embedding, which every later module reads: indexes, centroids, starts of
-classifiers.
+Dahiya et al., 2021. Module I draws labels, not queries, into its batches, by a power of their frequency, so that rare
+labels are trained, too. It trains the intermediate embedding, which every later module uses: in indexes, in centroids,
+and to initialise classifiers.
 Module II mines hard negatives from three indexes: of label texts smoothed over correlated labels, of label centroids,
 and of training queries, whose labels are proposed. Module III starts classifiers at the smoothed label
 embeddings; module IV trains them with a residual layer over the frozen encoder, or in SiameseXML++ with its backbone.
@@ -33,21 +33,21 @@ from xcmodels.training.checkpoint import load_part
 
 SIAMESE, EXTREME = "siamese", "extreme"
 CHUNK = 2048        # queries whose shortlists are ranked at once
-INTERMEDIATE = "intermediate"    # the view of a query before any layer of module IV: what is indexed
+INTERMEDIATE = "intermediate"    # the view of a query before module IV, which is indexed
 
 
 def siamese_layout(config: SiamesexmlConfig) -> Layout:
-    """Return module I's heads: the intermediate embeddings of queries and labels, on which its loss is."""
+    """Return module I's heads, for the intermediate embeddings of queries and labels, which its loss is over."""
     return siamese(config.encoder, None if config.head == "residual" else HeadConfig(config.head))
 
 
 def extreme_layout(config: SiamesexmlConfig) -> Layout:
-    """Return module I's heads and over a query's a residual layer a partition of labels; a query shows all of them."""
-    made = siamese_layout(config)
+    """Return module I's heads, and over a query's head a residual layer per partition of the labels."""
+    base = siamese_layout(config)
     layer = HeadConfig("residual", dropout=config.dropout, over=QUERY)
     names = tuple(f"{EXTREME}{part}" for part in range(config.partitions))
-    return Layout({**made.heads, **dict.fromkeys(names, layer)},
-                  {**made.views, QUERY: (QUERY, *names), INTERMEDIATE: (QUERY,), EXTREME: names})
+    return Layout({**base.heads, **dict.fromkeys(names, layer)},
+                  {**base.views, QUERY: (QUERY, *names), INTERMEDIATE: (QUERY,), EXTREME: names})
 
 
 class Extreme(Model):
@@ -58,7 +58,7 @@ class Extreme(Model):
         self.partitions, self.joint = config.partitions, config.joint
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config))
         self.labels = RowTable.zeros(corpus.n_labels, self.encoder.backbone.dim)
-        # Queries and labels share the backbone and not the heads: of those, module IV would train the queries' alone.
+        # queries and labels share the backbone, not the heads, of which module IV would train only the queries'
         for name in siamese_layout(config).heads:
             self.encoder.heads[name].requires_grad_(False)
         if not config.joint:
@@ -71,32 +71,32 @@ class Extreme(Model):
     def forward(self, batch: Batch, kappa: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines (R, C) of queries with classifiers, and which of them count (R, C) bool.
 
-        Those of positives do, and of each query's hardest labels, `kappa` for each of its positives.
+        Positives count, and each query's hardest negatives, `kappa` per positive.
         """
         block, side = batch.blocks["own"], batch.sides["queries"]
         assert block.columns is not None and block.weights is not None
-        inner = side.vectors if side.vectors is not None else \
+        intermediate = side.vectors if side.vectors is not None else \
             self.encoder.view(self.encoder.pool(batch.sides)["queries"], INTERMEDIATE)
         layers = [self.encoder.heads[name] for name in self.encoder.layout.views[EXTREME]]
-        embedded = torch.stack([direction(layer(inner)) for layer in layers], 1).flatten(0, 1)
-        with torch.no_grad():   # a label that is not among the hardest is read, and not trained
-            every = self._cosines(embedded, block.columns, block.weights > 0)
-            pushed = every.masked_fill(block.positives | (block.weights == 0), -torch.inf)
-            rank = pushed.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        embedded = torch.stack([direction(layer(intermediate)) for layer in layers], 1).flatten(0, 1)
+        with torch.no_grad():   # other labels are read, but not trained
+            cosines = self._cosines(embedded, block.columns, block.weights > 0)
+            hardness = cosines.masked_fill(block.positives | (block.weights == 0), -torch.inf)
+            rank = hardness.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
             most = kappa * block.positives.sum(1, keepdim=True)
             counts = (block.weights > 0) & (block.positives | (rank < most))
         return self._cosines(embedded, block.columns, counts), counts
 
-    def _cosines(self, embedded: torch.Tensor, columns: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        """Return the cosines that are wanted, (R, C), 0 elsewhere; label l is scored by part l mod partitions."""
-        row, slot = torch.nonzero(wanted, as_tuple=True)
+    def _cosines(self, embedded: torch.Tensor, columns: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the cosines where `mask`, (R, C), 0 elsewhere; label l is scored by part l mod partitions."""
+        row, slot = torch.nonzero(mask, as_tuple=True)
         labels = columns[row, slot]
-        found = self.labels.score_pairs(embedded, row * self.partitions + labels % self.partitions, labels, unit=True)
-        return embedded.new_zeros(columns.shape).index_put((row, slot), found)
+        cosines = self.labels.score_pairs(embedded, row * self.partitions + labels % self.partitions, labels, unit=True)
+        return embedded.new_zeros(columns.shape).index_put((row, slot), cosines)
 
 
 class SiameseModule(EncoderStage[Encoder]):
-    """Module I: the encoder, on batches of labels."""
+    """Module I: trains the encoder on batches of labels."""
 
     name, query_sides = SIAMESE, ("queries", "seconds")
 
@@ -113,28 +113,28 @@ class SiameseModule(EncoderStage[Encoder]):
         return build_encoder(self.config.encoder, corpus.idf, self.seed, siamese_layout(self.config))
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
-        """Return labels drawn by frequency^power, as many as there are."""
+        """Return labels drawn by frequency^power, as many as have a training query."""
         rng = seeds.generator(self.seed, "order", SIAMESE, epoch)
         frequencies = queries_of(corpus).lengths
-        known = np.flatnonzero(frequencies)
-        share = frequencies[known] ** self.config.power
-        return rng.choice(known, len(known), p=share / share.sum())
+        labels = np.flatnonzero(frequencies)
+        share = frequencies[labels] ** self.config.power
+        return rng.choice(labels, len(labels), p=share / share.sum())
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return labels against one query of each, and a second one for its centroid."""
         queries = queries_of(corpus)
         first, second = sample_pair(queries, rows, rng)
         text, block = corpus.sides["train"].tokens, drawn_block(corpus, rows, first)
-        # The centroid of a single query is that query, which cannot be pulled to itself but would be pushed.
+        # the centroid of a single query is that query: it has no positive, but would have negatives
         assert block.weights is not None
-        several = replace(block, weights=block.weights & torch.from_numpy(first != second)[:, None])
+        with_two = replace(block, weights=block.weights & torch.from_numpy(first != second)[:, None])
         return Batch({"labels": Entries(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
                       "queries": Entries(torch.from_numpy(first), tokens=text(first)),
                       "seconds": Entries(torch.from_numpy(second), tokens=text(second))},
-                     {"text": block, "centroid": several})
+                     {"text": block, "centroid": with_two})
 
     def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return equation 6: the bounded likelihood of labels' texts, and of their centroids, with the queries."""
+        """Return equation 6: the bounded likelihood of queries with label texts, and with label centroids."""
         config, share = self.config.siamese, self.config.centroid
         queries, seconds = model.view(pooled["queries"], QUERY), model.view(pooled["seconds"], QUERY)
         against = {"text": (1 - share, model.view(pooled["labels"], LABEL)),
@@ -146,7 +146,7 @@ class SiameseModule(EncoderStage[Encoder]):
 
 
 class ExtremeModule(Stage[Extreme]):
-    """Modules II to IV: mined negatives, then classifiers and residual layers, in SiameseXML++ also the backbone."""
+    """Modules II to IV: mine, then train classifiers and residual layers; in SiameseXML++ also the backbone."""
 
     name = EXTREME
 
@@ -164,11 +164,11 @@ class ExtremeModule(Stage[Extreme]):
         return Extreme(self.config, corpus)
 
     def begin(self, model: Extreme, corpus: Corpus, before: Path | None) -> None:
-        """Take over the encoder, and start classifiers at the smoothed label embeddings (module III)."""
+        """Load the encoder, and initialise classifiers with the smoothed label embeddings (module III)."""
         assert before is not None
         load_part(model.encoder, before)
-        inner = encode_all(model.encoder, corpus.sides["label"], LABEL)
-        model.labels.fill(smoothed(self.config, corpus, inner).__getitem__)
+        embeddings = encode_all(model.encoder, corpus.sides["label"], LABEL)
+        model.labels.fill(smoothed(self.config, corpus, embeddings).__getitem__)
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
         """Return the training rows, shuffled."""
@@ -197,17 +197,17 @@ class ExtremeModule(Stage[Extreme]):
 
     def compared(self, model: Extreme, corpus: Corpus, mined: Mined,
                  rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return queries under every residual layer end to end, and classifiers, each in its partition's place."""
+        """Return queries under all residual layers, concatenated, and classifiers at their partition's dimensions."""
         labels, parts = unit(model.labels.all()), model.partitions
-        apart = np.zeros((len(labels), parts, labels.shape[1]), np.float32)
-        apart[np.arange(len(labels)), np.arange(len(labels)) % parts] = labels
-        return encode_all(model.encoder, corpus.sides["train"], EXTREME, rows), apart.reshape(len(labels), -1)
+        spread = np.zeros((len(labels), parts, labels.shape[1]), np.float32)
+        spread[np.arange(len(labels)), np.arange(len(labels)) % parts] = labels
+        return encode_all(model.encoder, corpus.sides["train"], EXTREME, rows), spread.reshape(len(labels), -1)
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return the best labels of each training query's shortlist that are none of its own (module II)."""
+        """Return the best labels of each training query's shortlist, without its own labels (module II)."""
         queries, labels = vectors["queries"](), vectors["labels"]()
-        proposing = proposers(self.config, corpus, queries, labels)
-        shortlist = Shortlist(proposing, InnerProduct(labels + proposing["centroids"].index.vectors))
+        indexes = proposers(self.config, corpus, queries, labels)
+        shortlist = Shortlist(indexes, InnerProduct(labels + indexes["centroids"].index.vectors))
         rows = corpus.training_rows()
         negatives = np.full((len(queries), round_.negatives), -1, dtype=np.int32)
         for start in range(0, len(rows), CHUNK):

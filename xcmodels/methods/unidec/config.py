@@ -1,4 +1,4 @@
-"""The settings of UniDEC and of the methods that are settings of its parts."""
+"""The settings of UniDEC, DEPSL, DPR, ANCE and DEXML."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
 
 @dataclass(frozen=True, kw_only=True)
 class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
-    """Everything that decides a model, beside the corpus; the defaults are UniDEC's (section 4, Algorithm 1)."""
+    """All settings of a model; the defaults are UniDEC's (section 4, Algorithm 1)."""
 
     batch_size: int              # rows of a batch, at most; fewer where there are few texts
     lr: float                    # learning rate of dense parameters

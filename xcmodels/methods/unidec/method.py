@@ -1,4 +1,4 @@
-"""UniDEC as a method, and the dual encoders that are settings of it: the stage, and what is served of it."""
+"""UniDEC, and the dual encoders that are settings of it, as methods."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ from xcmodels.training.loop import device
 
 
 class UnidecRetriever(ComposedRetriever):
-    """Serves the dual encoder, the classifier, or both end to end (section 3.4)."""
+    """Serves the dual encoder, the classifier, or both concatenated (section 3.4)."""
 
     def __init__(self, method: str, config: UnidecConfig, stage: JointStage) -> None:
         super().__init__(method, config)
@@ -26,11 +26,11 @@ class UnidecRetriever(ComposedRetriever):
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """Those of every retriever, and the length of the classifiers."""
+        """The settings of every retriever, and whether classifiers have unit length."""
         return {**super().settings, "unit": self.unidec.unit}
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
-        """Return the encoder with its label embeddings, and the classifiers, by those heads that are served."""
+        """Return the encoder with the label embeddings and classifiers that are served."""
         config, model = self.unidec, read_model(self.stage, corpus, models[STAGE]).to(device())
         encoder, labels = model.encoder, {}
         if config.balance > 0 and config.serve != CLASSIFIER:
@@ -43,6 +43,6 @@ class UnidecRetriever(ComposedRetriever):
 
 
 def unidec(config: UnidecConfig, name: str = "unidec") -> Method:
-    """Return the method for one configuration, under the name that it has as such."""
+    """Return the method for one configuration, called `name`."""
     stage = JointStage(config)
     return Method(name, config.seed, [stage], UnidecRetriever(name, config, stage), config.encoder, config.dim)

@@ -1,4 +1,4 @@
-"""Presets of UniDEC, of DEPSL, and of the dual encoders that are settings of its parts."""
+"""Presets of UniDEC and of its dual encoders: DEPSL, DPR, ANCE, DEXML."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ def _cpu(**changed: object) -> Settings:
 def _paper(source: str, batch: int, epochs: int, **changed: object) -> Settings:
     """The settings of section 4, the same for every data set but the batch (Table 2).
 
-    The paper leaves the number of epochs open, and how long a cluster is.
+    The paper leaves the number of epochs and the size of clusters open.
     """
     config = UnidecConfig(epochs=epochs, batch_size=batch, lr=1e-4, token_lr=0.0, label_lr=1e-3, warmup=1000,
                           refresh_from=5, double_every=25, cluster_size=8,
@@ -55,14 +55,14 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
     }
 
 
-# Queries of a batch, Table 2. The baselines have none of their own there and take UniDEC's first.
+# Queries of a batch, Table 2. It lists none for the baselines, which take UniDEC's first.
 _ROWS = {"lf-amazon-131k": 576, "lf-wikiseealso-320k": 677, "lf-amazontitles-1.3m": 1098}
 _FIRST = {"lf-amazon-131k": 576}
 UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS,
                   {"loss": "supcon"}, serve="fused")
 DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200}, **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
-# Not TAS (Hofstaetter et al., 2021): that clusters by a baseline's embeddings before training, a batch a cluster.
+# Not TAS (Hofstaetter et al., 2021): that clusters by a baseline's embeddings before training, one batch per cluster.
 DPR_CLUSTERED = _presets("DPR whose batches are clustered once, after its first epochs", _FIRST, **_DPR_CLUSTERED)
 ANCE = _presets("DPR with hard negatives mined over label embeddings (ANCE)", _FIRST, **_ANCE)
 DEXML = _presets("decoupled softmax over every label (DEXML)",

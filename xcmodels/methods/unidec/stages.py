@@ -1,9 +1,9 @@
-"""UniDEC: a dual encoder and a classifier on one pass, over some picked labels a batch (Kharbanda et al., 2025).
+"""UniDEC: a dual encoder and a classifier trained together on picked labels.
 
-A batch is made of clusters of queries; its labels are up to beta positives of each query and eta of its mined hard
-negatives, and every positive that a query finds among them counts: pick-some-labels (section 3.1). The dual encoder
-scores with one pair of heads, the classifier with a third head and a vector a label. DEPSL is the dual encoder alone;
-DPR, ANCE and DEXML are settings of it.
+Kharbanda et al., 2025. A batch is made of clusters of queries; its labels are up to beta positives of each query and
+eta of its mined hard negatives, and every positive of a query among them counts: pick-some-labels (section 3.1). The
+dual encoder scores with one pair of heads, the classifier with a third head and a vector per label. DEPSL is the dual
+encoder alone; DPR, ANCE and DEXML are settings of it.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ STAGE = "joint"
 
 
 class Joint(Model):
-    """An encoder with the heads of both, and a vector a label where there is a classifier."""
+    """An encoder with the heads of dual encoder and classifier, and the classifiers where there are any."""
 
     def __init__(self, config: UnidecConfig, corpus: Corpus) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def layout(config: UnidecConfig) -> Layout:
 
 
 class JointStage(EncoderStage[Joint]):
-    """The only stage: dual encoder and classifier learn together."""
+    """The only stage: trains dual encoder and classifier together."""
 
     name = STAGE
 
@@ -70,7 +70,7 @@ class JointStage(EncoderStage[Joint]):
         return Joint(self.config, corpus)
 
     def begin(self, model: Joint, corpus: Corpus, before: Path | None) -> None:
-        """Start each classifier at its label's embedding; most labels are too rare to learn one from nothing."""
+        """Initialise each classifier with its label's embedding; most labels are too rare to learn one from zero."""
         if model.labels is not None:
             model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], LABEL))
 
@@ -89,29 +89,29 @@ class JointStage(EncoderStage[Joint]):
         return model.encoder
 
     def terms(self, model: Joint, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the losses of the dual encoder and of the classifier, each both ways (sections 3.2 and 3.3)."""
+        """Return the losses of dual encoder and classifier, each in both directions (sections 3.2 and 3.3)."""
         config, block, encoder = self.config, batch.blocks["pool"], model.encoder
         terms = {}
         if config.balance > 0:
             scores = encoder.view(pooled["queries"], QUERY) @ encoder.view(pooled["labels"], LABEL).T
-            terms["encoder"] = config.balance * self._both_ways(scores / config.temperature, block)
+            terms["encoder"] = config.balance * self._symmetric(scores / config.temperature, block)
         if model.labels is not None:
-            rows, place = model.labels.gather(batch.sides["labels"].ids)
-            scores = encoder.heads[CLASSIFIER](pooled["queries"]) @ rows[place].T / config.temperature
-            terms["classifier"] = (1 - config.balance) * self._both_ways(scores, block)
+            rows, inverse = model.labels.gather(batch.sides["labels"].ids)
+            scores = encoder.heads[CLASSIFIER](pooled["queries"]) @ rows[inverse].T / config.temperature
+            terms["classifier"] = (1 - config.balance) * self._symmetric(scores, block)
             if config.bce:
                 terms["bce"] = (1 - config.balance) * config.bce * losses.weighted_bce(
                     scores, block.positives, block.weights)
         return terms
 
-    def _both_ways(self, scores: torch.Tensor, block: Block) -> torch.Tensor:
+    def _symmetric(self, scores: torch.Tensor, block: Block) -> torch.Tensor:
         """Return the loss of queries over labels and, for the share `symmetric`, of labels over queries."""
         loss, share = LOSSES[self.config.loss], self.config.symmetric
-        there = loss(scores, block.positives, block.weights)
+        forward = loss(scores, block.positives, block.weights)
         if share == 0:
-            return there
+            return forward
         weights = None if block.weights is None else block.weights.T
-        return (1 - share) * there + share * loss(scores.T, block.positives.T, weights)
+        return (1 - share) * forward + share * loss(scores.T, block.positives.T, weights)
 
     def compared(self, model: Joint, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the vectors of the dual encoder, or of the classifier where it alone is trained."""
