@@ -41,7 +41,7 @@ def parts(retriever: Retriever, texts: list[str]) -> dict[str, float]:
     took = {}
     tokens, took["tokenise"] = spent(lambda: retriever.tokenizer(texts))
     queries, took["embed"] = spent(lambda: retriever.embed(tokens))
-    with inner_products.alone():
+    with inner_products.single_threaded():
         depth = retriever.facts["shortlist"]
         found, took["shortlist"] = spent(lambda: candidates(retriever.proposers.values(), queries, depth, K))
         scores, took["score"] = spent(lambda: retriever.scorer(queries, found, tokens))

@@ -17,7 +17,7 @@ from data_contracts.findings import Finding, Rule, result
 from data_contracts.row_rules import Kept, row_results, shard_results
 from data_contracts.suites import quiet_context, references
 from data_contracts.tables import Tables, Unreadable
-from data_contracts.verdict import Report, RuleResult, TableSummary, inert
+from data_contracts.verdict import Report, RuleResult, TableSummary, escape_text
 from data_contracts.whole_rules import whole_rules
 
 
@@ -66,9 +66,9 @@ def _select(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list
             references(name)
         except ValueError as error:
             if only is not None:
-                raise UsageError(inert(error, 300)) from error
-            rules.append(result("known_table", inert(name), "the folder is named after a kind of table",
-                                Finding(1, note=inert(error, 300)), "warn"))
+                raise UsageError(escape_text(error, 300)) from error
+            rules.append(result("known_table", escape_text(name), "the folder is named after a kind of table",
+                                Finding(1, note=escape_text(error, 300)), "warn"))
         else:
             names.append(name)
     if not names:
@@ -81,7 +81,7 @@ def _row_rules(tables: Tables, table: str, names: Sequence[str], kept: Kept | No
     try:
         return row_results(tables, table, names, kept)
     except Exception as error:
-        broken = Finding(1, [{"shard": table, "error": inert(error, 300)}], type(error).__name__, "fail")
+        broken = Finding(1, [{"shard": table, "error": escape_text(error, 300)}], type(error).__name__, "fail")
         return [result("suite", table, "great-expectations answers every expectation on every row", broken)]
 
 
@@ -100,4 +100,4 @@ def _run(run: Callable[[], Finding], table: str) -> Finding:
         return run()
     except Exception as error:  # any data may come here, and none may end a validation
         shard = error.shard.name if isinstance(error, Unreadable) else table
-        return Finding(1, [{"shard": shard, "error": inert(error, 300)}], type(error).__name__, "fail")
+        return Finding(1, [{"shard": shard, "error": escape_text(error, 300)}], type(error).__name__, "fail")

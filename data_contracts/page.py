@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from data_contracts.verdict import Report, RuleResult, Status, inert, many, where
+from data_contracts.verdict import Report, RuleResult, Status, escape_text, many, where
 
 PAGE_LIMIT = 60_000  # bytes
 WORDS = {"ok": "kept", "warn": "warning", "fail": "fails"}
@@ -34,7 +34,7 @@ def render(report: Report, *, docs: bool = False) -> str:
 
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
                               lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters.update(inert=inert, many=many)
+    environment.filters.update(escape_text=escape_text, many=many)
     template = environment.get_template("page.html")
     page = ""
     for rows, rules, width in ((10, 200, 200), (5, 100, 120), (2, 60, 80), (1, 30, 60), (0, 10, 40)):

@@ -12,7 +12,7 @@ from data_contracts.findings import Finding, result
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.suites import MEANING, Outcome, outcomes, plain, references, run_suite, suite_for
 from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_text, mend, shown_row
-from data_contracts.verdict import RuleResult, inert
+from data_contracts.verdict import RuleResult, escape_text
 
 if TYPE_CHECKING:
     from great_expectations import ExpectationSuite
@@ -92,7 +92,7 @@ def _gather(finding: Finding, outcome: Outcome, pieces: Sequence[Piece], most: i
     if outcome.ok:
         return
     finding.count += outcome.count
-    finding.note = finding.note or inert(outcome.error, 300)
+    finding.note = finding.note or escape_text(outcome.error, 300)
     starts = np.cumsum([0, *(len(piece.data) for piece in pieces)])
     rows = []
     for row in outcome.rows:

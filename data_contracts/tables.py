@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from data_contracts.findings import Thresholds
 from data_contracts.schemas import SCHEMAS, kind_of
-from data_contracts.verdict import Row, Status, inert, where
+from data_contracts.verdict import Row, Status, escape_text, where
 
 TEXT = ("title", "content")     # the columns of a text
 _READ_ERRORS = (OSError, pa.ArrowException, EOFError)
@@ -71,7 +71,7 @@ class Tables:
         return self._shards[table]
 
     def _open(self, table: str, path: Path) -> Shard | None:
-        name = inert(f"{table}/{path.name}")
+        name = escape_text(f"{table}/{path.name}")
         try:
             if not path.is_file():  # opening a pipe would wait for ever
                 raise OSError("not a regular file")
@@ -82,14 +82,14 @@ class Tables:
             return None
         wrong = _difference(schema, SCHEMAS[kind_of(table)])
         if wrong:
-            self.damage[table]["schema"].append({"shard": name, "error": inert(wrong, 400)})
+            self.damage[table]["schema"].append({"shard": name, "error": escape_text(wrong, 400)})
             return None
         return Shard(path, name, rows)
 
     def mark_unreadable(self, table: str, shard: str, error: Exception) -> None:
         """Record in `damage` that a shard cannot be read, with the folder's path cut from the message."""
         message = str(error).replace(f"{self.root}/", "")
-        self.damage[table]["readable"].append({"shard": shard, "error": inert(message, 300)})
+        self.damage[table]["readable"].append({"shard": shard, "error": escape_text(message, 300)})
 
     def count(self, table: str) -> int:
         """Return the number of shards, sound or not."""
@@ -274,5 +274,5 @@ def shown_row(piece: Piece, offset: int, row: int) -> Row:
             value = "null" if value is None else str(value).lower()
         elif isinstance(value, float):  # JSON has no word for NaN
             value = float(f"{value:.7g}") if np.isfinite(value) else str(value)
-        shown[name] = value if isinstance(value, int | float) else inert(value)
+        shown[name] = value if isinstance(value, int | float) else escape_text(value)
     return shown if "file" in shown else {**shown, "shard": piece.shard.name, "row": row}

@@ -1,6 +1,6 @@
 """The report of a validation: tables, rule results, and a verdict of one sentence.
 
-Texts in a report are untrusted: `inert` escapes them where a row is collected, so none can control a terminal.
+Texts in a report are untrusted: `escape_text` escapes them where a row is collected, so none can control a terminal.
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Report:
     @property
     def warned(self) -> list[str]:
         """A line for each rule that warns: which, in which table, why and how often."""
-        return [f"warning: {rule.rule} in {rule.table}: {inert(rule.note or rule.meaning)}"
+        return [f"warning: {rule.rule} in {rule.table}: {escape_text(rule.note or rule.meaning)}"
                 + (f" ({many(rule.count, 'row')})" if rule.count else "") for rule in self.warnings]
 
     @property
@@ -82,10 +82,10 @@ class Report:
         first, *others = self.failures
         lines = [f"{first.table} breaks the rule {first.rule}: {first.meaning} ({many(first.count, 'failing row')})"]
         if first.note:
-            lines.append(inert(first.note, 200))
+            lines.append(escape_text(first.note, 200))
         if first.rows:
             shown = (f"{name}={value}" for name, value in first.rows[0].items() if name not in ("file", "line"))
-            lines.append(f"first: {inert(', '.join(shown), 300)}")
+            lines.append(f"first: {escape_text(', '.join(shown), 300)}")
         if others:
             names = ", ".join(f"{rule.rule} in {rule.table}" for rule in others[:3])
             lines.append(f"also failing: {names}" + (f" and {len(others) - 3} more" if len(others) > 3 else ""))
@@ -100,7 +100,7 @@ def where(row: Row) -> str:
     return f"{row['shard']} row {row['row']}" if "row" in row else str(row.get("shard", "?"))
 
 
-def inert(value: object, limit: int = 200) -> str:
+def escape_text(value: object, limit: int = 200) -> str:
     """Return a text of at most `limit` characters in which every unprintable character is spelt out.
 
     Control characters, line ends, bidirectional overrides and lone surrogates become `\\x1b`, `\\u202e`

@@ -22,7 +22,7 @@ from flows.progress import Terminal
 from tasks.collection import spend_checkpoints
 from tasks.core.dask_workers import Workers
 from tasks.core.devices import gpus
-from tasks.core.step import Console, Done, Step, made_again
+from tasks.core.step import Console, Done, Step, remake_inputs
 from tasks.core.step import run as run_step
 from tasks.core.store import Artifact, Store
 from tasks.core.wording import span
@@ -88,9 +88,9 @@ class Runner:
             for place, step in enumerate(steps):
                 for later in steps[place + 1:] if self.overlap else ():
                     if later.can_overlap and later.name not in started and self.done.keys() >= {*later.needs.values()}:
-                        self._make_inputs_again(later)
+                        self._remake_inputs(later)
                         started[later.name] = self._task(later).submit(*self._arguments(later), by_worker=True)
-                self._make_inputs_again(step)
+                self._remake_inputs(step)
                 self.terminal.begin(step.name)
                 if step.name in started:
                     started[step.name].wait()
@@ -102,14 +102,13 @@ class Runner:
                 self.workers.close()    # nobody will use their results
             raise
 
-    def _make_inputs_again(self, step: Step) -> None:
+    def _remake_inputs(self, step: Step) -> None:
         """Make a step's inputs again where files of them were removed, unless the step's own result is stored."""
-        if self.store.find(step.key(self.done)) is not None:
-            return
-        for source in made_again(step, {each.name: each for each in self.pipeline.steps}, self.done, self.store):
-            self.store.forget(source.key(self.done))
-            self.terminal.begin(source.name)
-            self.done[source.name] = self._run(source).artifact
+        def run_now(spent: Step) -> Artifact:
+            self.terminal.begin(spent.name)
+            return self._run(spent).artifact
+
+        remake_inputs(step, {each.name: each for each in self.pipeline.steps}, self.done, self.store, run_now)
 
     def _task(self, step: Step) -> Any:
         """Return a step as a Prefect task with its name and retries."""

@@ -10,7 +10,7 @@ from serving.batcher import Batcher, QueueFull
 from serving.http.guard import Problem
 from serving.model_watcher import Follower, Served
 from serving.prometheus import Measures
-from serving.schemas import Asked
+from serving.schemas import PredictRequest
 from xcmodels.retrieval.retriever import Label
 
 LARGEST, ROOM = 32, 1024    # most texts in a batch, most texts in the queue
@@ -50,7 +50,7 @@ class Service:
             raise refused()
         return served
 
-    async def predict(self, request: Asked) -> dict[str, Any]:
+    async def predict(self, request: PredictRequest) -> dict[str, Any]:
         """Return the answers to a request, all by the same version."""
         served = self.answering()
         try:

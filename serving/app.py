@@ -64,7 +64,7 @@ def create_app(follower: Follower, access: Access) -> tuple[Guard, Service]:
 
 
 def _operations(app: FastAPI, service: Service, measures: Measures) -> None:
-    @app.post("/predict", response_model=schemas.Answers, **document("/predict", "post", body=schemas.Asked))
+    @app.post("/predict", response_model=schemas.Answers, **document("/predict", "post", body=schemas.PredictRequest))
     async def predict(request: Request) -> Response:
         """Return the best labels of each text."""
         return _json(await service.predict(schemas.checked(await read_json(request))))

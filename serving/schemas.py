@@ -19,7 +19,7 @@ EXAMPLE = "a large wild cat with a mane"
 Text = Annotated[str, Field(description=f"At most {TEXT:,} bytes of UTF-8")]
 
 
-class Asked(BaseModel):
+class PredictRequest(BaseModel):
     """Texts to tag."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -98,10 +98,10 @@ class ProblemDetails(BaseModel):
     errors: list[Wrong] | None = None
 
 
-def checked(body: Any) -> Asked:
+def checked(body: Any) -> PredictRequest:
     """Validate a request body; raise Problem with a pointer to each wrong field."""
     try:
-        request = Asked.model_validate(body)
+        request = PredictRequest.model_validate(body)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
         listed = [_pointer_and_detail(each) for each in errors[:ERRORS]]
@@ -109,7 +109,7 @@ def checked(body: Any) -> Asked:
         if len(errors) > ERRORS:
             details.append(f"and {len(errors) - ERRORS} more")
         if any(each["type"] == UNKNOWN for each in errors):
-            details.append(f"the fields are {', '.join(Asked.model_fields)}")
+            details.append(f"the fields are {', '.join(PredictRequest.model_fields)}")
         raise Problem(422, "invalid", "; ".join(details), errors=listed) from None
     # a character has at most four bytes, so most texts are within the limit without encoding them
     long = [row for row, text in enumerate(request.texts) if len(text) * 4 > TEXT and len(text.encode()) > TEXT]
@@ -132,5 +132,5 @@ def _pointer_and_detail(error: Mapping[str, Any]) -> tuple[str, str]:
         return pointer, error["msg"]
     if not PLAIN.fullmatch(pointer):
         return "", "an unknown field, whose name is not a plain word"
-    near = get_close_matches(pointer[1:].lower(), Asked.model_fields, 1)
+    near = get_close_matches(pointer[1:].lower(), PredictRequest.model_fields, 1)
     return pointer, "unknown field" + (f", did you mean {near[0]}?" if near else "")

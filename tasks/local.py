@@ -9,9 +9,8 @@ from pathlib import Path
 from tasks.core.dask_workers import Workers
 from tasks.core.step import Console, run_all
 from tasks.core.store import Store
-from tasks.plan import pipeline
+from tasks.plan import pipeline, settings_of
 from xcmodels.data.corpus import Corpus
-from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import train_all
@@ -39,7 +38,8 @@ def train(data: Path | str | Corpus, method: str = "ngame", preset: str = "cpu",
 
 
 def _train_corpus(corpus: Corpus, method: str, preset: str, changed: Mapping[str, str]) -> Retriever:
-    built = METHODS[method].make(resolve(method, preset, changed).method)
+    settings = settings_of(method, preset, changed)
+    built = METHODS[method].make(settings.method)
     folder = Path(tempfile.mkdtemp(prefix="xcflow-"))
     try:
         retriever = Retriever.load(train_all(corpus, built, folder).retriever)

@@ -66,15 +66,20 @@ def timing_key(data: str, method: str, preset: str) -> str:
     return f"{data} {method} {preset}"
 
 
+def settings_of(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
+    """Return a preset's settings with `overrides`. Raises UsageError for an unknown method, preset or setting."""
+    try:
+        return resolve(method, preset, overrides)
+    except ValueError as error:
+        raise UsageError(str(error), hint="xc presets") from error
+
+
 def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str]) -> tuple[RawDataSet, Settings]:
     """Detect the data set's format and resolve the settings, from the names of the files alone.
 
     Raises UsageError for a setting or a folder that is invalid.
     """
-    try:
-        settings = resolve(method, preset, overrides)
-    except ValueError as error:
-        raise UsageError(str(error), hint="xc presets") from error
+    settings = settings_of(method, preset, overrides)
     raw = describe(data)
     built = METHODS[method].make(settings.method)
     if built.needs_graphs and not (raw.anchors and settings.prepare.walks):

@@ -25,7 +25,7 @@ NOTE = "mlflow.note.content"
 
 
 @dataclass(frozen=True)
-class Past:
+class RunRecord:
     """A run; times in ISO 8601, versions as "NAME/3"; step: where it failed, was interrupted or is now."""
 
     state: State
@@ -65,7 +65,7 @@ def holder(home: Path) -> int | None:
         return None
 
 
-def past_runs(tracker: Tracker, *, shared: bool = False) -> list[Past]:
+def past_runs(tracker: Tracker, *, shared: bool = False) -> list[RunRecord]:
     """Return the runs of a home, the latest first; one still preparing data is known by its process alone.
 
     shared: several homes use this MLflow, so runs of the others are left out. Raises ServerError where MLflow fails.
@@ -74,12 +74,12 @@ def past_runs(tracker: Tracker, *, shared: bool = False) -> list[Past]:
     runs = [] if tracker.embedded and not (tracker.home / "mlflow.db").exists() else list(_tracked(
         tracker, process_name(pid) if pid else "", shared))
     if pid and not any(run.state == "running" for run in runs):
-        runs.append(Past("running", _iso(1000 * (tracker.home / "lock").stat().st_mtime), step="its data",
+        runs.append(RunRecord("running", _iso(1000 * (tracker.home / "lock").stat().st_mtime), step="its data",
                           why=f"process {pid}"))
     return sorted(runs, key=lambda run: run.began, reverse=True)
 
 
-def _tracked(tracker: Tracker, running_process: str, shared: bool) -> Iterator[Past]:
+def _tracked(tracker: Tracker, running_process: str, shared: bool) -> Iterator[RunRecord]:
     with tracker.required() as client:
         versions: dict[str, list[tuple[str, bool]]] = {}    # run id -> its versions, and whether each is champion
         champions: dict[str, str] = {}
@@ -97,7 +97,7 @@ def _tracked(tracker: Tracker, running_process: str, shared: bool) -> Iterator[P
                 yield _past(run, running_process, sorted(versions.get(run.info.run_id, [])))
 
 
-def _past(run: Any, running_process: str, versions: list[tuple[str, bool]]) -> Past:
+def _past(run: Any, running_process: str, versions: list[tuple[str, bool]]) -> RunRecord:
     tags, params = run.data.tags, dict(run.data.params)
     method, preset = params.pop("method", ""), params.pop("preset", "")
     description, _, command = tags.get(NOTE, "").rpartition("\n\n    ")
@@ -106,7 +106,7 @@ def _past(run: Any, running_process: str, versions: list[tuple[str, bool]]) -> P
     # Earlier releases sent only the changed settings as params. A run that only scored a champion has none.
     earlier = {key: value for key, value in params.items() if method and (key != "seed" or value != "0")}
     changed = json.loads(tags[CHANGED]) if CHANGED in tags else earlier
-    return Past(
+    return RunRecord(
         state, _iso(run.info.start_time), _iso(run.info.end_time) if run.info.end_time and not running else None,
         run.info.run_name or "", method, tags.get("xc.data", ""), preset, changed,
         why=description if state == "failed" else "",

@@ -15,11 +15,11 @@ from xcmodels.data.corpus import Ragged
 from xcmodels.mining import graph as graph_module
 from xcmodels.mining.graph import (
     WalkGraph,
-    alike,
     hashed_uniform,
     label_correlation,
     random_walks,
     shared_anchors,
+    similar_edges,
     walk_graph,
 )
 
@@ -177,12 +177,13 @@ def test_pruning_keeps_what_points_the_same_way():
                   for row, n in enumerate(nodes) for a in anchors[edges[row]]]
         keep = np.array(cosine) > threshold
         assert 0 < keep.sum() < 20_000
-        assert np.array_equal(alike(edges, nodes, anchors, threshold), keep)
+        assert np.array_equal(similar_edges(edges, nodes, anchors, threshold), keep)
 
 
 def test_pruning_drops_right_angles():
     edges = Ragged(np.array([0, 3]), np.array([0, 1, 2]))
-    assert alike(edges, np.array([[1.0, 0]]), np.array([[2.0, 0], [0, 1], [-1, 0]])).tolist() == [True, False, False]
+    anchors = np.array([[2.0, 0], [0, 1], [-1, 0]])
+    assert similar_edges(edges, np.array([[1.0, 0]]), anchors).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("most", [1, 3, 100])

@@ -53,7 +53,7 @@ def test_the_recall_of_an_index_is_told(corpus, vectors, monkeypatch):
     assert mine(lazily(vectors), corpus, asked, seed=0).measured == {"recall": 100}
     poor = ann.build(vectors["labels"], "hnsw", m=2, ef_construction=2, ef_search=1)
     monkeypatch.setattr(ann, "build", lambda *_: poor)
-    monkeypatch.setattr(negatives, "ASKED", 10_000)    # all of them
+    monkeypatch.setattr(negatives, "RECALL_QUERIES", 10_000)    # all of them
     queries = vectors["queries"][corpus.training_rows()]
     exact = np.argsort(-(queries @ vectors["labels"].T), axis=1)[:, :3]
     found = poor.search(queries, 3)[1]

@@ -15,7 +15,7 @@ from serving.file_watcher import Watch
 from serving.http.guard import Problem
 from serving.model_watcher import Follower, Registry
 from serving.prometheus import Measures
-from serving.schemas import Asked
+from serving.schemas import PredictRequest
 from tasks.tracking.tracker import Tracker
 from tests.support.served import World, problem, running, within
 
@@ -51,7 +51,7 @@ def poison(path):
 
 def ask(follower):
     """Return a served answer of a text by the version that answers."""
-    return asyncio.run(Service(follower, Measures(frozenset())).predict(Asked(texts=["a wolf"], k=3)))
+    return asyncio.run(Service(follower, Measures(frozenset())).predict(PredictRequest(texts=["a wolf"], k=3)))
 
 
 def test_a_change_is_told_apart_from_another_name_and_from_a_cure(world):
@@ -153,7 +153,7 @@ def test_a_score_that_is_not_finite_never_leaves(follower, caplog, monkeypatch, 
     service = Service(follower, Measures(frozenset()))
     for _ in range(2):
         with pytest.raises(Problem) as told:
-            asyncio.run(service.predict(Asked(texts=["a wolf"], k=1, explain=explain)))
+            asyncio.run(service.predict(PredictRequest(texts=["a wolf"], k=1, explain=explain)))
         assert (told.value.status, told.value.code) == (500, "version")
         follower.step()
         assert follower.fault == ("xc version 1 failed at a question: a score is not finite; look for a diverged "

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Job, Step, forecast, made_again, plain, run, slug
+from tasks.core.step import Job, Step, forecast, plain, run, slug, steps_to_remake
 from tasks.core.store import Store
 
 
@@ -46,11 +46,11 @@ def test_what_was_spent_is_made_again_for_the_step_that_reads_it(tmp_path):
     assert [each.reuse for each in told] == [False, False]
     assert told[0].reason == "its files were removed, second reads them"
     done = {"first": before[0]}
-    assert made_again(second, {"first": first}, done, store) == [first]
-    assert made_again(first, {"first": first}, done, store) == []
+    assert steps_to_remake(second, {"first": first}, done, store) == [first]
+    assert steps_to_remake(first, {"first": first}, done, store) == []
     store.forget(first.key({}))
     assert [each.artifact for each in run_all(chain(calls), store)] == before
-    assert made_again(second, {"first": first}, done, store) == [] and store.open(before[0])
+    assert steps_to_remake(second, {"first": first}, done, store) == [] and store.open(before[0])
 
 
 def test_a_step_runs_once_for_the_same_inputs(tmp_path):

@@ -175,7 +175,7 @@ def sgd_by_rows(start, dtype=torch.float64, restart_at=None):
         rows_b, at_b = table.gather(b)
         loss_of(rows_a[at_a], rows_b[at_b], ta.to(dtype), tb.to(dtype)).backward()
         sgd.step(slow(step))
-    sgd.settle()
+    sgd.apply_pending_decay()
     return table, sgd
 
 

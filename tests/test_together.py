@@ -22,7 +22,7 @@ from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.siamesexml.method import siamesexml
 from xcmodels.methods.unidec.method import unidec
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.training.local_run import Trial, train_all
+from xcmodels.training.local_run import TrainedMethod, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 METHODS = {"astra": lambda: astra(test_astra.TOY), "unidec": lambda: unidec(test_unidec.TOY),
@@ -42,7 +42,7 @@ def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str,
     return [json.loads((out / f"{number}.json").read_text()) for number in range(len(jobs))]
 
 
-def job(made: Trial, name: str, **more: Any) -> dict[str, Any]:
+def job(made: TrainedMethod, name: str, **more: Any) -> dict[str, Any]:
     """Return what a round of a trial is made from."""
     round_ = made.rounds[name]
     return {"corpus": made.corpus.folder, "stage": made.method.stage(round_.stage), "round": round_,
@@ -63,7 +63,7 @@ def bert(tmp_path_factory) -> EncoderConfig:
 
 
 @pytest.fixture(scope="module")
-def trials(corpus, bert, tmp_path_factory) -> dict[str, Trial]:
+def trials(corpus, bert, tmp_path_factory) -> dict[str, TrainedMethod]:
     torch.set_num_threads(1)
     made = {name: method() for name, method in METHODS.items()}
     made["transformer"] = unidec(replace(test_unidec.TOY, encoder=bert, epochs=5, dropout=0.0))

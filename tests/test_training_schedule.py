@@ -67,7 +67,7 @@ def test_every_pass_of_an_epoch_sees_every_row_once_in_an_order_of_its_own(toy, 
 
     config = toy_config()
     once = replace(config, m1=replace(config.m1, epochs=1, refresh_from=1))
-    thrice = replace(once, m1=replace(once.m1, least_steps=3 * ngame(once).stages[0].plan.steps_a_pass(540)))
+    thrice = replace(once, m1=replace(once.m1, least_steps=3 * ngame(once).stages[0].plan.steps_per_pass(540)))
     orders = []
     for number, each in enumerate((once, thrice)):
         seen.clear()

@@ -15,7 +15,8 @@ from xcmodels.method import Mined
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.siamesexml.stages import ExtremeModule
 from xcmodels.training import loop, validation
-from xcmodels.training.local_run import read_model, run_round
+from xcmodels.training.checkpoint import read_model
+from xcmodels.training.local_run import run_round
 from xcmodels.training.validation import P1, judging_rows, precision
 
 
@@ -41,9 +42,9 @@ def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_p
 
 def test_it_is_what_exact_search_finds_less_filter_pairs(toy):
     name = "encoder round 2"
-    model, rows = read_model(toy.corpus, toy.method.stage("encoder"), toy.outs[name]), judging_rows(toy.corpus)
+    model, rows = read_model(toy.method.stage("encoder"), toy.corpus, toy.outs[name]), judging_rows(toy.corpus)
     assert len(rows) > 50 and set(rows) <= set(toy.corpus.validation)
-    queries, labels = toy.method.stage("encoder").compared(model.eval(), toy.corpus, Mined(), rows)
+    queries, labels = toy.method.stage("encoder").ranking_vectors(model.eval(), toy.corpus, Mined(), rows)
     filters, truth, hits = toy.corpus.filters["train"], toy.corpus.positives["train"], 0
     assert any(len(filters[row]) for row in rows)
     for row, query in zip(rows, queries, strict=True):
@@ -76,7 +77,7 @@ def test_labels_of_a_partition_are_judged_under_its_layer(toy):
         parameter.data += 0.3 * torch.randn_like(parameter)
     model.labels.weight.normal_()
     rows, every = np.arange(20), torch.arange(toy.corpus.n_labels).expand(20, -1)
-    queries, labels = stage.compared(model, toy.corpus, Mined(), rows)
+    queries, labels = stage.ranking_vectors(model, toy.corpus, Mined(), rows)
     tokens = toy.corpus.sides["train"].tokens(rows)
     with torch.inference_mode():
         inner = model.encoder(tokens, "intermediate")

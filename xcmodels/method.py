@@ -61,17 +61,17 @@ class TrainingPlan:
         """Return the batch size for n training rows; the last batch may be smaller."""
         return min(self.batch_size, max(n // LEAST_STEPS, FEWEST_ROWS))
 
-    def steps_a_pass(self, n: int) -> int:
+    def steps_per_pass(self, n: int) -> int:
         """Return the number of batches in one pass over n rows."""
         return max(1, -(-n // self.rows(n)))
 
     def passes(self, n: int) -> int:
         """Return the number of passes over n rows in an epoch."""
-        return max(1, -(-self.least_steps // self.steps_a_pass(n)))
+        return max(1, -(-self.least_steps // self.steps_per_pass(n)))
 
     def steps_an_epoch(self, n: int) -> int:
         """Return the number of steps in an epoch over n rows."""
-        return self.passes(n) * self.steps_a_pass(n)
+        return self.passes(n) * self.steps_per_pass(n)
 
     def steps(self, n: int) -> int:
         """Return the number of optimiser steps of the whole stage over n rows."""
@@ -174,7 +174,8 @@ class Stage(Generic[M]):
         """Return the vectors for mining and retrieval, "queries" and "labels", computed on the model's device."""
         raise NotImplementedError
 
-    def compared(self, model: M, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranking_vectors(self, model: M, corpus: Corpus, mined: Mined,
+                        rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the vectors of training-side `rows` and of all labels, whose inner products rank the labels.
 
         Called at the end of an epoch for validation; it draws no random number and changes no weight.
@@ -210,7 +211,8 @@ class EncoderStage(Stage[M]):
         return {"queries": partial(encode_all, encoder, corpus.sides["train"], self.query_view),
                 "labels": partial(encode_all, encoder, corpus.sides["label"], LABEL)}
 
-    def compared(self, model: M, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranking_vectors(self, model: M, corpus: Corpus, mined: Mined,
+                        rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the embeddings of `rows` and of the labels."""
         encoder = self.encoder(model)
         return (encode_all(encoder, corpus.sides["train"], self.query_view, rows),

@@ -22,26 +22,28 @@ from xcmodels.retrieval.proposers import candidates
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.scorers import InnerProduct
-from xcmodels.training.local_run import Trial, read_model
+from xcmodels.training.checkpoint import read_model
+from xcmodels.training.local_run import TrainedMethod
+from xcmodels.training.loop import device
 
 JUDGED = 5000      # test queries, at most
 Figures = dict[str, float]
 
 
-def measured(trial: Trial, *, curve: bool) -> Figures:
+def measured(trained: TrainedMethod, *, curve: bool) -> Figures:
     """Return the test figures of what was trained, of its halves where it has any, and what its method is asked."""
-    corpus, retriever = trial.corpus, Retriever.load(trial.retriever)
+    corpus, retriever = trained.corpus, Retriever.load(trained.retriever)
     rows = np.sort(seeds.generator(0, "claims").permutation(len(corpus.sides["test"]))[:JUDGED])
     began = time.process_time()
     ids, _ = predict(retriever, corpus, 10, rows)
-    figures = {**trial.measured, "ms a query": 1000 * (time.process_time() - began) / len(rows),
+    figures = {**trained.measured, "ms a query": 1000 * (time.process_time() - began) / len(rows),
                **_precision(corpus, ids, rows)}
     if curve:
-        figures |= _by_epoch(trial, rows)
-    stages = [getattr(stage, "base", stage) for stage in trial.method.stages]
+        figures |= _by_epoch(trained, rows)
+    stages = [getattr(stage, "base", stage) for stage in trained.method.stages]
     for kind, asked in _ASKED.items():
         if isinstance(stages[0], kind):
-            figures |= asked(trial, retriever, rows)
+            figures |= asked(trained, retriever, rows)
     return figures
 
 
@@ -56,23 +58,25 @@ def _precision(corpus: Corpus, ids: np.ndarray, rows: np.ndarray, suffix: str = 
     return {name + suffix: value for name, value in figures.items()}
 
 
-def _halves(trial: Trial, retriever: Retriever, rows: np.ndarray, halves: Mapping[str, InnerProduct]) -> Figures:
+def _halves(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray,
+            halves: Mapping[str, InnerProduct]) -> Figures:
     """Return the figures with each of these scores in place of the retriever's."""
     figures, whole = {}, retriever.scorer
     for name, half in halves.items():
         retriever.scorer = half
-        figures |= _precision(trial.corpus, predict(retriever, trial.corpus, 10, rows)[0], rows, f" {name}")
+        figures |= _precision(trained.corpus, predict(retriever, trained.corpus, 10, rows)[0], rows, f" {name}")
     retriever.scorer = whole
     return figures
 
 
-def _by_epoch(trial: Trial, rows: np.ndarray) -> Figures:
+def _by_epoch(trained: TrainedMethod, rows: np.ndarray) -> Figures:
     """Return P@1 of the embeddings after every round of the first stage."""
-    corpus, figures = trial.corpus, {}
-    first = trial.method.stages[0]
-    for name, round_ in trial.rounds.items():
+    corpus, figures = trained.corpus, {}
+    first = trained.method.stages[0]
+    for name, round_ in trained.rounds.items():
         if round_.stage == first.name:
-            vectors = first.vectors(model := read_model(corpus, first, trial.outs[name]), corpus)
+            model = read_model(first, corpus, trained.outs[name]).to(device())
+            vectors = first.vectors(model, corpus)
             labels = vectors["labels"]()
             encoder = getattr(model, "encoder", model)
             ids = ann.build(labels, "exact").search(encode_all(encoder, corpus.sides["test"], QUERY, rows=rows), 50)[1]
@@ -81,25 +85,25 @@ def _by_epoch(trial: Trial, rows: np.ndarray) -> Figures:
     return figures
 
 
-def _of_ngame(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
+def _of_ngame(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -> Figures:
     """Return the figures of both halves, and both sides of Theorem 1."""
     assert isinstance(retriever.scorer, TreeFusion)
     halves = {f"{name}s": InnerProduct(retriever.scorer.terms[term].matrix)
               for name, term in (("embedding", "encoder"), ("classifier", "classifier"))}
-    plain = isinstance(trial.method.stages[0], EncoderModule)
-    return _halves(trial, retriever, rows, halves) | (theorem_1(trial) if plain else {})
+    plain = isinstance(trained.method.stages[0], EncoderModule)
+    return _halves(trained, retriever, rows, halves) | (theorem_1(trained) if plain else {})
 
 
-def theorem_1(trial: Trial, asked: int = 2000) -> Figures:
+def theorem_1(trained: TrainedMethod, asked: int = 2000) -> Figures:
     """Return the share of (query, label) pairs that are r-hard and missed, and what bounds it (NGAME, Theorem 1).
 
     r is the distance within which half of the positive pairs lie; clusters are as large as the last ones of
     the first module, made of its last embeddings; a query is offered the positives of its cluster. Shares are of
     `asked` queries against all.
     """
-    corpus, module = trial.corpus, trial.method.stages[0].module
+    corpus, module = trained.corpus, trained.method.stages[0].module
     rows = corpus.training_rows()
-    queries, labels = trial.vectors["queries"][rows], trial.vectors["labels"]
+    queries, labels = trained.vectors["queries"][rows], trained.vectors["labels"]
     positives = corpus.positives["train"].subset(rows)
     owner = np.repeat(np.arange(len(rows)), positives.lengths)
     apart = np.linalg.norm(queries[owner] - labels[positives.values], axis=1)
@@ -132,26 +136,26 @@ def _near(first: np.ndarray, second: np.ndarray, radius: float) -> np.ndarray:
     return first @ second.T >= 1 - radius**2 / 2
 
 
-def _of_unidec(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
+def _of_unidec(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -> Figures:
     """Return the figures of both halves end to end, of either, and the positives that a batch holds of a query."""
     (index,) = retriever.indexes.values()
     vectors, half = index.vectors, retriever.encoder.width(LABEL)
-    figures = _positives_in_batches(trial) if isinstance(trial.method.stages[0], unidec.JointStage) else {}
+    figures = _positives_in_batches(trained) if isinstance(trained.method.stages[0], unidec.JointStage) else {}
     if vectors.shape[1] > half:
         first, second = vectors.copy(), vectors.copy()
         first[:, half:], second[:, :half] = 0, 0
-        figures |= _halves(trial, retriever, rows, {
+        figures |= _halves(trained, retriever, rows, {
             "both": InnerProduct(vectors), "encoder": InnerProduct(first), "classifier": InnerProduct(second)})
     return figures
 
 
-def _positives_in_batches(trial: Trial, beta: int = 1) -> Figures:
+def _positives_in_batches(trained: TrainedMethod, beta: int = 1) -> Figures:
     """Return how many positives of a query stand in a batch where `beta` of each are picked (UniDEC, Figure 2b)."""
-    stage, corpus = trial.method.stages[0], trial.corpus
+    stage, corpus = trained.method.stages[0], trained.corpus
     stage = unidec.JointStage(replace(stage.config, positives=beta, negatives=0))
-    last = list(trial.rounds.values())[-1]
+    last = list(trained.rounds.values())[-1]
     figures = {}
-    for name, mined in (("clustered", Mined(trial.mined[last.name].clusters)), ("random", Mined())):
+    for name, mined in (("clustered", Mined(trained.mined[last.name].clusters)), ("random", Mined())):
         order = stage.order(corpus, mined, 0)
         size = stage.plan.rows(len(order))
         order = order[:4 * size]
@@ -161,18 +165,18 @@ def _positives_in_batches(trial: Trial, beta: int = 1) -> Figures:
     return figures
 
 
-def _of_astra(trial: Trial, retriever: Retriever, rows: np.ndarray) -> Figures:
+def _of_astra(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -> Figures:
     """Return the recall of the index that negatives are mined with, at as many as are mined."""
     classifiers = retriever.indexes["labels"].vectors
-    queries = encode_all(retriever.encoder, trial.corpus.sides["test"], QUERY, rows=rows[:2000])
-    index = ann.build(np.ascontiguousarray(classifiers), trial.method.stages[0].config.index)
-    k = max(trial.method.stages[0].config.hard, 1)
+    queries = encode_all(retriever.encoder, trained.corpus.sides["test"], QUERY, rows=rows[:2000])
+    index = ann.build(np.ascontiguousarray(classifiers), trained.method.stages[0].config.index)
+    k = max(trained.method.stages[0].config.hard, 1)
     return {"recall of the index": 100 * ann.recall(index.search(queries, k)[1], classifiers, queries, k)}
 
 
-def _of_siamesexml(trial: Trial, retriever: Retriever, rows: np.ndarray, depth: int = 50) -> Figures:
+def _of_siamesexml(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray, depth: int = 50) -> Figures:
     """Return the share of test positives that each index finds, and those of texts and centroids together."""
-    corpus = trial.corpus
+    corpus = trained.corpus
     queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY, rows=rows)
     proposers, truth = retriever.proposers, corpus.positives["test"].subset(rows)
     wanted, figures = truth.keys(corpus.n_labels), {}
@@ -184,7 +188,7 @@ def _of_siamesexml(trial: Trial, retriever: Retriever, rows: np.ndarray, depth: 
     return figures
 
 
-_ASKED: Mapping[type, Callable[[Trial, Retriever, np.ndarray], Figures]] = {
+_ASKED: Mapping[type, Callable[[TrainedMethod, Retriever, np.ndarray], Figures]] = {
     EncoderModule: _of_ngame, unidec.JointStage: _of_unidec, astra.JointStage: _of_astra,
     SiameseModule: _of_siamesexml}
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import FILE, GIVEN
-from flows.cli.known import HOME, versions
+from flows.cli.model_names import HOME, versions
 
 Home = Annotated[Path, Parameter(env_var="XC_HOME", help="Folder for all state.")]
 Mlflow = Annotated[str, Parameter(env_var="XC_MLFLOW", help="URI of an MLflow server; sqlite in the home by default.")]

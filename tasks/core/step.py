@@ -147,13 +147,22 @@ def _run_on_worker(action: Callable[[Job], None], out: Path, inputs: Mapping[str
     return lines
 
 
-def made_again(step: Step, steps: Mapping[str, Step], done: Mapping[str, Artifact], store: Store) -> list[Step]:
+def steps_to_remake(step: Step, steps: Mapping[str, Step], done: Mapping[str, Artifact], store: Store) -> list[Step]:
     """Return the steps, in order, whose results were spent and must be made again before `step` can run."""
     remade: dict[str, Step] = {}
     for name in step.needs.values():
         if name in done and store.spent(done[name]):
-            remade |= {other.name: other for other in (*made_again(steps[name], steps, done, store), steps[name])}
+            remade |= {other.name: other for other in (*steps_to_remake(steps[name], steps, done, store), steps[name])}
     return list(remade.values())
+
+
+def remake_inputs(step: Step, steps: Mapping[str, Step], done: dict[str, Artifact], store: Store,
+                  run_now: Callable[[Step], Artifact]) -> None:
+    """Make the spent inputs of `step` again and replace them in `done`, unless the step's own result is stored."""
+    if store.find(step.key(done)) is None:
+        for spent in steps_to_remake(step, steps, done, store):
+            store.forget(spent.key(done))
+            done[spent.name] = run_now(spent)
 
 
 def run_all(steps: Sequence[Step], store: Store, workers: Workers, console: Console = Console()) -> dict[str, Artifact]:
@@ -163,12 +172,13 @@ def run_all(steps: Sequence[Step], store: Store, workers: Workers, console: Cons
     """
     done: dict[str, Artifact] = {}
     by_name = {step.name: step for step in steps}
+
+    def run_now(step: Step) -> Artifact:
+        return run(step, done, store, workers, console).artifact
+
     for step in steps:
-        if store.find(step.key(done)) is None:
-            for spent in made_again(step, by_name, done, store):
-                store.forget(spent.key(done))
-                done[spent.name] = run(spent, done, store, workers, console).artifact
-        done[step.name] = run(step, done, store, workers, console).artifact
+        remake_inputs(step, by_name, done, store, run_now)
+        done[step.name] = run_now(step)
     return done
 
 
@@ -191,7 +201,7 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
         else:
             reason = _difference(step, done, latest.get(step.name))
         if step.name not in done:
-            spent = {other.name: step.name for other in made_again(step, by_name, done, store)} | spent
+            spent = {other.name: step.name for other in steps_to_remake(step, by_name, done, store)} | spent
         forecasts.append(Forecast(step.name, step.name in done, reason, step.took(store)))
     return [replace(entry, reuse=False, reason=f"its files were removed, {spent[entry.step]} reads them")
             if entry.step in spent else entry for entry in forecasts]

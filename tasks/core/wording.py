@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from data_contracts.verdict import inert
+from data_contracts.verdict import escape_text
 
 JOINERS = re.compile("([\u200c\u200d])")     # zero-width, but Persian, Hindi and emoji are wrong without them
 
@@ -13,7 +13,7 @@ def clean(value: object, limit: int = 240) -> str:
     """Return a text on one line of at most `limit` characters, with unprintable characters spelt out."""
     text = " ".join(str(value)[:4 * limit].split())
     text = text if len(text) <= limit else text[:limit - 1] + "…"
-    return "".join(part if JOINERS.fullmatch(part) else inert(part, limit) for part in JOINERS.split(text))
+    return "".join(part if JOINERS.fullmatch(part) else escape_text(part, limit) for part in JOINERS.split(text))
 
 
 def version_name(version: object) -> str:

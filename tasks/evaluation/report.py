@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from data_contracts.verdict import inert
+from data_contracts.verdict import escape_text
 from tasks.core.wording import clean, counted, signed, span, version_name
 from tasks.evaluation.gates import Gate
 from tasks.evaluation.report_charts import (
@@ -113,7 +113,7 @@ class Report:
             points=len(found.judged.rows), left_out=found.judged.left_out, **self.charts, stages=len(facts.curves),
             labels=_labels(corpus, found), extremes=_extremes(corpus, found), copies=_copies(corpus),
             settings=_settings(facts), rows=ROWS,
-            command="\n".join(inert(line, 2000) for line in facts.command.splitlines()[:50]))
+            command="\n".join(escape_text(line, 2000) for line in facts.command.splitlines()[:50]))
 
     def plots(self) -> dict[str, bytes]:
         """Return the charts as SVG files by name: `deciles`, `calibration`, `learning-<number>-<stage>`, ..."""

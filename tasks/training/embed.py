@@ -9,15 +9,13 @@ from tasks.core.step import Job
 from tasks.training.mined_files import SIDES
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Stage, Vectors
-from xcmodels.training.checkpoint import load_model
+from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device, fast_products
 
 
 def vectors_of(stage: Stage[Any], corpus: Corpus, checkpoint: Path) -> Vectors:
     """Return functions that compute, by side, the vectors of a stage's model loaded from a checkpoint."""
-    model = stage.build(corpus, {})
-    load_model(model, checkpoint)
-    return stage.vectors(model.to(device()), corpus)
+    return stage.vectors(read_model(stage, corpus, checkpoint).to(device()), corpus)
 
 
 @fast_products()

@@ -24,7 +24,7 @@ from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.serving import FusionConfig
-from xcmodels.training.local_run import Trial, run_round, train_all
+from xcmodels.training.local_run import TrainedMethod, run_round, train_all
 from xcmodels.training.loop import Interrupted, Progress, Watch
 from xcmodels.training.validation import P1
 
@@ -152,7 +152,7 @@ def toy_config(**overrides: Any) -> NgameConfig:
 
 
 @cache
-def trained() -> Trial:
+def trained() -> TrainedMethod:
     """Train on the toy corpus, once a session, with one thread."""
     folder = Path(tempfile.mkdtemp(prefix="xc-toy-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -160,7 +160,7 @@ def trained() -> Trial:
     return train_all(toy_corpus(folder / "corpus"), ngame(toy_config()), folder)
 
 
-def precision(made: Trial) -> float:
+def precision(made: TrainedMethod) -> float:
     """P@1 of what was trained on the test split, in percent; its last epoch must have said about as much of validation.
 
     Every stage tells it of every epoch, and ends no worse than it began.
@@ -174,7 +174,7 @@ def precision(made: Trial) -> float:
     return 100 * metrics.judge(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
 
 
-def explains_its_answers(made: Trial, parts: set[str]) -> None:
+def explains_its_answers(made: TrainedMethod, parts: set[str]) -> None:
     """Parts must sum to the scores, and training texts be those of a label nearest to the text, one by one."""
     retriever, corpus = Retriever.load(made.retriever), made.corpus
     titles, contents = ([Texts.load(corpus.folder, f"{side}.{part}") for side in ("train", "test")]
@@ -205,7 +205,7 @@ def explains_its_answers(made: Trial, parts: set[str]) -> None:
                 (texts[at], [names[other] for other in positives[at]]) for at in best]
 
 
-def ends_the_same_when_stopped(made: Trial, folder: Path, every: int) -> None:
+def ends_the_same_when_stopped(made: TrainedMethod, folder: Path, every: int) -> None:
     """Train every round again, stopped after each `every` steps and resumed; all bits must be those of `made`."""
     for name, round_ in made.rounds.items():
         while True:

@@ -1,27 +1,33 @@
 """Base classes that build a method's retriever from its trained models."""
 
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import EncoderStage, Stage
+from xcmodels.method import EncoderStage
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
-from xcmodels.nn.row_table import Model
-from xcmodels.retrieval.builder import ServingConfig, Trained, build_retriever
-from xcmodels.retrieval.serving import ENCODER
-from xcmodels.training.checkpoint import load_model
+from xcmodels.retrieval.builder import Trained, build_retriever
+from xcmodels.retrieval.serving import ENCODER, ServingConfig
+from xcmodels.training.checkpoint import read_model
 
-M = TypeVar("M", bound=Model)
+C = TypeVar("C", bound=ServingConfig)
 
 
-class ComposedRetriever:
+class ComposedRetriever(Generic[C]):
     """Builds a retriever from what `trained` returns, the only function that a method must define."""
 
-    def __init__(self, method: str, config: ServingConfig) -> None:
+    def __init__(self, method: str, config: C) -> None:
         self.method, self.config = method, config
+
+    def named(self, method: str) -> Self:
+        """Return a builder that writes `method` into the retriever."""
+        other = copy(self)
+        other.method = method
+        return other
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -44,7 +50,7 @@ class ComposedRetriever:
         return measured | self.measure(corpus, trained)
 
 
-class EncoderRetriever(ComposedRetriever):
+class EncoderRetriever(ComposedRetriever[ServingConfig]):
     """Builds the retriever of a method whose only stage trains an encoder, without label vectors."""
 
     def __init__(self, method: str, config: ServingConfig, stage: EncoderStage[Any]) -> None:
@@ -56,10 +62,3 @@ class EncoderRetriever(ComposedRetriever):
         encoder = self.stage.encoder(read_model(self.stage, corpus, models[self.stage.name]))
         return Trained(encoder, {ENCODER: encode_all(encoder, corpus.sides["label"], LABEL)},
                        {ENCODER: encoder.layout.views[QUERY]}, (ENCODER,))
-
-
-def read_model(stage: Stage[M], corpus: Corpus, folder: Path, vectors: Mapping[str, np.ndarray] | None = None) -> M:
-    """Return a stage's model from the folder of a checkpoint, on the CPU."""
-    model = stage.build(corpus, vectors or {})
-    load_model(model, folder)
-    return model

@@ -195,7 +195,8 @@ def label_correlation(
     return sp.csr_array((weight, (row, column)), shape=(n_labels, n_labels))
 
 
-def alike(edges: Ragged, node_vectors: np.ndarray, anchor_vectors: np.ndarray, threshold: float = 0.0) -> np.ndarray:
+def similar_edges(edges: Ragged, node_vectors: np.ndarray, anchor_vectors: np.ndarray,
+                  threshold: float = 0.0) -> np.ndarray:
     """Return, for each edge from a node to an anchor, whether their cosine is above `threshold` (RAMEN, Appendix A).
 
     The vectors are (nodes, d) and (anchors, d) of any length, and may be memory-mapped; a zero vector has cosine 0.

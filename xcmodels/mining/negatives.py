@@ -10,7 +10,7 @@ from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.retrieval import ann
 
 CHUNK = 8192    # queries searched at once
-ASKED = 256     # queries on which an index is compared with exact search
+RECALL_QUERIES = 256     # queries on which an index is compared with exact search
 
 
 def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: str = "auto") -> Mined:
@@ -27,7 +27,7 @@ def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: s
     if round_.negatives:
         labels = ann.build(vectors["labels"](), index)
         negatives = hard_negatives(labels, queries, corpus, rows, round_.negatives)
-        drawn = rows[seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:ASKED]]
+        drawn = rows[seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:RECALL_QUERIES]]
         measured["recall"] = 100.0 if labels.kind == "exact" else 100 * ann.recall(
             labels.search(queries[drawn], round_.negatives)[1], labels.vectors, queries[drawn], round_.negatives)
     return Mined(clusters, negatives, measured=measured)
@@ -45,7 +45,7 @@ def hard_negatives(index: ann.Index, queries: np.ndarray, corpus: Corpus, rows: 
         excluded = excluded_pairs(corpus, part)
         depth = k + int(np.bincount(excluded // corpus.n_labels).max(initial=0))
         ids = index.search(queries[part], depth)[1]
-        allowed = allowed_negatives(ids, excluded, corpus.n_labels)
+        allowed = not_excluded(ids, excluded, corpus.n_labels)
         rank = np.cumsum(allowed, axis=1) - 1
         row, slot = np.nonzero(allowed & (rank < k))
         out[part[row], rank[row, slot]] = ids[row, slot]
@@ -60,8 +60,8 @@ def excluded_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
                            corpus.filters["train"].subset(rows[filtered]).keys(corpus.n_labels, filtered)])
 
 
-def allowed_negatives(ids: np.ndarray, excluded: np.ndarray, n_labels: int) -> np.ndarray:
-    """Return which label ids (n, k), -1 = none, are labels and not in `excluded_pairs`, bool (n, k)."""
+def not_excluded(ids: np.ndarray, excluded: np.ndarray, n_labels: int) -> np.ndarray:
+    """Return which of the label ids (n, k), -1 = none, are not in the `excluded` pairs, row * L + id: bool (n, k)."""
     return (ids >= 0) & ~among(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(excluded))
 
 

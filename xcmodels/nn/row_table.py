@@ -160,7 +160,7 @@ class RowAdam:
         rows = self.table.weight.index_select(0, ids).addcdiv_(mean, square.sqrt_().add_(self.eps), value=-scale)
         self.table.weight.index_copy_(0, ids, rows)
 
-    def settle(self) -> None:
+    def apply_pending_decay(self) -> None:
         """Do nothing: no update of a row is ever pending."""
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -207,7 +207,7 @@ class RowSGD:
         self.decay.settled[ids] = self.decay.left.to(self.decay.settled.device)
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def apply_pending_decay(self) -> None:
         """Apply the pending decay of every row, so that the whole table can be read."""
         for start in range(0, len(self.velocity), _BLOCK):
             ids = torch.arange(start, min(start + _BLOCK, len(self.velocity)), device=self.velocity.device)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from xcmodels.data.sorted_ids import among
-from xcmodels.retrieval.inner_products import alone, largest, pair_scores, put
+from xcmodels.retrieval.inner_products import largest, pair_scores, put, single_threaded
 
 KINDS = ("exact", "quantised", "hnsw")
 CHOICES = ("auto", *KINDS)        # values of the setting `index`
@@ -234,7 +234,7 @@ def with_rows(index: Index, rows: np.ndarray, vectors: np.ndarray) -> Index:
     _need_finite(vectors, "label vector")
     # a mapped graph cannot grow; a copy can
     graph = faiss.deserialize_index(faiss.serialize_index(index.faiss_index))
-    with alone():
+    with single_threaded():
         graph.add(np.ascontiguousarray(vectors, dtype=np.float32))
     return _hnsw_index(graph, index.ef_search)
 

@@ -41,7 +41,7 @@ def pair_scores(queries: np.ndarray, matrix: np.ndarray, rows: np.ndarray, label
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """Run faiss in this thread alone, where others search at the same time or there is too little work to share.
 
     Its threads spin while they wait for work, and torch's threads wait for the cores that they spin on: on two cores

@@ -15,7 +15,7 @@ from xcmodels.nn.encoders import QUERY, Encoder, load_encoder
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.folder import REMOVED, read_facts
 from xcmodels.retrieval.fusion import TreeFusion
-from xcmodels.retrieval.inner_products import alone
+from xcmodels.retrieval.inner_products import single_threaded
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct
 
@@ -68,7 +68,7 @@ class Ranker:
 
     def _rank(self, queries: np.ndarray, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return what `search` returns, for a block of texts with vectors `queries`."""
-        with alone():
+        with single_threaded():
             shortlist = candidates(self.proposers.values(), queries, self.facts["shortlist"], k)
             scores = self.scorer(queries, shortlist, tokens)
             finite("a score", scores[shortlist >= 0])

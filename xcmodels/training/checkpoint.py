@@ -12,18 +12,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from xcmodels.data.corpus import Corpus
+from xcmodels.method import Stage
 from xcmodels.nn import distributed
-from xcmodels.nn.row_table import RowTable
+from xcmodels.nn.row_table import Model, RowTable
 from xcmodels.training.optimisers import Optimisers, Shares
 
 log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Model)
 
 MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL"}
@@ -43,6 +48,13 @@ def save_model(model: nn.Module, folder: Path) -> None:
 def load_model(model: nn.Module, folder: Path) -> None:
     """Read a model's tensors from `folder`, which must hold all of them and no others."""
     model.load_state_dict(read(folder / MODEL, shares_of(model)))
+
+
+def read_model(stage: Stage[M], corpus: Corpus, folder: Path, vectors: Mapping[str, np.ndarray] | None = None) -> M:
+    """Return a stage's model from a saved one in `folder`, on the CPU; `vectors` as in `Stage.build`."""
+    model = stage.build(corpus, vectors or {})
+    load_model(model, folder)
+    return model
 
 
 def load_part(module: nn.Module, folder: Path) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Mined, Round, Stage
-from xcmodels.nn.row_table import Model
-from xcmodels.training.checkpoint import load_model
+from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import Watch, device, fast_products, train_round
 from xcmodels.training.steps import EMBED, MINE, training_steps
 
@@ -19,7 +18,7 @@ UNWATCHED = Watch()
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrainedMethod:
     """A trained method: the inputs and results of each round by its name, and the retriever."""
 
     corpus: Corpus
@@ -44,30 +43,30 @@ class Trial:
         return {stage.name: self.outs[stage.rounds[-1].name] for stage in self.method.stages}
 
 
-def train_all(corpus: Corpus, method: Method, folder: Path, watch: Watch = UNWATCHED) -> Trial:
+def train_all(corpus: Corpus, method: Method, folder: Path, watch: Watch = UNWATCHED) -> TrainedMethod:
     """Mine, train and embed into `folder`, and build the retriever: the steps of a run, without publishing them."""
-    trial = Trial(corpus, method, folder / "retriever")
+    trained = TrainedMethod(corpus, method, folder / "retriever")
     mined: dict[str, Mined] = {}
     *steps, _ = training_steps(method)
     for step in steps:
         stage = method.stage(step.stage)
         if step.kind == EMBED:
-            trial.vectors.update(embed(corpus, stage, trial.outs[step.needs["model"]]))
+            trained.vectors.update(embed(corpus, stage, trained.outs[step.needs["model"]]))
             continue
         assert step.round is not None
         if step.kind == MINE:
-            mined[step.name] = _mine(trial, stage, step.round, step.needs)
+            mined[step.name] = _mine(trained, stage, step.round, step.needs)
             continue
         name, result = step.name, mined.get(step.needs.get("mined", ""), Mined())
-        trial.mined[name] = replace(result, vectors=dict(trial.vectors) if "vectors" in step.needs else {})
-        trial.starts[name] = trial.outs.get(step.needs.get("start", ""))
-        trial.befores[name] = trial.outs.get(step.needs.get("before", ""))
-        trial.outs[name], trial.metrics[name] = run_round(
-            corpus, stage, step.round, trial.mined[name], folder / name.replace(" ", "-"), start=trial.starts[name],
-            before=trial.befores[name], watch=watch)
-    trial.retriever.mkdir(parents=True)
-    trial.measured.update(method.build_retriever(corpus, trial.models, trial.vectors, trial.retriever))
-    return trial
+        trained.mined[name] = replace(result, vectors=dict(trained.vectors) if "vectors" in step.needs else {})
+        trained.starts[name] = trained.outs.get(step.needs.get("start", ""))
+        trained.befores[name] = trained.outs.get(step.needs.get("before", ""))
+        trained.outs[name], trained.metrics[name] = run_round(
+            corpus, stage, step.round, trained.mined[name], folder / name.replace(" ", "-"), start=trained.starts[name],
+            before=trained.befores[name], watch=watch)
+    trained.retriever.mkdir(parents=True)
+    trained.measured.update(method.build_retriever(corpus, trained.models, trained.vectors, trained.retriever))
+    return trained
 
 
 def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, folder: Path, *,
@@ -84,18 +83,12 @@ def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, fo
 @fast_products()
 def embed(corpus: Corpus, stage: Stage[Any], folder: Path) -> dict[str, np.ndarray]:
     """Return the vectors of each side by the model in a round's folder."""
-    return {side: make() for side, make in stage.vectors(read_model(corpus, stage, folder), corpus).items()}
-
-
-def read_model(corpus: Corpus, stage: Stage[Any], folder: Path) -> Model:
-    """Return the model in a round's folder, on the accelerator where there is one."""
-    model: Model = stage.build(corpus, {})
-    load_model(model, folder)
-    return model.to(device())
+    model = read_model(stage, corpus, folder).to(device())
+    return {side: make() for side, make in stage.vectors(model, corpus).items()}
 
 
 @fast_products()
-def _mine(trial: Trial, stage: Stage[Any], round_: Round, needs: Mapping[str, str]) -> Mined:
+def _mine(trained: TrainedMethod, stage: Stage[Any], round_: Round, needs: Mapping[str, str]) -> Mined:
     """Return the mining result for a round, by the fixed vectors or the model of an earlier round."""
-    vectors = trial.vectors if "vectors" in needs else embed(trial.corpus, stage, trial.outs[needs["start"]])
-    return stage.mine({side: partial(vectors.__getitem__, side) for side in vectors}, trial.corpus, round_)
+    vectors = trained.vectors if "vectors" in needs else embed(trained.corpus, stage, trained.outs[needs["start"]])
+    return stage.mine({side: partial(vectors.__getitem__, side) for side in vectors}, trained.corpus, round_)

@@ -115,7 +115,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
     loop = _Loop(stage, model, corpus, round_, mined, optimisers)
     while position.epoch < round_.last:
         loop.epoch(position, checkpoints, watch)
-    optimisers.settle()
+    optimisers.apply_pending_decay()
     save_model(model, out)
     write(out / OPTIMISER, optimisers.state(), optimisers.shares())
     return position.epochs or []
@@ -189,7 +189,7 @@ class _Loop:
     def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yield the rows and the batch of each step; the next is prepared while this one is trained on."""
         n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
-        size, steps_per_pass = self.stage.plan.rows(n), self.stage.plan.steps_a_pass(n)
+        size, steps_per_pass = self.stage.plan.rows(n), self.stage.plan.steps_per_pass(n)
 
         def make(step: int) -> tuple[np.ndarray, Batch]:
             start = step % steps_per_pass * size

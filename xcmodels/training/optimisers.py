@@ -33,10 +33,10 @@ class Optimisers:
         for name, table in self.rows.items():
             table.step(self.plan.tables[name].lr * factor)
 
-    def settle(self) -> None:
+    def apply_pending_decay(self) -> None:
         """Bring every row of every table up to date."""
         for table in self.rows.values():
-            table.settle()
+            table.apply_pending_decay()
 
     def shares(self) -> Shares:
         """Return which tensors of `state` are a share of the rows of a larger one."""

@@ -33,7 +33,7 @@ def judging_rows(corpus: Corpus) -> np.ndarray:
 
 def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> float:
     """Return P@1 of `rows` of the training side, in percent, by exact search without their filter pairs."""
-    queries, labels = stage.compared(model, corpus, mined, rows)
+    queries, labels = stage.ranking_vectors(model, corpus, mined, rows)
     filters = corpus.filters["train"]
     best = np.empty((len(rows), 1), np.int64)
     for start in range(0, len(rows), _BLOCK):

@@ -60,16 +60,14 @@ def presets(*, method: Annotated[str, Parameter(help="Method whose settings are 
             preset: Annotated[str, Parameter(help="Preset whose values are shown with them.")] = "cpu",
             as_json: Json = False) -> None:
     """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
-    from xcmodels.methods.presets import PRESETS, flat, resolve
+    from tasks.plan import settings_of
+    from xcmodels.methods.presets import PRESETS, flat
     from xcmodels.methods.settings_help import explained
 
     # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
     method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
         ("method", method, ""), ("preset", preset, "cpu")))
-    try:
-        shown = resolve(method, preset, {}) if method else None
-    except ValueError as error:
-        raise UsageError(str(error), hint="xc presets") from error
+    shown = settings_of(method, preset, {}) if method else None
     listed = {method: PRESETS[method]} if method else PRESETS
     if as_json:
         print(json.dumps({method_name: {name: {"about": entry.about, "settings": flat(entry.settings()),

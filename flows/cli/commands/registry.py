@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.known import versions
+from flows.cli.model_names import versions
 from flows.cli.options import HOME, Home, Json, Mlflow, open_tracker, require_home, say
 
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]

@@ -14,8 +14,8 @@ from typing import Any
 from data_contracts.errors import ContractError, UsageError
 from tasks.core.files import file_digest
 from tasks.data.sources.files import refuse_changed
-from tasks.data.sources.halves import UID, Halves, halves, key_of
 from tasks.data.sources.tabular import Layout, Row, plain, read_rows
+from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
 from tasks.data.sources.writing import json_lines, point, raw_folder, refuse_foreign, write_json_lines
 
 SEPARATORS = (";", "|", ",")
@@ -31,7 +31,7 @@ class _Plan:
     file: Path
     columns: dict[str, str]  # role -> name of the column
     separator: str
-    halves: Halves
+    split_rule: SplitRule
 
     def points(self, skipped: Counter) -> Iterator[tuple[bool, str, str, str, list[str]]]:
         """Yield (is for testing, uid, title, content, label names) of every usable row, and count the others."""
@@ -52,7 +52,7 @@ class _Plan:
                 raise ContractError(f"the split must be train or test, got {name!r}", where=row.where,
                                     hint=f"change column {self.columns['split']!r}, or leave it out and rows are drawn")
             return _IS_TEST[name]
-        return self.halves.is_test(row.text("text"), row.text("content"))
+        return self.split_rule.is_test(row.text("text"), row.text("content"))
 
 
 @dataclass
@@ -72,8 +72,8 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
     guesses among ; | and , (the summary says how), "" takes the whole text as one label. They are sorted by name; a
     label's name is its title and its uid, so that it is the same in a later import with other labels. Without a split
     column a text stays in the half where an earlier import to `out` has it; a new one is assigned by its SHA-1
-    (`tasks.data.sources.halves`). Labels without a training row are left out, as are test rows without other labels;
-    both are counted.
+    (`tasks.data.sources.train_test`). Labels without a training row are left out, as are test rows without other
+    labels; both are counted.
     Raises UsageError for an invalid setting, ContractError with file and line of a bad row, and ProjectError for a file
     that is written to meanwhile.
     """
@@ -87,7 +87,7 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
     if separator is None:
         separator, reason = _guess(row.cells.get("labels") for row in _rows(file, columns))
     texts = ((row.text("uid"), row.text("text"), row.text("content")) for row in _rows(file, columns))
-    plan = _Plan(file, columns, separator, Halves(0.0) if split else halves(out, test_fraction, texts, uid))
+    plan = _Plan(file, columns, separator, SplitRule(0.0) if split else split_rule(out, test_fraction, texts, uid))
     skipped: Counter[str] = Counter(rows_without_text=0, rows_without_labels=0)
     collected = _Collected()
     for is_test, _, *words, names in plan.points(skipped):
@@ -119,9 +119,9 @@ def _split_reason(plan: _Plan, out: Path, counts: dict[str, int]) -> dict[str, s
         return {"split_reason": f"by column {plan.columns['split']!r} {shared:,} of {counts['test']:,} test rows have "
                                 "a text that train has, and xc run refuses more than 1% (prepare.leak_share); without "
                                 "--split equal texts lie in one half"}
-    if plan.halves.before:
+    if plan.split_rule.before:
         return {"split_reason": f"texts that were in {out.name} stay in their half, new ones are drawn with share "
-                                f"{plan.halves.share:g}; a new folder draws all"}
+                                f"{plan.split_rule.share:g}; a new folder draws all"}
     return {}
 
 

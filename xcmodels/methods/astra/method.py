@@ -10,34 +10,35 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, first_encoder
-from xcmodels.methods.served import ComposedRetriever, read_model
+from xcmodels.methods.served import ComposedRetriever
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
 from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.training.checkpoint import read_model
 
 
-class AstraRetriever(ComposedRetriever):
+class AstraRetriever(ComposedRetriever[AstraConfig]):
     """Serves the classifiers, or the label texts encoded as queries, from which the classifiers started."""
 
     def __init__(self, method: str, config: AstraConfig, stage: JointStage) -> None:
         super().__init__(method, config)
-        self.astra, self.stage = config, stage
+        self.stage = stage
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder and the classifiers, and label embeddings where those are served."""
         model = read_model(self.stage, corpus, models[STAGE])
         labels = {CLASSIFIER: model.classifiers()}
-        if self.astra.serve != CLASSIFIER:
+        if self.config.serve != CLASSIFIER:
             labels = {ENCODER: encode_all(model.encoder, corpus.sides["label"], QUERY), **labels}
         return Trained(model.encoder, labels, dict.fromkeys(labels, (QUERY,)), (CLASSIFIER,))
 
     def measure(self, corpus: Corpus, trained: Trained) -> dict[str, float]:
         """Return how far training moved the classifiers from their start, on a sample of labels."""
-        if self.astra.start != "label":
+        if self.config.start != "label":
             return {}
-        rng = seeds.generator(self.astra.seed, "displacement")
+        rng = seeds.generator(self.config.seed, "displacement")
         labels = np.sort(rng.permutation(corpus.n_labels)[:PRIOR_LABELS])
-        start = encode_all(first_encoder(self.astra, corpus), corpus.sides["label"], QUERY, labels)
+        start = encode_all(first_encoder(self.config, corpus), corpus.sides["label"], QUERY, labels)
         return displacement(start, trained.labels[CLASSIFIER][labels],
                             corpus.frequencies(corpus.training_rows())[labels])
 

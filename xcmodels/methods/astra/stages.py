@@ -143,8 +143,8 @@ class JointStage(Stage[OneVsAll]):
             labels = model.classifiers
         return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], QUERY), "labels": labels}
 
-    def compared(self, model: OneVsAll, corpus: Corpus, mined: Mined,
-                 rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranking_vectors(self, model: OneVsAll, corpus: Corpus, mined: Mined,
+                        rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the embeddings of `rows` and the classifiers, pending weight decay applied."""
         return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.all()
 

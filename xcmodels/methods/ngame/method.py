@@ -9,12 +9,13 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.stages import CLASSIFIER, ENCODER, ClassifierModule, EncoderModule
-from xcmodels.methods.served import ComposedRetriever, read_model
+from xcmodels.methods.served import ComposedRetriever
 from xcmodels.nn.encoders import QUERY
 from xcmodels.retrieval.builder import Trained
+from xcmodels.training.checkpoint import read_model
 
 
-class NgameRetriever(ComposedRetriever):
+class NgameRetriever(ComposedRetriever[NgameConfig]):
     """Serves embeddings and classifiers on one query vector; in a fusion the classifiers propose (Appendix C)."""
 
     def __init__(self, method: str, config: NgameConfig, encoder: EncoderModule, classifier: ClassifierModule) -> None:

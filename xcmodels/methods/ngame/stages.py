@@ -101,8 +101,8 @@ class ClassifierModule(Stage[Classifiers]):
         scores = model(batch.sides["queries"].vectors, batch.sides["labels"].ids)
         return {"triplet": _triplet(self.module, batch, scores)}
 
-    def compared(self, model: Classifiers, corpus: Corpus, mined: Mined,
-                 rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranking_vectors(self, model: Classifiers, corpus: Corpus, mined: Mined,
+                        rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the fixed embeddings of `rows`, and the classifiers."""
         return mined.vectors["queries"][rows], model.table.all()
 

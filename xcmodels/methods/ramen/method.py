@@ -12,16 +12,15 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Method
 from xcmodels.methods.ramen.config import RamenConfig
 from xcmodels.methods.ramen.stages import GraphStage
-from xcmodels.methods.served import ComposedRetriever, read_model
-from xcmodels.training.checkpoint import save_model
+from xcmodels.methods.served import ComposedRetriever
+from xcmodels.training.checkpoint import read_model, save_model
 
 
 class RamenRetriever:
     """Builds the base's retriever from the base's part of the model, without graphs."""
 
-    def __init__(self, base: ComposedRetriever, stage: GraphStage) -> None:
+    def __init__(self, base: ComposedRetriever[Any], stage: GraphStage) -> None:
         self.base, self.stage = base, stage
-        base.method = "ramen"
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -46,6 +45,6 @@ def ramen(base: Callable[[Any], Method]) -> Callable[[RamenConfig], Method]:
         assert isinstance(method.build_retriever, ComposedRetriever)
         stage = GraphStage(first, config.graph)
         return replace(method, name="ramen", stages=[stage, *others], base=method.name, needs_graphs=True,
-                       build_retriever=RamenRetriever(method.build_retriever, stage))
+                       build_retriever=RamenRetriever(method.build_retriever.named("ramen"), stage))
 
     return make

@@ -22,7 +22,7 @@ from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.method import EncoderStage, Mined, Round, Vectors
 from xcmodels.methods.ramen.bandit import Bandit
 from xcmodels.methods.ramen.config import SIDES, GraphConfig
-from xcmodels.mining.graph import alike, shared_anchors
+from xcmodels.mining.graph import shared_anchors, similar_edges
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import Products
 from xcmodels.nn.encoders import LABEL, Encoder, encode_all
@@ -107,17 +107,18 @@ class GraphStage(EncoderStage[Regularised]):
                    for name, graph in corpus.graphs.items()}
         return {**self.base.vectors(model.base, corpus), **anchors}
 
-    def compared(self, model: Regularised, corpus: Corpus, mined: Mined,
-                 rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranking_vectors(self, model: Regularised, corpus: Corpus, mined: Mined,
+                        rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the base's vectors."""
-        return self.base.compared(model.base, corpus, mined, rows)
+        return self.base.ranking_vectors(model.base, corpus, mined, rows)
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Return the base's mining result, and the edges of each graph that are left after pruning."""
         if not self.graph.prune:
             return self.base.mine(vectors, corpus, round_)
         cached = {name: cache(make) for name, make in vectors.items()}
-        kept = {f"{name}.{SIDES[side]}": alike(graph.edges[SIDES[side]], cached[side](), cached[f"anchors.{name}"]())
+        kept = {f"{name}.{SIDES[side]}": similar_edges(graph.edges[SIDES[side]], cached[side](),
+                                                   cached[f"anchors.{name}"]())
                 for name, graph in corpus.graphs.items() for side in self.graph.regularised_sides}
         return replace(self.base.mine(cached, corpus, round_), kept=kept)
 

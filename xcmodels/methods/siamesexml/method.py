@@ -9,31 +9,32 @@ import numpy as np
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
-from xcmodels.methods.served import ComposedRetriever, read_model
+from xcmodels.methods.served import ComposedRetriever
 from xcmodels.methods.siamesexml.config import MIXED, SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers
 from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, ExtremeModule, SiameseModule
-from xcmodels.mining.negatives import allowed_negatives
+from xcmodels.mining.negatives import not_excluded
 from xcmodels.nn.autograd import direction
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all
 from xcmodels.retrieval.builder import Trained, save_retriever
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device
 
 
-class SiamesexmlRetriever(ComposedRetriever):
+class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
     """Serves embeddings mixed with classifiers over three indexes (section 4), or as other methods are served."""
 
     def __init__(self, method: str, config: SiamesexmlConfig, stage: ExtremeModule) -> None:
         super().__init__(method, config)
-        self.siamesexml, self.stage = config, stage
+        self.stage = stage
 
     @property
     def settings(self) -> Mapping[str, object]:
         """The settings of every retriever, and those of the mix."""
-        return {**super().settings, "scored_centroid": self.siamesexml.scored_centroid}
+        return {**super().settings, "scored_centroid": self.config.scored_centroid}
 
     def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],
                  out: Path) -> dict[str, float]:
@@ -43,7 +44,7 @@ class SiamesexmlRetriever(ComposedRetriever):
         """
         if self.config.serve != MIXED:
             return super().__call__(corpus, models, vectors, out)
-        config, trained = self.siamesexml, self.trained(corpus, models, vectors)
+        config, trained = self.config, self.trained(corpus, models, vectors)
         classifiers, queries, labels = trained.labels[CLASSIFIER], trained.queries, trained.labels[ENCODER]
         assert queries is not None
         fitted = proposers(config, corpus, queries, labels)
@@ -56,7 +57,7 @@ class SiamesexmlRetriever(ComposedRetriever):
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder with the intermediate embeddings of labels and queries, and the classifiers."""
         model = read_model(self.stage, corpus, models[EXTREME])
-        if self.siamesexml.joint:    # its backbone was trained after these vectors were computed
+        if self.config.joint:    # its backbone was trained after these vectors were computed
             vectors = {side: make() for side, make in self.stage.vectors(model.to(device()), corpus).items()}
             model.cpu()
         views = model.encoder.layout.views
@@ -67,8 +68,8 @@ class SiamesexmlRetriever(ComposedRetriever):
     def _mix(self, classifiers: np.ndarray, labels: np.ndarray, proposing: Mapping[str, Proposer],
              alpha: float = 0.5) -> CentroidMix:
         """Return the mixed score of classifiers, label embeddings, and the centroids in an index of `proposing`."""
-        share, centroids = self.siamesexml.scored_centroid, proposing["centroids"].index.vectors
-        return CentroidMix(classifiers, labels + np.float32(share) * centroids, centroids, self.siamesexml.partitions,
+        share, centroids = self.config.scored_centroid, proposing["centroids"].index.vectors
+        return CentroidMix(classifiers, labels + np.float32(share) * centroids, centroids, self.config.partitions,
                            alpha, share)
 
     def _best_alpha(self, mix: CentroidMix, proposing: Mapping[str, Proposer], encoder: Encoder,
@@ -78,8 +79,8 @@ class SiamesexmlRetriever(ComposedRetriever):
         if not len(rows):
             return mix.alpha, {}
         queries = encode_all(encoder, corpus.sides["train"], QUERY, rows=rows)
-        ids = candidates(proposing.values(), queries, self.siamesexml.shortlist)
-        ids[~allowed_negatives(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
+        ids = candidates(proposing.values(), queries, self.config.shortlist)
+        ids[~not_excluded(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
         # -inf, the score of a missing label, times an alpha of 0 would be NaN
         classified, similar = (np.maximum(replace(mix, alpha=alpha)(queries, ids), -1e9) for alpha in (1.0, 0.0))
         truth, p1 = corpus.positives["train"].subset(rows), {}

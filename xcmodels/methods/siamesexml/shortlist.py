@@ -12,7 +12,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.mining.graph import label_correlation
-from xcmodels.mining.negatives import allowed_negatives
+from xcmodels.mining.negatives import not_excluded
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct
@@ -29,7 +29,7 @@ class Shortlist:
         """Return the k best labels (n, k) of `depth` from each index, without `excluded` pairs, -1 padded."""
         n_labels = len(self.scores.vectors)
         ids = candidates(self.proposers.values(), queries, depth)
-        ids[~allowed_negatives(ids, excluded, n_labels)] = -1
+        ids[~not_excluded(ids, excluded, n_labels)] = -1
         best, _ = best_of(ids, self.scores(queries, ids), k)
         return np.pad(best, ((0, 0), (0, k - best.shape[1])), constant_values=-1)
 

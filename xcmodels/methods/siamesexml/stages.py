@@ -195,8 +195,8 @@ class ExtremeModule(Stage[Extreme]):
         return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], INTERMEDIATE),
                 "labels": partial(encode_all, model.encoder, corpus.sides["label"], LABEL)}
 
-    def compared(self, model: Extreme, corpus: Corpus, mined: Mined,
-                 rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranking_vectors(self, model: Extreme, corpus: Corpus, mined: Mined,
+                        rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return queries under all residual layers, concatenated, and classifiers at their partition's dimensions."""
         labels, parts = unit(model.labels.all()), model.partitions
         spread = np.zeros((len(labels), parts, labels.shape[1]), np.float32)

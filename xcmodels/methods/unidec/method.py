@@ -7,31 +7,32 @@ import numpy as np
 
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
-from xcmodels.methods.served import ComposedRetriever, read_model
+from xcmodels.methods.served import ComposedRetriever
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.methods.unidec.stages import STAGE, JointStage
 from xcmodels.nn.autograd import direction
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
 from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device
 
 
-class UnidecRetriever(ComposedRetriever):
+class UnidecRetriever(ComposedRetriever[UnidecConfig]):
     """Serves the dual encoder, the classifier, or both concatenated (section 3.4)."""
 
     def __init__(self, method: str, config: UnidecConfig, stage: JointStage) -> None:
         super().__init__(method, config)
-        self.unidec, self.stage = config, stage
+        self.stage = stage
 
     @property
     def settings(self) -> Mapping[str, object]:
         """The settings of every retriever, and whether classifiers have unit length."""
-        return {**super().settings, "unit": self.unidec.unit}
+        return {**super().settings, "unit": self.config.unit}
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder with the label embeddings and classifiers that are served."""
-        config, model = self.unidec, read_model(self.stage, corpus, models[STAGE]).to(device())
+        config, model = self.config, read_model(self.stage, corpus, models[STAGE]).to(device())
         encoder, labels = model.encoder, {}
         if config.balance > 0 and config.serve != CLASSIFIER:
             labels[ENCODER] = encode_all(encoder, corpus.sides["label"], LABEL)

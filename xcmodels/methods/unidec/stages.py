@@ -113,11 +113,12 @@ class JointStage(EncoderStage[Joint]):
         weights = None if block.weights is None else block.weights.T
         return (1 - share) * forward + share * loss(scores.T, block.positives.T, weights)
 
-    def compared(self, model: Joint, corpus: Corpus, mined: Mined, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ranking_vectors(self, model: Joint, corpus: Corpus, mined: Mined,
+                        rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the vectors of the dual encoder, or of the classifier where it alone is trained."""
         if model.labels is not None and self.config.balance == 0:
             return encode_all(model.encoder, corpus.sides["train"], CLASSIFIER, rows), model.labels.all()
-        return super().compared(model, corpus, mined, rows)
+        return super().ranking_vectors(model, corpus, mined, rows)
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Return clusters of queries and hard negatives of each, by the embeddings of the dual encoder."""

@@ -25,7 +25,7 @@ def _key(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Halves:
+class SplitRule:
     """The rule that assigns a text to train or test, independent of its uid and of other texts.
 
     share: the share of new texts for testing; a larger one only moves texts from train to test, a smaller one only the
@@ -41,7 +41,7 @@ class Halves:
         return self.before.get(key, (key >> 32) / 2**32 < self.share)
 
 
-def halves(out: Path, share: float, rows: Iterable[Row], uid_column: str | None) -> Halves:
+def split_rule(out: Path, share: float, rows: Iterable[Row], uid_column: str | None) -> SplitRule:
     """Return the rule for an import to `out`: a text stays in the half where an earlier import to `out` has it.
 
     A text that was edited since stays, too, if its uid is known; where several rows have the text, it is for testing if
@@ -60,7 +60,7 @@ def halves(out: Path, share: float, rows: Iterable[Row], uid_column: str | None)
     for uid, title, content in rows if uids else ():
         if (was_test := uids.get(_key(uid))) is not None and (key := key_of(title, content)) not in texts:
             edited[key] = edited.get(key, True) and was_test
-    return Halves(share, texts | edited)
+    return SplitRule(share, texts | edited)
 
 
 def _points(path: Path) -> Iterable[dict[str, Any]]:
