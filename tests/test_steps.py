@@ -112,7 +112,7 @@ def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch)
         from tasks.core import code_digest
 
         source.write_text(text)
-        for cached in (code_digest.modules, code_digest.code_digests, code_digest._digest):
+        for cached in (code_digest.modules, code_digest.code_digests, code_digest._parsed):
             cached.cache_clear()
         return code_digests("xcmodels.probe")
 

@@ -7,6 +7,7 @@ import subprocess
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
 # Code that cannot change a result: how a step is run, and a method's wiring, which its settings and stages decide.
@@ -24,14 +25,9 @@ def modules(module: str) -> frozenset[str]:
     queue = [module]
     while queue:
         name = queue.pop()
-        if name in visited or not _affects_results(name) or (tree := _tree(name)) is None:
-            continue
-        visited.add(name)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                queue += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                queue += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        if name not in visited and _affects_results(name) and (parsed := _parsed(name)) is not None:
+            visited.add(name)
+            queue += parsed.imports
     return frozenset(visited)
 
 
@@ -47,27 +43,36 @@ def code_digests(*roots: str) -> dict[str, str]:
 
     The tree is digested rather than the file, so that a comment or a docstring causes no retraining.
     """
-    return {name: _digest(name) for name in sorted(frozenset().union(*map(modules, roots)))}
+    return {name: parsed.digest for name in sorted(frozenset().union(*map(modules, roots)))
+            if (parsed := _parsed(name)) is not None}
+
+
+class _Parsed(NamedTuple):
+    """What a module may import, and the digest of its syntax tree."""
+
+    imports: list[str]
+    digest: str
 
 
 @cache
-def _digest(name: str) -> str:
-    tree = _tree(name)
-    assert tree is not None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
-
-
-def _tree(name: str) -> ast.Module | None:
+def _parsed(name: str) -> _Parsed | None:
+    """Parse a module once per process; None where `name` is no module with a source."""
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None    # `from module import function`: not a module
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
-    return ast.parse(Path(spec.origin).read_text())
+    imports: list[str] = []
+    tree = ast.parse(Path(spec.origin).read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return _Parsed(imports, hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16])
 
 
 @cache
