@@ -11,6 +11,7 @@ import pytest
 from benchmarks import bench_rates
 from benchmarks.asked import answer
 from benchmarks.made import Shape, made
+from tests.support.long_tests import at_length
 from xcmodels.data.corpus import Corpus
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
@@ -95,6 +96,7 @@ def test_codes_and_corpus_are_as_large_as_told(tmp_path):
             sum((tmp_path / file).stat().st_size for file in ("vectors.npy", "codes.faiss")), rel=0.05)
 
 
+@at_length("trains at three sizes")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["astra", "unidec"])
 def test_the_memory_of_an_epoch_is_within_a_fifth_of_what_was_told_at_three_sizes(name, tmp_path):

@@ -18,6 +18,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from flows.services.catalogue import password
 from flows.services.processes import processes
 from tasks.core.store import Store
+from tests.support.long_tests import at_length
 from tests.support.planted import write_planted
 from tests.support.stacks import Home, answers, left_over, until, up
 from tests.support.whole_runs import settings
@@ -158,7 +159,7 @@ def test_the_champion_is_scored_and_given_the_labels_that_were_added(home, deplo
     assert code == 0 and json.loads(out)["applied"], said
 
 
-@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for 90 s; set XC_ALL_FAULTS=1")
+@at_length("waits for 90 s")
 def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data, tmp_path):
     words = ["prepare", "--data", str(data), "--preset", "cpu-learned", "--home", str(tmp_path / "home"), *settings()]
     server = {"PREFECT_API_URL": f"{home.stack.running('prefect').address}/api",
@@ -178,7 +179,7 @@ def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data
         until(lambda: all(client.read_flow_run(each.id).state.is_final() for each in below), 30)
 
 
-@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for 4 minutes; set XC_ALL_FAULTS=1")
+@at_length("waits for 4 minutes")
 @pytest.mark.timeout(600)
 def test_what_was_due_while_all_was_down_is_done_once(home, deployed):
     assert home.xc("down")[0] == 0

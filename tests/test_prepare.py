@@ -21,6 +21,7 @@ from tasks.core.step import run
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.conftest import ROOT
+from tests.support.long_tests import at_length
 from tests.support.planted import QUICK, words, write_planted
 from xcmodels.data.corpus import Corpus, Texts
 
@@ -148,7 +149,7 @@ def stand_still(value: int) -> int:
     return value
 
 
-@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for four workers; set XC_ALL_FAULTS=1")
+@at_length("waits for four workers")
 def test_a_job_whose_worker_stands_still_is_named():
     import dask
 

@@ -21,6 +21,7 @@ from tasks.registry.resolve import resolve
 from tasks.registry.tags import registered_digests
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
+from tests.support.long_tests import at_length
 from xcmodels.retrieval.retriever import Retriever
 
 
@@ -234,7 +235,7 @@ def test_a_card_has_its_limits_from_the_measurement():
         assert part in card
 
 
-@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="starts a server; set XC_ALL_FAULTS=1")
+@at_length("starts a server")
 def test_a_real_server_hands_out_what_was_registered(tmp_path):
     with tiny.mlflow_server(tmp_path / "server") as (uri, _):
         world = tiny.World(tmp_path / "home", uri)

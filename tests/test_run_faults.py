@@ -15,6 +15,7 @@ import pytest
 
 from tasks.core.store import Store
 from tests.conftest import ROOT
+from tests.support.long_tests import at_length
 from tests.support.served import Running, World, ready
 from tests.support.whole_runs import command, objects
 
@@ -65,6 +66,7 @@ def forget(home: Path, *steps: str) -> None:
             shutil.rmtree(home / "objects" / digest, ignore_errors=True)
 
 
+@at_length("two whole runs under another clock")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler to shift the clock")
 @pytest.mark.timeout(600)
 def test_a_wrong_clock_changes_no_result(whole, home, planted, tmp_path):
@@ -103,6 +105,7 @@ def test_a_deleted_registry_is_rebuilt(whole, home, planted, xc):
     assert code == 0 and json.loads(out)["labels"], said
 
 
+@at_length("waits for retries")
 def test_a_locked_mlflow_database_costs_seconds_and_no_result(whole, home, planted, xc):
     forget(home, "evaluate")
     with sqlite3.connect(home / "mlflow.db", isolation_level=None) as holder:

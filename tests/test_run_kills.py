@@ -15,6 +15,7 @@ import pytest
 
 from tasks.core.store import Store
 from tests.conftest import ROOT
+from tests.support.long_tests import at_length
 from tests.support.whole_runs import command, objects, settings
 
 
@@ -47,6 +48,7 @@ def published(kind: str):
     return lambda home: (home / "refs" / "steps").exists() and any(name.startswith(kind) for name in objects(home))
 
 
+@at_length("a run killed at every step")
 @pytest.mark.timeout(600)
 def test_killed_again_and_again_a_run_ends_as_an_unbroken_one(whole, planted, xc, tmp_path):
     home = tmp_path / "home"
@@ -126,7 +128,7 @@ def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path)
     assert not (home / "run" / "flow-run").exists()
 
 
-@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="waits for retries; set XC_ALL_FAULTS=1")
+@at_length("waits for retries")
 def test_a_prefect_server_that_is_killed_is_named(planted, tmp_path):
     home, words = tmp_path / "home", command(planted, tmp_path / "home")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.long_tests import at_length
 from tests.support.stacks import until
 from tests.test_run_methods import ASTRA
 
@@ -46,7 +47,9 @@ def of_home(home: Path) -> list[psutil.Process]:
             if "tasks.training.worker" in (line := " ".join(each.info["cmdline"] or [])) and str(home) in line]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [
+    pytest.param(signal.SIGINT, marks=at_length("one process is interrupted in tests/test_run_kills.py")),
+    signal.SIGKILL])
 def test_what_is_stopped_or_killed_goes_on(planted, tmp_path, number, xc):
     home = tmp_path / "home"
     asked = words(planted, home, "--processes", "2", epochs="60", refresh_from="58")

@@ -20,6 +20,7 @@ import pytest
 
 from tests.conftest import ROOT, running_prefect
 from tests.support import tiny
+from tests.support.long_tests import at_length
 from tests.support.whole_runs import command, objects
 
 KILLS, SEED = int(os.environ.get("XC_KILLS", "2")), int(os.environ.get("XC_KILLS_SEED", "0"))
@@ -72,6 +73,7 @@ def job(tmp_path, planted):
         yield made
 
 
+@at_length("kills at random, minutes")
 @pytest.mark.timeout(240 + 120 * KILLS)
 def test_whatever_is_killed_the_same_command_ends_the_same(job, whole):
     draw, kills = random.Random(SEED), []

@@ -15,6 +15,7 @@ from data_contracts.errors import ProjectError, ServerError
 from tasks.tracking import mlflow_client
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
+from tests.support.long_tests import at_length
 from tests.test_tracking import ABOUT, ENTRIES, EXPECTED, ROOT, points, started, whole
 
 KILLED = """
@@ -182,7 +183,7 @@ def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
 
-@pytest.mark.skipif(not os.environ.get("XC_ALL_FAULTS"), reason="starts a server; set XC_ALL_FAULTS=1")
+@at_length("starts a server")
 def test_a_real_server_that_stops_for_a_while(tmp_path, monkeypatch):
     with tiny.mlflow_server(tmp_path / "server") as (uri, server):
         tracker = Tracker(tmp_path / "home", uri)
