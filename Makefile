@@ -39,7 +39,7 @@ check: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 ## bench: what is measured, a table a question; hours
-QUESTIONS := rates loop classifier_step clustering search walks scale together
+QUESTIONS := rates loop classifier_step clustering search walks scale processes
 bench: run
 	for question in $(QUESTIONS); do $(BIN)/python -m benchmarks.bench_$$question || exit 1; done
 	$(BIN)/python -m benchmarks.bench_prepare $(DATA)

@@ -1,9 +1,9 @@
-"""What does the training loop keep of the throughput of its bare steps: forward, loss, backward, optimiser alone?
+"""How much of the throughput of its bare steps (forward, loss, backward, optimiser) does the training loop keep?
 
     python -m benchmarks.bench_loop [method.preset[.rows] ...]
 
-Both take the same steps on the same made-up corpus of WordNet's shape, by turns; bare steps find their batches made.
-rows: of a batch, the preset's unless given.
+Both run the same steps on a synthetic corpus of WordNet's shape, in alternation. The batches of the bare steps are made
+before the clock starts. rows: the batch size, by default the preset's.
 """
 
 import tempfile
@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from benchmarks.asked import answer
-from benchmarks.made import WORDNET, made
+from benchmarks.arguments import run
+from benchmarks.synthetic import WORDNET, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
@@ -27,42 +27,42 @@ from xcmodels.methods.registry import METHODS
 from xcmodels.training.loop import Interrupted, Progress, Watch, device, fast_products, train_round
 from xcmodels.training.optimisers import Optimisers
 
-STEPS, WARM, TURNS = 16, 4, 3
-ASKED = ("ngame.cpu", "unidec.cpu", "astra.cpu", "siamesexml.cpu", "ngame.minilm.64")
+STEPS, WARM_UP, REPEATS = 16, 4, 3
+DEFAULTS = ("ngame.cpu", "unidec.cpu", "astra.cpu", "siamesexml.cpu", "ngame.minilm.64")
 
 
-class Clock:
-    """Notes when each step of a round is done, and stops the round after `steps`."""
+class StepClock:
+    """Records when each step of a round ends, and stops the round after `steps`."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.times = steps, [time.perf_counter()]
 
-    def note(self, progress: Progress) -> None:
-        """Take a step's time."""
+    def on_step(self, progress: Progress) -> None:
+        """Record the end of a step."""
         self.times.append(time.perf_counter())
 
-    def over(self) -> bool:
-        """Whether all steps are done."""
+    def finished(self) -> bool:
+        """Return whether all steps are done."""
         return len(self.times) > self.steps
 
     def seconds(self) -> np.ndarray:
-        """Return how long each step took, less those to warm up."""
-        return np.diff(self.times)[WARM:]
+        """Return the seconds of each step after the warm-up."""
+        return np.diff(self.times)[WARM_UP:]
 
 
-def looped(stage: Stage[Any], corpus: Corpus, folder: Path, steps: int = STEPS) -> np.ndarray:
+def loop_seconds(stage: Stage[Any], corpus: Corpus, folder: Path, steps: int = STEPS) -> np.ndarray:
     """Return the seconds of each step of the training loop."""
-    clock = Clock(steps)
+    clock = StepClock(steps)
     model = stage.build(corpus, {})
     with suppress(Interrupted):
         train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=folder / "steps", out=folder,
-                    watch=Watch(clock.note, clock.over, save_every=float("inf")))
+                    watch=Watch(clock.on_step, clock.finished, save_every=float("inf")))
     return clock.seconds()
 
 
 @fast_products()
-def bare(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
-    """Return the seconds of each step on batches that are made, and on the device, before the clock starts."""
+def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
+    """Return the seconds of each bare step, on batches that are on the device before the clock starts."""
     model = stage.build(corpus, {}).to(device())
     optimisers = Optimisers(model, model.tables(), stage.plan)
     stage.begin(model, corpus, None)
@@ -74,51 +74,49 @@ def bare(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
         rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
         rows = order[step * size:(step + 1) * size]
         batches.append(stage.batch(corpus, stage.rounds[0], Mined(), rows, rng).to(device()))
-    clock = Clock(STEPS)
+    clock = StepClock(STEPS)
     for step, batch in enumerate(batches):
         loss = torch.stack(list(stage.loss(model, batch).values())).sum()
         loss.backward()
         optimisers.step(stage.plan.rate(step, len(order)))
-        clock.note(Progress(stage.name, 0, step, STEPS, float(loss.detach())))
+        clock.on_step(Progress(stage.name, 0, step, STEPS, float(loss.detach())))
     return clock.seconds()
 
 
-def trial(word: str) -> str:
-    """Read what to train: method.preset, or method.preset.rows."""
-    parts = word.split(".")
+def configuration(argument: str) -> str:
+    """Parse method.preset or method.preset.rows."""
+    parts = argument.split(".")
     if len(parts) not in (2, 3):
-        raise ArgumentTypeError(f"method.preset or method.preset.rows is wanted, got {word!r}")
+        raise ArgumentTypeError(f"expected method.preset or method.preset.rows, got {argument!r}")
     try:
         _settings(*parts)
     except ValueError as error:
-        raise ArgumentTypeError(f"{word!r}: {error}") from None
-    return word
+        raise ArgumentTypeError(f"{argument!r}: {error}") from None
+    return argument
 
 
-def main(*asked: Annotated[str, trial]) -> None:
-    """Print one row a method."""
+def main(*configurations: Annotated[str, configuration]) -> None:
+    """Print one row per configuration."""
     print(f"{device()}, {torch.get_num_threads()} threads")
     print(f"{'':<24}{'rows':>8}{'bare ms':>12}{'loop ms':>12}{'kept':>8}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
-        corpus = made(Path(scratch) / "corpus", WORDNET)
-        for name in asked or ASKED:
-            called, preset, *given = name.split(".")
-            method = METHODS[called].make(_settings(called, preset, *given))
-            stage = method.stages[0]
-            size = stage.plan.batch_size
-            took: dict[str, list[np.ndarray]] = {"bare": [], "loop": []}
-            for turn in range(TURNS):
-                folder = Path(scratch) / f"{name}-{turn}"
+        corpus = synthetic_corpus(Path(scratch) / "corpus", WORDNET)
+        for name in configurations or DEFAULTS:
+            method, *options = name.split(".")
+            stage = METHODS[method].make(_settings(method, *options)).stages[0]
+            bare, loop = list[np.ndarray](), list[np.ndarray]()
+            for repeat in range(REPEATS):
+                folder = Path(scratch) / f"{name}-{repeat}"
                 folder.mkdir()
-                took["bare"].append(bare(stage, corpus))
-                took["loop"].append(looped(stage, corpus, folder))
-            medians = {of: 1000 * float(np.median(np.concatenate(each))) for of, each in took.items()}
-            print(f"{name:<24}{size:>8,}{medians['bare']:>12.1f}{medians['loop']:>12.1f}"
-                  f"{medians['bare'] / medians['loop']:>8.2f}", flush=True)
+                bare.append(bare_seconds(stage, corpus))
+                loop.append(loop_seconds(stage, corpus, folder))
+            bare_ms, loop_ms = (1000 * float(np.median(np.concatenate(seconds))) for seconds in (bare, loop))
+            print(f"{name:<24}{stage.plan.batch_size:>8,}{bare_ms:>12.1f}{loop_ms:>12.1f}{bare_ms / loop_ms:>8.2f}",
+                  flush=True)
 
 
 def _settings(method: str, preset: str, rows: str = "") -> Any:
-    """Return a preset's settings of a method, with as many rows a batch as given."""
+    """Return the settings of a method's preset, with batches of `rows` where that is given."""
     settings: Any = resolve(method, preset, {}).method
     if not rows:
         return settings
@@ -128,4 +126,4 @@ def _settings(method: str, preset: str, rows: str = "") -> Any:
 
 
 if __name__ == "__main__":
-    answer(main, __doc__)
+    run(main, __doc__)

@@ -1,10 +1,11 @@
-"""How long does preparation take and how much memory, by workers, and on ten times the data?
+"""How long does preparation take and how much memory, by number of workers, and on ten times the data?
 
     python -m benchmarks.bench_prepare DATA [method]
 
-DATA is a data set's folder. Each row is of a new home, in which Prefect's server first makes its tables: seconds are of
-the command, those of the steps are told beside them. The last row is of a copy whose training queries are each there
-ten times, with other texts. Memory is the most that the run and its workers held together, shared pages once.
+DATA is a raw data set in the XC JSON-lines format. Each row is a run in a new home, whose Prefect server first creates
+its tables: "seconds" is the whole command, "in steps" the sum of its steps, each listed at the end of the row. The last
+row is a copy in which each training query occurs ten times, each time with another text. Memory is the peak of the run
+and its workers together, shared pages counted once.
 """
 
 import gzip
@@ -22,85 +23,85 @@ from typing import Annotated
 
 import psutil
 
-from benchmarks.asked import MethodName, answer
+from benchmarks.arguments import MethodName, run
 
 TIMES = 10
-TRAINING = "trn.json.gz"
+TRAINING_FILE = "trn.json.gz"
 
 
-class Memory(threading.Thread):
-    """Watches how much a process and its children hold."""
+class MemoryWatch(threading.Thread):
+    """Records the peak memory of a process and its descendants."""
 
     def __init__(self, process: psutil.Process) -> None:
         super().__init__(daemon=True)
-        self.process, self.most, self.over = process, 0, threading.Event()
+        self.process, self.peak, self.ended = process, 0, threading.Event()
 
     def run(self) -> None:
-        """Look every two seconds, until it is over: while the pages of a process are added up, it gets no new ones."""
-        while not self.over.wait(2):
-            held = 0
-            for each in [self.process, *self._children()]:
+        """Measure every two seconds; not more often, as a process gets no new pages while its pages are counted."""
+        while not self.ended.wait(2):
+            total = 0
+            for process in [self.process, *self._descendants()]:
                 with suppress(psutil.Error):
-                    if "server" not in each.cmdline():    # of Prefect, which a deployment has anyway
-                        held += each.memory_full_info().pss
-            self.most = max(self.most, held)
+                    if "server" not in process.cmdline():    # Prefect's server, which a deployment has anyway
+                        total += process.memory_full_info().pss
+            self.peak = max(self.peak, total)
 
-    def _children(self) -> list[psutil.Process]:
+    def _descendants(self) -> list[psutil.Process]:
         with suppress(psutil.Error):
             return self.process.children(recursive=True)
         return []
 
 
 def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, int, dict[str, float]]:
-    """Prepare a data set in a new home; return seconds, bytes, and the seconds of each step."""
+    """Prepare a data set in a new home; return seconds, peak bytes, and the seconds of each step."""
     command = [sys.executable, "-m", "flows.cli", "prepare", "--data", str(data), "--home", str(home), "--method",
                method, "--workers", str(workers)]
-    began = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
-        memory = Memory(psutil.Process(run.pid))
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        memory = MemoryWatch(psutil.Process(process.pid))
         memory.start()
-        code = run.wait()
-        memory.over.set()
-    took = time.perf_counter() - began
+        code = process.wait()
+        memory.ended.set()
+    seconds = time.perf_counter() - start
     if code:
         raise SystemExit(f"{' '.join(command)} ended with {code}")
-    steps = {kept.name.removesuffix(f"-{data.name}"): json.loads(kept.read_text())["seconds"]
-             for kept in sorted((home / "refs" / "timings").iterdir())}
-    return took, memory.most, steps
+    steps = {file.name.removesuffix(f"-{data.name}"): json.loads(file.read_text())["seconds"]
+             for file in sorted((home / "refs" / "timings").iterdir())}
+    return seconds, memory.peak, steps
 
 
-def larger(data: Path, out: Path, times: int) -> Path:
-    """Write a copy of a data set whose training queries are there `times` times, each with a word more."""
+def enlarge(data: Path, out: Path, times: int) -> Path:
+    """Write a copy of a data set with each training query `times` times, a different word added to each."""
     shutil.copytree(data, out)
-    with gzip.open(data / TRAINING, "rt") as rows, gzip.open(out / TRAINING, "wt", compresslevel=1) as copy:
+    with gzip.open(data / TRAINING_FILE, "rt") as rows, gzip.open(out / TRAINING_FILE, "wt", compresslevel=1) as copy:
         for line in rows:
             row = json.loads(line)
-            for time_ in range(times):
-                again = {**row, "uid": f"{row['uid']}-{time_}", "title": f"{row['title']} {time_}"}
-                copy.write(json.dumps(again, ensure_ascii=False) + "\n")
+            for number in range(times):
+                changed = {**row, "uid": f"{row['uid']}-{number}", "title": f"{row['title']} {number}"}
+                copy.write(json.dumps(changed, ensure_ascii=False) + "\n")
     return out
 
 
-def benchmark_folder(word: str) -> Path:
-    """Read the path of a folder in the format of a benchmark, whose training queries can be copied."""
-    if not Path(word, TRAINING).is_file():
-        raise ArgumentTypeError(f"{word!r} has no {TRAINING}")
-    return Path(word)
+def json_data_set(argument: str) -> Path:
+    """Parse the path of a raw data set in JSON lines, whose training queries can be copied."""
+    if not Path(argument, TRAINING_FILE).is_file():
+        raise ArgumentTypeError(f"{argument!r} has no {TRAINING_FILE}")
+    return Path(argument)
 
 
-def main(data: Annotated[Path, benchmark_folder], method: MethodName = "ngame") -> None:
-    """Print one row a run."""
-    print(f"{'data':<22}{'workers':>8}{'seconds':>10}{'of steps':>10}{'MB':>8}")
+def main(data: Annotated[Path, json_data_set], method: MethodName = "ngame") -> None:
+    """Print one row per run."""
+    print(f"{'data':<22}{'workers':>8}{'seconds':>10}{'in steps':>10}{'MB':>8}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
-        copy = larger(data, Path(scratch) / f"{data.name}-{TIMES}", TIMES)
-        for number, (of, workers) in enumerate(((data, 1), (data, 2), (copy, 2))):
+        large = enlarge(data, Path(scratch) / f"{data.name}-{TIMES}", TIMES)
+        for number, (folder, workers) in enumerate(((data, 1), (data, 2), (large, 2))):
             home = Path(scratch) / f"home-{number}"
-            seconds, held, steps = prepare(of, home, method, workers)
-            told = ", ".join(f"{name} {took:.0f}" for name, took in steps.items())
-            print(f"{of.name:<22}{workers:>8}{seconds:>10.1f}{sum(steps.values()):>10.1f}{held / 1e6:>8.0f}   {told}",
-                  flush=True)
+            seconds, peak, steps = prepare(folder, home, method, workers)
+            by_step = ", ".join(f"{name} {seconds:.0f}" for name, seconds in steps.items())
+            print(f"{folder.name:<22}{workers:>8}{seconds:>10.1f}{sum(steps.values()):>10.1f}{peak / 1e6:>8.0f}   "
+                  f"{by_step}", flush=True)
             shutil.rmtree(home)
 
 
 if __name__ == "__main__":
-    answer(main, __doc__)
+    run(main, __doc__)

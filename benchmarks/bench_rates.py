@@ -1,29 +1,28 @@
-"""How long does each thing that training does take, for each of what it is done to? `xc plan --labels` counts with it.
+"""Measure the rates of this machine, from which `xc plan --labels` predicts training times.
 
-    python -m benchmarks.bench_rates [FILE]    (HOME/rates.json is preferred to the project's xcmodels/rates.json)
+    python -m benchmarks.bench_rates [FILE]    (HOME/rates.json takes precedence over the project's xcmodels/rates.json)
 
-Seconds: to train on a point, to encode a text, to cluster a point once (over the logarithm of the clusters), to search
-for a point over a label, to score what codes propose for a point, to build the index of a label; at two widths, over a
-corpus that is made up. And the bytes that a process that trains holds beside those that are counted. Each method and
-width has a process of its own, three times by turns, and the middle one is kept: a neighbour's busy minute is not to be
-taken for the machine's pace.
+On a synthetic corpus and for two widths of vectors, in seconds: to train on a point, to encode a text, to cluster a
+point (divided by the logarithm of the number of clusters), to search for a point (per label), to score what the codes
+propose for a point, to build the index (per label). And in bytes: what a training process uses beyond what the memory
+estimate counts. Each method and width runs in a process of its own, three times in alternation, and the median is kept,
+so that a minute when a neighbour is busy does not count.
 """
 
 import json
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import ArgumentTypeError
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
-from benchmarks.asked import answer, new_file
-from benchmarks.bench_loop import looped
-from benchmarks.made import Shape, made, most_held
+from benchmarks.arguments import new_file, run
+from benchmarks.bench_loop import loop_seconds
+from benchmarks.measuring import peak_memory, timed
+from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
@@ -33,16 +32,11 @@ from xcmodels.resources import HOST, RATES, ROUND, Size, budget, read_rates, wit
 from xcmodels.retrieval import ann
 from xcmodels.training.loop import device, fast_products
 
-SHAPE = Shape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0)    # LF-AmazonTitles-1.3M's positives
-NAMES = ("astra", "unidec", "ngame")
-WIDTHS, STEPS, CLUSTER, DEPTH, TURNS = (64, 384), 168, 8, 10, 3
-FIRST, FEW, MANY = 256, 130_000, 1_300_000    # points searched for first; labels of an index
-
-
-def spent(action: Callable[[], Any]) -> tuple[Any, float]:
-    """Return what an action makes, and its seconds."""
-    began = time.perf_counter()
-    return action(), time.perf_counter() - began
+SHAPE = CorpusShape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0)    # positives of LF-AmazonTitles-1.3M
+METHOD_NAMES = ("astra", "unidec", "ngame")
+WIDTHS, STEPS, CLUSTER_SIZE, DEPTH, REPEATS = (64, 384), 168, 8, 10, 3
+WARM_UP_QUERIES, EXACT_LABELS, QUANTISED_LABELS = 256, 130_000, 1_300_000
+IN_THIS_PROCESS = "--measure"
 
 
 @fast_products()
@@ -52,33 +46,34 @@ def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, flo
     stage = method.stages[0]
     size = Size(SHAPE.labels, SHAPE.queries, SHAPE.positives, SHAPE.tokens)
     counted = budget(method, size, {}, stage.name).held(HOST, ROUND)
-    # Their mean: an epoch has the slow steps, too.
-    out = {"train": float(looped(stage, corpus, scratch, STEPS).mean()) / stage.plan.batch_size}
-    out["process"] = most_held() - sum(part.size for part in counted)
+    # the mean, not the median: an epoch has slow steps, too
+    out = {"train": float(loop_seconds(stage, corpus, scratch, STEPS).mean()) / stage.plan.batch_size}
+    out["process"] = peak_memory() - sum(part.size for part in counted)
     vectors = stage.vectors(stage.build(corpus, {}).to(device()), corpus)
-    queries, took = spent(vectors["queries"])
-    out["encode"] = took / len(queries)
-    _, took = spent(lambda: balanced_kmeans(queries, CLUSTER, seed=0))
-    out["cluster"] = took / len(queries) / np.log2(len(queries) / CLUSTER)
+    queries, seconds = timed(vectors["queries"])
+    out["encode"] = seconds / len(queries)
+    _, seconds = timed(lambda: balanced_kmeans(queries, CLUSTER_SIZE, seed=0))
+    out["cluster"] = seconds / len(queries) / np.log2(len(queries) / CLUSTER_SIZE)
     labels, rows = vectors["labels"](), corpus.training_rows()[:CHUNK]
 
-    def searched(index: ann.Index) -> float:
-        """Return the seconds for a point, once threads are started and pages are read."""
-        hard_negatives(index, queries, corpus, rows[:FIRST], DEPTH)
-        return spent(lambda: hard_negatives(index, queries, corpus, rows, DEPTH))[1] / len(rows)
+    def search_seconds(index: ann.Index) -> float:
+        """Return the seconds per point, after threads were started and pages were read."""
+        hard_negatives(index, queries, corpus, rows[:WARM_UP_QUERIES], DEPTH)
+        return timed(lambda: hard_negatives(index, queries, corpus, rows, DEPTH))[1] / len(rows)
 
-    out["search exact"] = searched(ann.build(labels[:FEW], "exact")) / FEW
-    index, built = spent(lambda: ann.build(np.resize(labels, (MANY, width)), "quantised"))
-    out["build"] = built / MANY
-    some, most = searched(ann.build(labels, "quantised")), searched(index)
-    out["search quantised"] = (most - some) / (MANY - len(labels))
-    out["score proposed"] = max(some - len(labels) * out["search quantised"], 0.0)
+    out["search exact"] = search_seconds(ann.build(labels[:EXACT_LABELS], "exact")) / EXACT_LABELS
+    large_index, seconds = timed(lambda: ann.build(np.resize(labels, (QUANTISED_LABELS, width)), "quantised"))
+    out["build"] = seconds / QUANTISED_LABELS
+    # two sizes of index: what grows with the labels, and what does not
+    small, large = search_seconds(ann.build(labels, "quantised")), search_seconds(large_index)
+    out["search quantised"] = (large - small) / (QUANTISED_LABELS - len(labels))
+    out["score proposed"] = max(small - len(labels) * out["search quantised"], 0.0)
     return out
 
 
-def kept(word: str) -> Path:
-    """Read the path of a file of rates, or of one that can be made."""
-    path = new_file(word)
+def rates_file(argument: str) -> Path:
+    """Parse the path of a file of rates that exists or can be created."""
+    path = new_file(argument)
     try:
         if path.exists():
             read_rates(path)
@@ -87,34 +82,34 @@ def kept(word: str) -> Path:
     return path
 
 
-def main(file: Annotated[Path, kept] = RATES) -> None:
-    """Measure, and write the rates of this machine's device over those in the file."""
-    held = read_rates(file) if file.exists() else {}
-    found: dict[tuple[str, int], list[dict[str, float]]] = {(name, width): [] for name in NAMES for width in WIDTHS}
+def main(file: Annotated[Path, rates_file] = RATES) -> None:
+    """Measure the rates of this machine's device and write them to the file; those of other devices stay."""
+    other_devices = read_rates(file) if file.exists() else {}
+    measured: dict[tuple[str, int], list[dict[str, float]]] = {
+        (name, width): [] for name in METHOD_NAMES for width in WIDTHS}
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
-        made(Path(scratch) / "corpus", SHAPE)
-        for _ in range(TURNS):
-            for (name, width), turns in found.items():
-                child = [sys.executable, "-m", "benchmarks.bench_rates", "--of", name, str(width), scratch]
-                of = json.loads(subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout)
-                turns.append(of)
-                print(f"{name:<8}{width:>4}" + "".join(f"  {about} {value:.3g}" for about, value in of.items()),
+        synthetic_corpus(Path(scratch) / "corpus", SHAPE)
+        for _ in range(REPEATS):
+            for (name, width), repeats in measured.items():
+                command = [sys.executable, "-m", "benchmarks.bench_rates", IN_THIS_PROCESS, name, str(width), scratch]
+                repeats.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+                print(f"{name:<8}{width:>4}" + "".join(f"  {rate} {value:.3g}" for rate, value in repeats[-1].items()),
                       flush=True)
-    middle = {name: {str(width): _middle(found[name, width]) for width in WIDTHS} for name in NAMES}
-    file.write_text(json.dumps({**held, device().type: middle}, indent=1, sort_keys=True) + "\n")
+    medians = {name: {str(width): _medians(measured[name, width]) for width in WIDTHS} for name in METHOD_NAMES}
+    file.write_text(json.dumps({**other_devices, device().type: medians}, indent=1, sort_keys=True) + "\n")
 
 
-def _middle(turns: list[dict[str, float]]) -> dict[str, float]:
-    return {about: float(f"{np.median([turn[about] for turn in turns]):.3g}") for about in turns[0]}
+def _medians(repeats: list[dict[str, float]]) -> dict[str, float]:
+    return {rate: float(f"{np.median([repeat[rate] for repeat in repeats]):.3g}") for rate in repeats[0]}
 
 
-def _child(name: str, width: str, scratch: str) -> None:
+def _print_rates(name: str, width: str, scratch: str) -> None:
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         print(json.dumps(rates(name, int(width), Corpus(Path(scratch) / "corpus"), Path(folder))))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--of"]:
-        _child(*sys.argv[2:])
+    if sys.argv[1:2] == [IN_THIS_PROCESS]:
+        _print_rates(*sys.argv[2:])
     else:
-        answer(main, __doc__)
+        run(main, __doc__)

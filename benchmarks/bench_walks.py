@@ -1,23 +1,23 @@
-"""How far are the walks from a numba kernel of the same walk, and what do two workers bring?
+"""How fast are the random walks against a numba kernel of the same walk, and what does a second Dask worker gain?
 
     pip install numba
-    python -m benchmarks.bench_walks [nodes] [edges] [walked]
+    python -m benchmarks.bench_walks [nodes] [edges] [walked nodes]
 
-The graph is made up: by default a million nodes on as many anchors, twenty edges each; hops are 400, restarts .8. The
-kernel takes one hop after the other, from the same draws; what it finds is compared. Memory is what a worker holds
-beyond the graph that it maps.
+The graph is synthetic: by default a million nodes, as many anchors, 20 million edges; 400 hops, restart .8. The kernel
+takes the hops one by one, from the same random draws, and its result must be equal. Memory is what a worker uses beyond
+the graph, which it maps.
 """
 
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import psutil
 import scipy.sparse as sp
 
-from benchmarks.asked import Count, answer
+from benchmarks.arguments import Count, run
+from benchmarks.measuring import timed
 from tasks.core.dask_workers import Workers
 from tasks.data.walks import WalkSettings, walk
 from xcmodels.mining.graph import Edges, WalkGraph, random_walks, walk_graph
@@ -25,19 +25,19 @@ from xcmodels.mining.graph import Edges, WalkGraph, random_walks, walk_graph
 try:
     from numba import njit
 except ModuleNotFoundError:
-    sys.exit("this question wants numba beside the project: pip install numba")
+    sys.exit("this benchmark needs numba: pip install numba")
 
 HOPS, RESTART, TOP, SEED = 400, 0.8, 10, 0
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def graph(nodes: int, edges: int) -> sp.csr_array:
-    """Return a graph of equal weights; anchors fall off in degree."""
+def synthetic_graph(nodes: int, edges: int) -> sp.csr_array:
+    """Return a graph of nodes and as many anchors, with edges of weight 1 and anchors of unequal degree."""
     rng = np.random.default_rng(0)
     ends = (nodes * rng.random(edges) ** 1.2).astype(np.int64)
     drawn = np.ones(edges, np.float32), (rng.integers(nodes, size=edges), ends)
     matrix = sp.csr_array(drawn, shape=(nodes, nodes))
-    matrix.data[:] = 1    # an edge that was drawn twice is one
+    matrix.data[:] = 1    # an edge that was drawn twice has 2
     return matrix
 
 
@@ -96,62 +96,56 @@ def _most_visited(nodes, starts, ends, back_starts, back_ends, hops, restart, to
     return ids, weights
 
 
-def kernel(prepared: WalkGraph, nodes: np.ndarray) -> Edges:
-    """Walk as `random_walks` does, by the kernel."""
-    ids, weights = _most_visited(nodes, prepared.anchors.indptr, prepared.anchors.indices, prepared.nodes.indptr,
-                                 prepared.nodes.indices, HOPS, RESTART, TOP, SEED)
+def kernel_walks(graph: WalkGraph, nodes: np.ndarray) -> Edges:
+    """Return what `random_walks` returns, computed by the kernel."""
+    ids, weights = _most_visited(nodes, graph.anchors.indptr, graph.anchors.indices, graph.nodes.indptr,
+                                 graph.nodes.indices, HOPS, RESTART, TOP, SEED)
     row, slot = np.nonzero(ids >= 0)
     return nodes[row], ids[row, slot], weights[row, slot]
 
 
-def timed(nodes: np.ndarray, walks: object, prepared: WalkGraph) -> tuple[Edges, float]:
-    """Return what was found, and the seconds that it took."""
-    began = time.perf_counter()
-    found = walks(prepared, nodes)  # type: ignore[operator]
-    return found, time.perf_counter() - began
-
-
-def ours(prepared: WalkGraph, nodes: np.ndarray) -> Edges:
-    """Walk by the project's own function."""
-    return random_walks(prepared, nodes, hops=HOPS, restart=RESTART, top=TOP, seed=SEED)
+def our_walks(graph: WalkGraph, nodes: np.ndarray) -> Edges:
+    """Return the walks by the project's own function."""
+    return random_walks(graph, nodes, hops=HOPS, restart=RESTART, top=TOP, seed=SEED)
 
 
 def main(nodes: Count = 1_000_000, edges: Count = 20_000_000, walked: Count = 20_000) -> None:
-    """Print one table a question."""
-    matrix = graph(nodes, edges)
-    prepared = walk_graph(matrix)
+    """Print a table of one core against the kernel, and one of Dask workers."""
+    matrix = synthetic_graph(nodes, edges)
+    graph = walk_graph(matrix)
     rows = np.random.default_rng(1).permutation(nodes)[:walked]
-    kernel(prepared, rows[:10])    # compiles
-    took: dict[str, list[float]] = {"ours": [], "kernel": []}
+    kernel_walks(graph, rows[:10])    # compiles
+    our_seconds, kernel_seconds = list[float](), list[float]()
     for _ in range(3):
-        mine, seconds = timed(rows, ours, prepared)
-        took["ours"].append(seconds)
-        theirs, seconds = timed(rows, kernel, prepared)
-        took["kernel"].append(seconds)
-    assert all(np.array_equal(one, two) for one, two in zip(mine, theirs, strict=True)), "the kernel walks elsewhere"
-    best = {name: 1e6 * min(each) / walked for name, each in took.items()}
+        ours, seconds = timed(lambda: our_walks(graph, rows))
+        our_seconds.append(seconds)
+        kernels, seconds = timed(lambda: kernel_walks(graph, rows))
+        kernel_seconds.append(seconds)
+    assert all(np.array_equal(a, b) for a, b in zip(ours, kernels, strict=True)), "the kernel's walks differ"
+    our_us, kernel_us = (1e6 * min(seconds) / walked for seconds in (our_seconds, kernel_seconds))
     print(f"{nodes:,} nodes, {edges:,} edges, {HOPS} hops from each of {walked:,} nodes, one core")
     print(f"{'ours us/node':>14}{'kernel us/node':>16}{'ratio':>8}")
-    print(f"{best['ours']:>14.1f}{best['kernel']:>16.1f}{best['ours'] / best['kernel']:>8.2f}", flush=True)
+    print(f"{our_us:>14.1f}{kernel_us:>16.1f}{our_us / kernel_us:>8.2f}", flush=True)
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
-        of = Path(scratch) / "graph"
-        of.mkdir()
+        folder = Path(scratch) / "graph"
+        folder.mkdir()
         for name, values in (("indptr", matrix.indptr), ("indices", matrix.indices), ("weights", matrix.data)):
-            np.save(of / f"{name}.npy", values)
-        print(f"every node, preparing the graph included\n{'workers':>14}{'seconds':>16}{'gain':>8}{'MB a worker':>14}")
-        alone = 0.0
+            np.save(folder / f"{name}.npy", values)
+        print(f"walks from every node, with preparing the graph\n"
+              f"{'workers':>14}{'seconds':>16}{'speed-up':>10}{'MB a worker':>14}")
+        one_worker = 0.0
         for count in (1, 2):
             workers = Workers(count=count)
             client = workers.client
             client.run(lambda: __import__("xcmodels.mining.graph"))
-            began = time.perf_counter()
-            walk(workers, of, nodes, Path(scratch) / f"walks-{count}", WalkSettings(SEED), partitions=8)
-            seconds = time.perf_counter() - began
-            held = max(client.run(lambda: psutil.Process().memory_full_info().uss).values()) / 1e6
+            out = Path(scratch) / f"walks-{count}"
+            _, seconds = timed(lambda workers=workers, out=out: walk(workers, folder, nodes, out, WalkSettings(SEED),
+                                                                     partitions=8))
+            memory = max(client.run(lambda: psutil.Process().memory_full_info().uss).values()) / 1e6
             workers.close()
-            alone = alone or seconds
-            print(f"{count:>14}{seconds:>16.1f}{alone / seconds:>8.2f}{held:>14.0f}", flush=True)
+            one_worker = one_worker or seconds
+            print(f"{count:>14}{seconds:>16.1f}{one_worker / seconds:>10.2f}{memory:>14.0f}", flush=True)
 
 
 if __name__ == "__main__":
-    answer(main, __doc__)
+    run(main, __doc__)

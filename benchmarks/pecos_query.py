@@ -1,8 +1,9 @@
-"""Train PECOS' XR-Linear on titles, and time its answers. Run by the Python of an environment with libpecos, not ours.
+"""Train PECOS' XR-Linear on titles and time its predictions; run by the Python of an environment with libpecos.
 
-    PYTHON pecos_query.py FOLDER    (train.txt, queries.txt: a text a line; labels.npz: its labels, scipy's CSR)
+    PYTHON pecos_query.py FOLDER    (train.txt, queries.txt: one text a line; labels.npz: their labels, a scipy CSR)
 
-Prints one JSON object: milliseconds of one query (p50), and of each of all of them together, tf-idf included.
+Prints one JSON object, in milliseconds with tf-idf included: `single`, the median of one query alone, and `batch`,
+the time per query when all are answered at once.
 """
 
 import json
@@ -16,7 +17,7 @@ from pecos.utils.featurization.text.vectorizers import Vectorizer
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear.model import XLinearModel
 
-K, TURNS = 10, 5
+K, REPEATS = 10, 5
 
 folder = sys.argv[1]
 texts, queries = (Path(folder, f"{name}.txt").read_text(encoding="utf-8").split("\n") for name in ("train", "queries"))
@@ -27,12 +28,12 @@ chain = Indexer.gen(LabelEmbeddingFactory.create(labels, features, method="pifa"
 model = XLinearModel.train(features, labels, C=chain)
 
 
-def seconds(asked):
-    """Return how long the answers to texts take."""
-    began = time.perf_counter()
-    model.predict(vectorizer.predict(asked), only_topk=K, beam_size=10)
-    return time.perf_counter() - began
+def seconds(texts):
+    """Return the seconds that predictions for texts take."""
+    start = time.perf_counter()
+    model.predict(vectorizer.predict(texts), only_topk=K, beam_size=10)
+    return time.perf_counter() - start
 
 
-together = min(seconds(queries) for _ in range(TURNS)) / len(queries)
-print(json.dumps({"one": 1000 * float(np.median([seconds([query]) for query in queries])), "each": 1000 * together}))
+batch = min(seconds(queries) for _ in range(REPEATS)) / len(queries)
+print(json.dumps({"single": 1000 * float(np.median([seconds([query]) for query in queries])), "batch": 1000 * batch}))

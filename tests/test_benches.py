@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.asked import Count, MethodName, answer
+from benchmarks.arguments import Count, MethodName, run
 
 WRONG = [
     ("classifier_step", "-2", "'-2'"), ("classifier_step", "64 many", "'many'"), ("clustering", "0", "'0'"),
@@ -15,7 +15,7 @@ WRONG = [
     ("query", ". no-such-python", "'no-such-python' cannot be started"), ("rates", "nowhere/rates.json", "none can be"),
     ("rates", ".", "'.' is no file"), ("scale", "half", "'half'"), ("scale", "5 astro", "no method 'astro'"),
     ("search", "1e6", "'1e6'"), ("search", "1000 -2 64", "'-2'"), ("search", "1 2 3 4 5", "unrecognized arguments: 5"),
-    ("serving", "nowhere", "'nowhere' is no folder"), ("serving", ". m 0", "'0'"), ("together", "1000 astro", "astro")]
+    ("serving", "nowhere", "'nowhere' is no folder"), ("serving", ". m 0", "'0'"), ("processes", "1000 astro", "astro")]
 
 
 @pytest.mark.parametrize(("bench", "words", "told"), WRONG)
@@ -23,7 +23,7 @@ def test_a_word_that_is_invalid_is_named(bench: str, words: str, told: str,
                                               capsys: pytest.CaptureFixture[str]):
     module = importlib.import_module(f"benchmarks.bench_{bench}")
     with pytest.raises(SystemExit) as ended:
-        answer(module.main, module.__doc__, words.split())
+        run(module.main, module.__doc__, words.split())
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (2, "") and told in said.err.splitlines()[-1]
 
@@ -31,7 +31,7 @@ def test_a_word_that_is_invalid_is_named(bench: str, words: str, told: str,
 def test_a_home_without_a_model_is_an_error_and_no_traceback(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     module = importlib.import_module("benchmarks.bench_query")
     with pytest.raises(SystemExit, match=r"no model is registered(.|\n)*xc run"):
-        answer(module.main, module.__doc__, [str(tmp_path)])
+        run(module.main, module.__doc__, [str(tmp_path)])
     assert not capsys.readouterr().out
 
 
@@ -42,5 +42,5 @@ def test_words_are_read_by_what_the_parameters_want():
         given.append((percent, methods))
 
     for words in ([], ["5"], ["1_0", "astra", "unidec"]):
-        answer(main, None, words)
+        run(main, None, words)
     assert given == [(100, ()), (5, ()), (10, ("astra", "unidec"))]

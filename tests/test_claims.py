@@ -1,13 +1,13 @@
-"""The lab that claims are judged in: what it trains, what it remembers, and what it measures."""
+"""The experiments that claims are judged in: what it trains, what it remembers, and what it measures."""
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.claims.claims import CLAIMS, Fresh, epochs_to
-from benchmarks.claims.lab import Lab, Results, Variant
-from benchmarks.claims.measured import theorem_1, theorem_constants
-from benchmarks.claims.shown import SHOWN
+from benchmarks.claims.claims import CLAIMS, FreshNegatives, epochs_to
+from benchmarks.claims.direct_claims import DIRECT_CLAIMS
+from benchmarks.claims.experiments import Experiments, Results, Variant
+from benchmarks.claims.figures import theorem_1, theorem_constants
 from tests.support.toy import toy_corpus, trained
 from xcmodels.data import seeds
 from xcmodels.method import Mined
@@ -18,7 +18,7 @@ QUICK = {"encoder.source": "random", "encoder.dim": "16", "fusion.min_leaf": "5"
 
 
 def test_every_claim_is_there_once_and_its_variants_can_be_built():
-    numbers = [each.number for each in (*CLAIMS, *SHOWN)]
+    numbers = [each.number for each in (*CLAIMS, *DIRECT_CLAIMS)]
     assert sorted(numbers) == list(range(1, 27))
     for claim in CLAIMS:
         assert all(variant.build(0)[1].rounds for variant in claim.variants.values())
@@ -27,18 +27,18 @@ def test_every_claim_is_there_once_and_its_variants_can_be_built():
 def test_no_claim_compares_a_variant_with_itself():
     """A variant is called by what it differs in: where a preset comes to be the same, its name tells nothing more."""
     for claim in CLAIMS:
-        built = [(variant.method, variant.corpus, variant.made, variant.build(0)[0])
+        built = [(variant.method, variant.corpus, variant.build_method, variant.build(0)[0])
                  for variant in claim.variants.values()]
         assert all(one not in built[at + 1:] for at, one in enumerate(built)), claim.number
 
 
 def test_more_is_by_more_than_the_seeds_differ():
     found = Results({"a": [{"P/1": 10.0}, {"P/1": 12.0}], "b": [{"P/1": 9.5}, {"P/1": 10.0}], "c": [{"P/1": 4.0}] * 2})
-    assert found.mean("a", "P/1") == 11 and found.spread("a", "P/1") == pytest.approx(2**0.5)
-    assert found.more("a", "b", "P/1") and found.more("a", "c", "P/1") and not found.more("b", "a", "P/1")
-    assert not Results({"a": [{"x": 10.0}, {"x": 12.0}], "b": [{"x": 9.9}, {"x": 10.3}]}).more("a", "b", "x")
+    assert found.mean("a", "P/1") == 11 and found.deviation("a", "P/1") == pytest.approx(2**0.5)
+    assert found.beats("a", "b", "P/1") and found.beats("a", "c", "P/1") and not found.beats("b", "a", "P/1")
+    assert not Results({"a": [{"x": 10.0}, {"x": 12.0}], "b": [{"x": 9.9}, {"x": 10.3}]}).beats("a", "b", "x")
     one = Results({"a": [{"x": 2.0}], "b": [{"x": 1.0}]})
-    assert one.spread("a", "x") == 0 and one.more("a", "b", "x") and not one.more("a", "a", "x")
+    assert one.deviation("a", "x") == 0 and one.beats("a", "b", "x") and not one.beats("a", "a", "x")
 
 
 def test_the_epochs_a_curve_takes():
@@ -58,7 +58,7 @@ def test_theorem_4s_constants():
 
 def test_theorem_1_is_counted_pair_by_pair():
     trial = trained()
-    corpus, found = trial.corpus, theorem_1(trial, asked=10_000)
+    corpus, found = trial.corpus, theorem_1(trial, max_queries=10_000)
     rows = corpus.training_rows()
     x, z = trial.vectors["queries"][rows], trial.vectors["labels"]
     truth = [set(corpus.positives["train"][row].tolist()) for row in rows]
@@ -73,8 +73,8 @@ def test_theorem_1_is_counted_pair_by_pair():
 
 def test_fresh_negatives_are_the_hardest_of_every_label(tmp_path):
     corpus = toy_corpus(tmp_path, queries=40, labels=30, tests=5, validation=4)
-    stage = Fresh(resolve("astra", "cpu", {"encoder.source": "random", "encoder.dim": "8", "every_label": "true",
-                                            "hard": "3", "dropout": "0"}).method)
+    stage = FreshNegatives(resolve("astra", "cpu", {"encoder.source": "random", "encoder.dim": "8",
+                                                    "every_label": "true", "hard": "3", "dropout": "0"}).method)
     model = stage.build(corpus, {}).eval()
     rows = corpus.training_rows()[:12]
     batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "fresh"))
@@ -89,16 +89,16 @@ def test_fresh_negatives_are_the_hardest_of_every_label(tmp_path):
 
 def test_a_lab_trains_what_is_missing_and_remembers(tmp_path, capsys):
     toy_corpus(tmp_path / "objects" / "packed", queries=200, labels=30, tests=40, validation=20)
-    lab = Lab(tmp_path, labels=20, queries=0, seeds=2, workers=1)
+    experiments = Experiments(tmp_path, labels=20, queries=0, seeds=2, workers=1)
     variants = {"a": Variant("ngame", QUICK), "same": Variant("ngame", dict(QUICK))}
-    lab.train(variants.values())
+    experiments.train(variants.values())
     assert capsys.readouterr().err.count("trained") == 2      # a seed each: what is the same is trained once
-    found = lab.results(variants)
+    found = experiments.results(variants)
     assert found.mean("a", "P/1") > 20 and found.mean("a", "P/1") == found.mean("same", "P/1")
     assert found.mean("a", "P/5 tail") + found.mean("a", "P/5 head") == pytest.approx(found.mean("a", "P/5"))
-    again = Lab(tmp_path, labels=20, queries=0, seeds=2, workers=1)
+    again = Experiments(tmp_path, labels=20, queries=0, seeds=2, workers=1)
     again.train(variants.values())
     assert "trained" not in capsys.readouterr().err
     assert not list((tmp_path / "claims").glob("tmp*"))
     with pytest.raises(SystemExit, match="xc prepare"):
-        Lab(tmp_path / "claims", labels=20, queries=0, seeds=2, workers=1)
+        Experiments(tmp_path / "claims", labels=20, queries=0, seeds=2, workers=1)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.asked import answer
+from benchmarks.arguments import run
 from benchmarks.datasets import __main__ as command
-from benchmarks.datasets import debian, dictionaries, manuals, pictures
-from benchmarks.datasets.drawn import TEST_SHARE, Found, Text, share, write
-from benchmarks.datasets.fetched import paragraphs
+from benchmarks.datasets import debian, dictionaries, icons_emoji, manuals
+from benchmarks.datasets.building import TEST_SHARE, RawSet, Text, hash_fraction, write
+from benchmarks.datasets.packages import paragraphs
 from benchmarks.datasets.roff import sections
 
 AVAILABLE = """Package: gimp
@@ -72,8 +72,8 @@ driver sets
 """
 
 
-def _found(texts: dict[str, Text], labels: dict[str, tuple[str, str]]) -> Found:
-    return Found(texts, labels, "nowhere", "none")
+def _found(texts: dict[str, Text], labels: dict[str, tuple[str, str]]) -> RawSet:
+    return RawSet(texts, labels, "nowhere", "none")
 
 
 def _rows(folder: Path, stem: str) -> list[dict]:
@@ -82,7 +82,7 @@ def _rows(folder: Path, stem: str) -> list[dict]:
 
 def _words(tested: bool) -> list[str]:
     words = (f"text {number}" for number in range(100))
-    return [word for word in words if (share(f"{word}\0", "test") < TEST_SHARE) == tested]
+    return [word for word in words if (hash_fraction(f"{word}\0", "test") < TEST_SHARE) == tested]
 
 
 def test_what_is_written_has_no_label_that_no_training_text_has_and_no_text_without_one(tmp_path: Path):
@@ -133,9 +133,9 @@ def test_a_package_has_its_description_in_a_language_and_what_it_wants_and_its_t
 def test_a_dependency_that_many_have_is_no_label():
     known = {f"p{number}": debian.Package("s", f"t{number}", frozenset(["p0", *(["p1"] if number == 9 else [])]),
                                           frozenset(), "x") for number in range(30)}
-    found = debian.dependencies(known, ["x"], "")
+    found = debian.labelled_with_dependencies(known, ["x"], "")
     assert found.texts["p9"].labels == {"p1"} and list(found.labels) == ["p1"]
-    assert not debian.dependencies(known, ["y"], "").texts
+    assert not debian.labelled_with_dependencies(known, ["y"], "").texts
 
 
 def test_entries_are_cut_out_of_a_dictionary_by_its_index_each_once(tmp_path: Path):
@@ -145,14 +145,14 @@ def test_entries_are_cut_out_of_a_dictionary_by_its_index_each_once(tmp_path: Pa
     (folder / "d.dict.dz").write_bytes(gzip.compress("About\n these\nälter\n body\nlast\n end".encode()))
     (folder / "d.index").write_text("00-database-info\tA\tN\nlast\ta\tJ\nother\tN\tN\nälter\tN\tN\n")
     assert list(dictionaries.entries(tmp_path)) == [("älter", " body\n"), ("last", " end")]
-    assert dictionaries.number("BA") == 64 == base64.b64decode("BAAA")[0] * 16
+    assert dictionaries.base64_number("BA") == 64 == base64.b64decode("BAAA")[0] * 16
 
 
 def test_words_that_an_entry_refers_to_are_its_labels_and_not_in_its_text():
     body = "\n <language> After {Pascal\n   programs}, {nowhere}.\n (1994-11-03)\n"
     read = [dictionaries.foldoc_entry("Ada%%%ADA", body),
             dictionaries.foldoc_entry("Pascal program", "Like {ada}, by {Pascal program}.")]
-    texts, labels = dictionaries.referring(iter(read))
+    texts, labels = dictionaries.link_entries(iter(read))
     assert texts["Ada"] == Text("Ada", "<language> After , .", frozenset(["Pascal program"]))
     assert texts["Pascal program"].labels == {"Ada"} and labels["Ada"] == ("Ada", "<language> After , .")
 
@@ -169,14 +169,14 @@ def test_an_entry_of_gcide_loses_its_sounds_sources_and_synonyms():
      ("Kuhdorf", {"provincial", "backwater"})),
     ("kahl /k/ <adj>", "bald <adj>", ("kahl", {"bald"})), ("Dörfer <pl>", "villages", None), ("gehen", "to go", None)])
 def test_a_german_noun_or_adjective_has_the_words_of_its_translations(head: str, body: str, told):
-    assert dictionaries.translated(head, body) == told
+    assert dictionaries.translations(head, body) == told
 
 
 def test_a_page_is_read_without_its_macros_and_without_the_names_of_others():
-    page = manuals.read("open.2.gz", PAGE)
+    page = manuals.read_page("open.2.gz", PAGE)
     assert page == manuals.Page(("creat", "creat(2)", "open", "open(2)"), "open, creat - open a file",
                                 "The open() call, see , two words.", frozenset(["close(2)", "dup(2)", "perlfunc"]))
-    assert manuals.read("none.2", ".so man2/open.2\n") is None
+    assert manuals.read_page("none.2", ".so man2/open.2\n") is None
     assert sections(MDOC) == {"": "", "NAME": "ath - wireless driver", "DESCRIPTION": "The ath driver sets IFF_UP",
                               "SEE ALSO": "intro(4) ,"}
 
@@ -185,15 +185,15 @@ def test_pages_refer_to_their_own_package_first():
     pages = {"one open.2": manuals.Page(("open(2)",), "open - one", "x", frozenset(["close(2)", "gone(3)"])),
              "two open.2": manuals.Page(("open(2)",), "open - two", "y", frozenset()),
              "two close.2": manuals.Page(("close(2)",), "close", "z", frozenset(["open(2)"]))}
-    texts, labels = manuals.linked(pages)
+    texts, labels = manuals.link_pages(pages)
     assert texts["one open.2"].labels == {"two close.2"} and texts["two close.2"].labels == {"two open.2"}
     assert labels["two open.2"] == ("open - two", "")
 
 
 def test_icons_have_their_tags_and_emoji_their_english_keywords():
-    texts, labels = pictures.tagged({"a-b": {"name": "a-b", "category": "Text", "tags": ["Split ", 404]}})
+    texts, labels = icons_emoji.tagged_icons({"a-b": {"name": "a-b", "category": "Text", "tags": ["Split ", 404]}})
     assert texts == {"a-b": Text("a b", "Text", frozenset(["split", "404"]))} and labels["404"] == ("404", "")
-    texts, labels = pictures.translated({"en": {"!": {"default": ["Mark", "!"]}}, "de": {
+    texts, labels = icons_emoji.emoji_texts({"en": {"!": {"default": ["Mark", "!"]}}, "de": {
         "!": {"default": ["Ausruf", "Zeichen"], "tts": ["Ausrufezeichen"]}, "?": {"default": ["Frage"]}}})
     assert texts == {"! de": Text("Ausrufezeichen", "Ausruf, Zeichen", frozenset(["mark", "!"]), "!")}
     assert set(labels) == {"mark", "!"}
@@ -202,9 +202,9 @@ def test_icons_have_their_tags_and_emoji_their_english_keywords():
 def test_a_set_that_is_not_there_is_named_and_one_that_is_has_a_line(
         tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(SystemExit) as ended:
-        answer(command.main, command.__doc__, ["foldok", str(tmp_path)])
+        run(command.main, command.__doc__, ["foldok", str(tmp_path)])
     assert ended.value.code == 2 and "no data set 'foldok': debian-programs" in capsys.readouterr().err
     texts = {word: Text(word, "", frozenset("x")) for word in _words(False)[:3]}
     monkeypatch.setattr(command, "SETS", {"small": lambda packages: _found(texts, {"x": ("x", "")})})
-    answer(command.main, command.__doc__, ["all", str(tmp_path)])
+    run(command.main, command.__doc__, ["all", str(tmp_path)])
     assert capsys.readouterr().out.splitlines()[-1] == "small | 3 | 1 | 0 | 1.0 | 3.0 | 3 | 0% | 2 | 1"

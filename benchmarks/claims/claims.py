@@ -1,4 +1,4 @@
-"""The papers' claims, each with the variants that it compares and what it asks of their figures."""
+"""The papers' claims about trained variants: which variants each compares, and which figures decide it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.claims.lab import Results, Variant
+from benchmarks.claims.experiments import Results, Variant
 from xcmodels.data.batching import Batch
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
@@ -17,38 +17,38 @@ from xcmodels.nn import losses
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says of some variants; `holds` is asked of their figures over seeds."""
+    """A statement of a paper about variants; `holds` decides it by their figures over seeds."""
 
     number: int
-    says: str
+    statement: str
     paper: str
     variants: Mapping[str, Variant]
-    shown: Sequence[str]
+    figures: Sequence[str]
     holds: Callable[[Results], bool]
-    graphs: bool = False      # it is about metadata graphs
+    needs_graphs: bool = False
 
 
-class Fresh(JointStage):
-    """ASTRA on the hardest negatives of the model as it is, found by scoring every label at every step."""
+class FreshNegatives(JointStage):
+    """ASTRA's stage with the hardest negatives of the current model: it scores every label at every step."""
 
     def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
-        """The binary cross-entropy over positives and the hardest negatives."""
+        """Return the binary cross-entropy over positives and the hardest negatives."""
         scores, block = model(batch)["pool"], batch.blocks["pool"]
         assert block.weights is not None
-        pushed = scores.detach().masked_fill(block.positives | (block.weights == 0), -torch.inf)
-        hardest = torch.zeros_like(scores).scatter(1, pushed.topk(self.config.hard, dim=1).indices, 1.0)
+        negative_scores = scores.detach().masked_fill(block.positives | (block.weights == 0), -torch.inf)
+        hardest = torch.zeros_like(scores).scatter(1, negative_scores.topk(self.config.hard, dim=1).indices, 1.0)
         weights = torch.where(block.positives, block.weights, hardest)
         return {"hardest": losses.weighted_bce(scores, block.positives, weights)}
 
 
 def fresh(config: AstraConfig) -> Method:
-    """Return the method."""
-    stage = Fresh(config)
+    """Build ASTRA with fresh negatives."""
+    stage = FreshNegatives(config)
     return Method("fresh", config.seed, [stage], AstraRetriever("fresh", config, stage), config.encoder, config.dim)
 
 
-def _all_more(one: str, others: Sequence[str], figure: str = "P/1") -> Callable[[Results], bool]:
-    return lambda found: all(found.more(one, other, figure) for other in others)
+def _beats_all(one: str, others: Sequence[str], figure: str = "P/1") -> Callable[[Results], bool]:
+    return lambda results: all(results.beats(one, other, figure) for other in others)
 
 
 def _astra(**settings: Any) -> Variant:
@@ -60,31 +60,34 @@ def _graph(**settings: str) -> Variant:
 
 
 def _thousand(**settings: Any) -> Variant:
-    """Figure 1: every query of 1,000 labels, classifiers about zero, 200 negatives, refreshed every 5 epochs."""
-    told = {"epochs": 30, "refresh_from": 5, "refresh_every": 5, "hard": 200, "uniform": 0, "batch_size": 128,
+    """Return ASTRA as in its Figure 1: 1,000 labels, classifiers near zero, 200 negatives, a refresh every 5 epochs."""
+    base = {"epochs": 30, "refresh_from": 5, "refresh_every": 5, "hard": 200, "uniform": 0, "batch_size": 128,
             "start": "random", "scale": 10}
-    return replace(_astra(**told | settings), corpus="thousand")
+    return replace(_astra(**base | settings), corpus="thousand")
 
 
-def _curve(largest: int) -> Variant:
+def _curve(cluster_max: int) -> Variant:
+    """Return NGAME with clusters that double from 2 up to `cluster_max`, measured after each round."""
     return Variant("ngame", {"m1.epochs": "12", "m1.refresh_from": "2", "m1.refresh_every": "1", "m1.double_every": "2",
-                             "m1.cluster_size": "2", "m1.cluster_max": str(largest), "m2.epochs": "1"}, curve=True)
+                             "m1.cluster_size": "2", "m1.cluster_max": str(cluster_max), "m2.epochs": "1"}, curve=True)
 
 
-def epochs_to(found: Results, variant: str, reached: float) -> float:
-    """Return the epochs after which the mean P@1 of a variant's curve is at least `reached`; infinity for never."""
-    curve = {int(name.split()[-1]): found.mean(variant, name) for name in found.found[variant][0] if "epoch" in name}
-    return min((epoch for epoch, precision in curve.items() if precision >= reached), default=float("inf"))
+def epochs_to(results: Results, variant: str, target: float) -> float:
+    """Return the first epoch after which a variant's mean P@1 is at least `target`; infinity if there is none."""
+    curve = {int(figure.split()[-1]): results.mean(variant, figure)
+             for figure in results.by_variant[variant][0] if "epoch" in figure}
+    return min((epoch for epoch, precision in curve.items() if precision >= target), default=float("inf"))
 
 
-def _sooner(found: Results) -> bool:
-    last = found.mean("fixed", "P/1 epoch 12")
-    return epochs_to(found, "doubled", last) < epochs_to(found, "fixed", last)
+def _doubling_is_faster(results: Results) -> bool:
+    """Return whether doubled clusters reach the final P@1 of fixed ones in fewer epochs."""
+    final = results.mean("fixed", "P/1 epoch 12")
+    return epochs_to(results, "doubled", final) < epochs_to(results, "fixed", final)
 
 
-def _gain(found: Results, base: str, figure: str) -> float:
+def _gain(results: Results, base: str, figure: str) -> float:
     """Return what RAMEN adds to its base's figure."""
-    return found.mean(f"over {base}", figure) - found.mean(base, figure)
+    return results.mean(f"over {base}", figure) - results.mean(base, figure)
 
 
 P, PSP = ("P/1", "P/5"), ("PSP/1", "PSP/5")
@@ -98,99 +101,102 @@ CLAIMS = [
            "both, embeddings": _astra(ahead=0, source="encoder"),
            "hard, embeddings": _astra(ahead=0, source="encoder", negatives="hard"),
            "curriculum": _astra(ahead=0, negatives="curriculum")},
-          P, _all_more("both", ["random", "hard", "both, embeddings"])),
+          P, _beats_all("both", ["random", "hard", "both, embeddings"])),
     Claim(2, "ASTRA: hard alone is far worse stale than fresh; half of it uniform is close to every label",
           "Figure 1, LF-AmazonTitles-1K P@1: 71.71 over every label, about as much fresh, 47.23 stale",
           {"every label": _thousand(every_label=True),
-           "fresh": replace(_thousand(every_label=True), made=fresh),
+           "fresh": replace(_thousand(every_label=True), build_method=fresh),
            "stale": _thousand(negatives="hard"), "stale + uniform": _thousand(hard=100, uniform=100)},
-          P, lambda found: found.more("fresh", "stale", "P/1")
-          and found.mean("every label", "P/1") - found.mean("stale + uniform", "P/1")
-          < 0.2 * (found.mean("every label", "P/1") - found.mean("stale", "P/1"))),
+          P, lambda results: results.beats("fresh", "stale", "P/1")
+          and results.mean("every label", "P/1") - results.mean("stale + uniform", "P/1")
+          < 0.2 * (results.mean("every label", "P/1") - results.mean("stale", "P/1"))),
     Claim(5, "ASTRA: the index finds more than 92.5% of the hard negatives, and exact search brings nothing more",
           "section 5.2.1: 92.5% to 95%, no significant gain",
           {"hnsw": _astra(ahead=0, index="hnsw"), "exact": ASTRA},
-          (*P, "recall of the index"), lambda found: found.mean("hnsw", "recall of the index") > 92.5
-          and not found.more("exact", "hnsw", "P/1")),
+          (*P, "recall of the index"), lambda results: results.mean("hnsw", "recall of the index") > 92.5
+          and not results.beats("exact", "hnsw", "P/1")),
     Claim(6, "ASTRA: refreshing more often is better, and so is beginning sooner",
           "Tables 7 and 8, LF-Amazon-131K P@1: 47.13 for tau_r = 5, 46.28 for 10, 46.02 for 20; tau_s likewise. Here "
           "of 10 epochs",
           {"tau_s 4, tau_r 1": _astra(ahead=0, refresh_every=1), "tau_s 4, tau_r 3": ASTRA,
            "tau_s 4, tau_r 6": _astra(ahead=0, refresh_every=6), "tau_s 2, tau_r 3": _astra(ahead=0, refresh_from=2),
            "tau_s 7, tau_r 3": _astra(ahead=0, refresh_from=7)},
-          P, lambda found: found.more("tau_s 4, tau_r 1", "tau_s 4, tau_r 6", "P/1")
-          and found.more("tau_s 2, tau_r 3", "tau_s 7, tau_r 3", "P/1")),
+          P, lambda results: results.beats("tau_s 4, tau_r 1", "tau_s 4, tau_r 6", "P/1")
+          and results.beats("tau_s 2, tau_r 3", "tau_s 7, tau_r 3", "P/1")),
     Claim(7, "ASTRA: label texts as training points help", "Table 18",
-          {"with": replace(ASTRA, corpus="texts"), "without": ASTRA}, P + PSP, _all_more("with", ["without"])),
+          {"with": replace(ASTRA, corpus="texts"), "without": ASTRA}, P + PSP, _beats_all("with", ["without"])),
     Claim(8, "NGAME beats random batches and batches clustered once, at equal epochs", "Figure 2",
           {"ngame": NGAME, "random": Variant("ngame", {"m1.refresh_from": "1000", "m2.refresh_from": "1000"}),
            "once": Variant("ngame", {"m1.refresh_every": "1000", "m2.refresh_every": "1000"})},
-          (*P, "P/1 embeddings"), _all_more("ngame", ["random", "once"])),
+          (*P, "P/1 embeddings"), _beats_all("ngame", ["random", "once"])),
     Claim(10, "NGAME: doubling the clusters reaches the P@1 of a fixed size in 25 to 40% fewer epochs",
           "section 3; here of the embeddings, 12 epochs, C = 2 or doubled every 2 epochs up to 64",
           {"doubled": _curve(64), "fixed": _curve(2)},
-          tuple(f"P/1 epoch {epoch}" for epoch in (4, 6, 8, 10, 12)), _sooner),
+          tuple(f"P/1 epoch {epoch}" for epoch in (4, 6, 8, 10, 12)), _doubling_is_faster),
     Claim(11, "NGAME: fused beats classifiers, which beat embeddings", "Table 8",
           {"ngame": NGAME}, ("P/1", "P/1 classifiers", "P/1 embeddings"),
-          lambda found: found.more("ngame", "ngame", "P/1", "P/1 classifiers")
-          and found.more("ngame", "ngame", "P/1 classifiers", "P/1 embeddings")),
+          lambda results: results.beats("ngame", "ngame", "P/1", "P/1 classifiers")
+          and results.beats("ngame", "ngame", "P/1 classifiers", "P/1 embeddings")),
     Claim(12, "NGAME: the share of r-hard negatives that clusters miss is under the bound of Theorem 1",
           "Theorem 4; Corollary 5 has e1 + e2 where all queries and labels have as many pairs", {"ngame": NGAME},
           ("hard %", "missed %", "e1 %", "e2 %", "bound %"),
-          lambda found: bool((found.of("ngame", "missed %") < found.of("ngame", "bound %")).all())),
+          lambda results: bool((results.by_seed("ngame", "missed %") < results.by_seed("ngame", "bound %")).all())),
     Claim(13, "UniDEC: both halves end to end beat either", "Table 4",
           {"unidec": UNIDEC}, ("P/1 both", "P/1 encoder", "P/1 classifier", "P/1"),
-          lambda found: found.more("unidec", "unidec", "P/1 both", "P/1 encoder")
-          and found.more("unidec", "unidec", "P/1 both", "P/1 classifier")),
+          lambda results: results.beats("unidec", "unidec", "P/1 both", "P/1 encoder")
+          and results.beats("unidec", "unidec", "P/1 both", "P/1 classifier")),
     Claim(14, "UniDEC: the decoupled softmax beats SupCon", "Tables 3 and 5",
           {"decoupled": Variant("unidec", {"loss": "decoupled"}), "supcon": UNIDEC}, ("P/1 both", "P/5 both", *P, *PSP),
-          _all_more("decoupled", ["supcon"], "P/1 both")),
+          _beats_all("decoupled", ["supcon"], "P/1 both")),
     Claim(15, "UniDEC: BCE added raises P and lowers PSP", "Table 3",
           {"with": Variant("unidec", {"bce": "0.1"}), "without": UNIDEC}, ("P/1 both", "PSP/5 both", *P, *PSP),
-          lambda found: found.more("with", "without", "P/1 both") and found.more("without", "with", "PSP/5 both")),
+          lambda results: results.beats("with", "without", "P/1 both")
+          and results.beats("without", "with", "PSP/5 both")),
     Claim(16, "UniDEC: mined negatives raise P and lower PSP", "Table 4",
           {"mined": UNIDEC, "in batch": Variant("unidec", {"negatives": "0"})}, ("P/1 both", "PSP/5 both", *P, *PSP),
-          lambda found: found.more("mined", "in batch", "P/1 both") and found.more("in batch", "mined", "PSP/5 both")),
+          lambda results: results.beats("mined", "in batch", "P/1 both")
+          and results.beats("in batch", "mined", "PSP/5 both")),
     Claim(17, "UniDEC: a clustered batch holds more positives of a query than the beta that were picked for it",
           "Figure 2b; here beta = 1", {"unidec": UNIDEC}, ("positives, clustered", "positives, random"),
-          lambda found: found.more("unidec", "unidec", "positives, clustered", "positives, random")
-          and found.mean("unidec", "positives, clustered") > 1),
+          lambda results: results.beats("unidec", "unidec", "positives, clustered", "positives, random")
+          and results.mean("unidec", "positives, clustered") > 1),
     Claim(18, "DEPSL beats DPR, and NGAME's embeddings", "Table 2",
           {"depsl": Variant("depsl"), "dpr": Variant("dpr"), "ngame": NGAME},
           ("P/1", "P/5", "PSP/5"),
-          lambda found: found.more("depsl", "dpr", "P/1") and found.more("depsl", "ngame", "P/1", "P/1 embeddings")),
+          lambda results: results.beats("depsl", "dpr", "P/1")
+          and results.beats("depsl", "ngame", "P/1", "P/1 embeddings")),
     Claim(19, "RAMEN beats its base, most of all on tail labels",
-          "Tables 1 and 6, LF-WikiSeeAlsoTitles-320K P@1: 35.46 against NGAME's 32.6; asked of either base here",
+          "Tables 1 and 6, LF-WikiSeeAlsoTitles-320K P@1: 35.46 against NGAME's 32.6; tested over both bases here",
           {"over ngame": Variant("ramen"), "ngame": NGAME, "over ance": RAMEN_ANCE, "ance": Variant("ance")},
           (*P, *PSP, "P/5 tail", "P/5 head"),
-          lambda found: all(found.more(f"over {base}", base, "P/1")
-                            and _gain(found, base, "P/5 tail") > _gain(found, base, "P/5 head")
+          lambda results: all(results.beats(f"over {base}", base, "P/1")
+                            and _gain(results, base, "P/5 tail") > _gain(results, base, "P/5 head")
                             for base in ("ngame", "ance")), True),
     Claim(20, "RAMEN: without pruning, or without either side's graph, it loses",
           "Table 8, over ANCE, P@1: 35.2 against 31.3, 29.7, 34.1",
           {"ramen": RAMEN_ANCE, "no pruning": _graph(prune="false"), "no query graph": _graph(sides="labels"),
            "no label graph": _graph(sides="queries")},
-          P, _all_more("ramen", ["no pruning", "no query graph", "no label graph"]), True),
+          P, _beats_all("ramen", ["no pruning", "no query graph", "no label graph"]), True),
     Claim(21, "RAMEN beats the ground truth augmented by the same graphs",
           "Table 8, over ANCE, P@1: 35.2 against 15.6",
           {"ramen": RAMEN_ANCE, "augmented": _graph(sides="none", augment="true")}, P,
-          _all_more("ramen", ["augmented"]), True),
+          _beats_all("ramen", ["augmented"]), True),
     Claim(22, "RAMEN trains in at most 1.15 of its base's time, and predicts in the same",
           "Table 5; here seconds of one core", {"ramen": Variant("ramen"), "ngame": NGAME}, ("seconds", "ms a query"),
-          lambda found: found.mean("ramen", "seconds") <= 1.15 * found.mean("ngame", "seconds")
-          and not found.more("ramen", "ngame", "ms a query"), True),
+          lambda results: results.mean("ramen", "seconds") <= 1.15 * results.mean("ngame", "seconds")
+          and not results.beats("ramen", "ngame", "ms a query"), True),
     Claim(23, "SiameseXML: drawing labels by frequency^0.45 beats powers 0 and 1", "Figure 2",
           {power: Variant("siamesexml", {"power": power}) for power in ("0.45", "0", "1")},
-          P, _all_more("0.45", ["0", "1"])),
+          P, _beats_all("0.45", ["0", "1"])),
     Claim(24, "SiameseXML: label texts and centroids together shortlist more than either", "Table 4; as many labels of "
           "each, half as many of either together", {"siamesexml": SIAMESEXML},
           ("recall of texts", "recall of centroids", "recall of both", "recall of all three"),
-          lambda found: found.more("siamesexml", "siamesexml", "recall of both", "recall of texts")
-          and found.more("siamesexml", "siamesexml", "recall of both", "recall of centroids")),
+          lambda results: results.beats("siamesexml", "siamesexml", "recall of both", "recall of texts")
+          and results.beats("siamesexml", "siamesexml", "recall of both", "recall of centroids")),
     Claim(25, "SiameseXML: classifiers beat the Siamese scores", "Table 4: by 2 to 6 points of P@1",
           {"siamesexml": SIAMESEXML}, ("validation/P/1/classifiers", "validation/P/1/embeddings"),
-          lambda found: found.more("siamesexml", "siamesexml", "validation/P/1/classifiers",
+          lambda results: results.beats("siamesexml", "siamesexml", "validation/P/1/classifiers",
                                    "validation/P/1/embeddings")),
     Claim(26, "SiameseXML++ gains in P", "Table 1",
-          {"++": Variant("siamesexml++"), "plain": SIAMESEXML}, P, _all_more("++", ["plain"])),
+          {"++": Variant("siamesexml++"), "plain": SIAMESEXML}, P, _beats_all("++", ["plain"])),
 ]

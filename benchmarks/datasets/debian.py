@@ -1,16 +1,16 @@
-"""Debian's packages: a description is the text, what the package depends on or is tagged with its labels."""
+"""Debian's packages: the text is a description, its labels are the dependencies or the tags of the package."""
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.datasets.drawn import Found, Text
-from benchmarks.datasets.fetched import Packages, paragraphs
+from benchmarks.datasets.building import RawSet, Text
+from benchmarks.datasets.packages import Fetcher, paragraphs
 
 _RELATIONS = ("Depends", "Pre-Depends", "Recommends", "Suggests")
-_COMMON = 0.05    # share of texts above which a dependency, libc6 first of all, says nothing about them
-_NOT_LABELS = ("special::", "implemented-in::TODO")    # the first are about the tagging itself
+_COMMON = 0.05    # a dependency of a larger share of packages (such as libc6) is no label
+_NOT_LABELS = ("special::", "implemented-in::TODO")    # special:: tags are about the tagging itself
 PROGRAMS = ("admin", "database", "editors", "education", "electronics", "games", "gnome", "graphics", "hamradio",
             "httpd", "kde", "mail", "math", "net", "science", "sound", "text", "utils", "vcs", "video", "web", "x11",
             "xfce")
@@ -20,76 +20,80 @@ LICENCE = "descriptions as the packages (free software, mostly GPL-2+); translat
 
 @dataclass(frozen=True)
 class Package:
-    """A package's description in one language, in a line and whole; what it wants, its tags and section."""
+    """A package; synopsis, text: its description in one line and in full, in one language."""
 
     synopsis: str
     text: str
-    wants: frozenset[str]
+    dependencies: frozenset[str]
     tags: frozenset[str]
     section: str
 
 
-def programs(packages: Packages) -> Found:
-    """Return descriptions of programs that people start, labelled with the packages they want."""
-    return dependencies(_known(packages, "en"), PROGRAMS, packages.release())
+def programs(fetcher: Fetcher) -> RawSet:
+    """Return descriptions of programs for users, labelled with the packages that they depend on."""
+    return labelled_with_dependencies(_packages(fetcher, "en"), PROGRAMS, fetcher.release())
 
 
-def modules(packages: Packages) -> Found:
-    """Return descriptions of modules of nine languages, labelled with the packages they want."""
-    return dependencies(_known(packages, "en"), MODULES, packages.release())
+def modules(fetcher: Fetcher) -> RawSet:
+    """Return descriptions of modules of nine programming languages, labelled as programs are."""
+    return labelled_with_dependencies(_packages(fetcher, "en"), MODULES, fetcher.release())
 
 
-def german(packages: Packages) -> Found:
-    """Return German descriptions of all packages that have one, labelled with the packages they want, in German too."""
-    return dependencies(_known(packages, "de"), (), packages.release())
+def german(fetcher: Fetcher) -> RawSet:
+    """Return all German descriptions, labelled as programs are, with German label texts."""
+    return labelled_with_dependencies(_packages(fetcher, "de"), (), fetcher.release())
 
 
-def _known(packages: Packages, language: str) -> dict[str, Package]:
-    return read_packages(packages.available(), packages.descriptions(language), language)
+def _packages(fetcher: Fetcher, language: str) -> dict[str, Package]:
+    return read_packages(fetcher.package_list(), fetcher.descriptions(language), language)
 
 
-def dependencies(known: Mapping[str, Package], sections: Sequence[str], source: str) -> Found:
-    """Return descriptions of the packages in some sections, of all without one, labelled with the packages they want.
+def labelled_with_dependencies(packages: Mapping[str, Package], sections: Sequence[str], source: str) -> RawSet:
+    """Return descriptions of the packages in some sections (in all if none is given), labelled with dependencies.
 
-    What a package is called is part of a label's text and of no description's.
+    A package's name is part of its label text, but not of its description.
     """
-    chosen = [name for name, package in known.items() if not sections or package.section in sections]
-    uses = Counter(wanted for name in chosen for wanted in known[name].wants)
-    kept = {wanted for wanted, times in uses.items() if times <= _COMMON * len(chosen) and wanted in known}
-    return Found({name: Text(known[name].synopsis, known[name].text, known[name].wants & kept) for name in chosen},
-                 {name: (f"{name}: {known[name].synopsis}", "") for name in kept}, source, LICENCE)
+    chosen = {name: package for name, package in packages.items() if not sections or package.section in sections}
+    uses = Counter(dependency for package in chosen.values() for dependency in package.dependencies)
+    labels = {name for name, count in uses.items() if count <= _COMMON * len(chosen) and name in packages}
+    return RawSet({name: Text(package.synopsis, package.text, package.dependencies & labels)
+                   for name, package in chosen.items()},
+                  {name: (f"{name}: {packages[name].synopsis}", "") for name in labels}, source, LICENCE)
 
 
-def debtags(packages: Packages) -> Found:
-    """Return descriptions of every package that is tagged, labelled with its tags."""
-    known = _known(packages, "en")
-    texts = {key: Text(package.synopsis, package.text, package.tags) for key, package in known.items() if package.tags}
+def debtags(fetcher: Fetcher) -> RawSet:
+    """Return descriptions of all packages with tags, labelled with their tags."""
+    texts = {name: Text(package.synopsis, package.text, package.tags)
+             for name, package in _packages(fetcher, "en").items() if package.tags}
     labels = {tag: (tag_text(tag), "") for text in texts.values() for tag in text.labels}
-    return Found(texts, labels, packages.release(), LICENCE)
+    return RawSet(texts, labels, fetcher.release(), LICENCE)
 
 
-def read_packages(available: str, descriptions: str, language: str) -> dict[str, Package]:
-    """Return packages by name from apt's list and the long descriptions in a language; without one, none."""
-    long = {fields["Description-md5"]: fields[f"Description-{language}"] for fields in paragraphs(descriptions)
-            if f"Description-{language}" in fields and "Description-md5" in fields}
-    read = {}
-    for fields in paragraphs(available):
-        if (told := long.get(fields.get("Description-md5", ""))) is not None:
-            name, (synopsis, _, text) = fields["Package"], told.partition("\n")
-            read[name] = Package(synopsis, plain(text), wanted(fields), tags(fields.get("Tag", "")),
-                                 fields.get("Section", ""))
-    return read
+def read_packages(package_list: str, descriptions: str, language: str) -> dict[str, Package]:
+    """Parse apt's list of packages and the descriptions in a language; return packages by name.
+
+    Fetcher without a description in that language are left out.
+    """
+    by_digest = {fields["Description-md5"]: fields[f"Description-{language}"] for fields in paragraphs(descriptions)
+                 if f"Description-{language}" in fields and "Description-md5" in fields}
+    found = {}
+    for fields in paragraphs(package_list):
+        if (description := by_digest.get(fields.get("Description-md5", ""))) is not None:
+            synopsis, _, text = description.partition("\n")
+            found[fields["Package"]] = Package(synopsis, one_line(text), dependency_names(fields),
+                                               tags(fields.get("Tag", "")), fields.get("Section", ""))
+    return found
 
 
-def wanted(fields: Mapping[str, str]) -> frozenset[str]:
-    """Return the packages a package depends on, recommends or suggests; of alternatives the first."""
+def dependency_names(fields: Mapping[str, str]) -> frozenset[str]:
+    """Return the packages that a package depends on, recommends or suggests; of alternatives the first."""
     names = (re.match(r"[a-z0-9][a-z0-9+.-]*", entry.split("|")[0].strip())
              for relation in _RELATIONS for entry in fields.get(relation, "").replace("\n", " ").split(","))
     return frozenset(name[0] for name in names if name)
 
 
 def tags(field: str) -> frozenset[str]:
-    """Return the tags of a Tag field, where {a,b} in one stands for either."""
+    """Return the tags of a Tag field; x::{a,b} stands for x::a and x::b."""
     found = set[str]()
     for tag in re.findall(r"[^\s,{]+(?:\{[^}]*\})?", field):
         stem, _, ends = tag.partition("{")
@@ -98,11 +102,11 @@ def tags(field: str) -> frozenset[str]:
 
 
 def tag_text(tag: str) -> str:
-    """Return a tag as words: works-with::image:raster is "works with: image raster"."""
+    """Return a tag as words, such as "works with: image raster" for works-with::image:raster."""
     facet, _, value = tag.partition("::")
     return f"{facet.replace('-', ' ')}: {re.sub('[-:]', ' ', value)}"
 
 
-def plain(text: str) -> str:
-    """Return a long description as one line: its lines joined, the dots for empty ones gone."""
+def one_line(text: str) -> str:
+    """Join the lines of a description; a line with a single dot stands for an empty one."""
     return " ".join(line.strip() for line in text.splitlines() if line.strip() not in ("", "."))

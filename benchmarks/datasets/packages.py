@@ -1,4 +1,4 @@
-"""Packages of Debian and npm as data: fetched by name with the ordinary clients and unpacked, no code of theirs run."""
+"""Packages of Debian and npm, fetched by name with their ordinary clients and unpacked; none of their code is run."""
 
 import shutil
 import subprocess
@@ -11,11 +11,11 @@ from data_contracts.errors import ProjectError
 
 TIMEOUT = 300.0
 LANGUAGES = ("en", "de")    # of Debian's package descriptions
-_CAT = "/usr/lib/apt/apt-helper"
+_APT_HELPER = "/usr/lib/apt/apt-helper"
 
 
-class Packages:
-    """Packages unpacked below a folder, each once; apt's own lists and settings stay as they are."""
+class Fetcher:
+    """Fetches each package once and unpacks it below a folder; apt's own lists and settings do not change."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -24,25 +24,25 @@ class Packages:
         self.npm = cache(self._npm)
         self._lists = cache(self._update)
 
-    def available(self) -> str:
-        """Return the newest version of each package, in paragraphs of "Field: value" lines, English in one line."""
+    def package_list(self) -> str:
+        """Return the newest version of each package as paragraphs of "Field: value" lines, with English synopses."""
         self._lists()
         return self._apt("apt-cache", "dumpavail")
 
     def release(self) -> str:
-        """Return which lists those packages are from: the name and the day of each."""
-        told = (next(paragraphs(path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[1]))
+        """Return the name and date of each list that the packages are from."""
+        headers = (next(paragraphs(path.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[1]))
                 for path in sorted(self._lists().glob("*_InRelease")))
         return ", ".join(f"{fields.get('Label', '')} {fields.get('Codename', '')} of {fields.get('Date', '')}"
-                         for fields in told)
+                         for fields in headers)
 
     def descriptions(self, language: str) -> str:
-        """Return long descriptions in a language: paragraphs with Package, Description-md5 and Description-de."""
+        """Return long descriptions in a language: paragraphs with, for example, Description-md5 and Description-de."""
         paths = sorted(self._lists().glob(f"*_i18n_Translation-{language}*"))
-        return "\n".join(_run([_CAT, "cat-file", str(path)], self.folder) for path in paths)
+        return "\n".join(_run([_APT_HELPER, "cat-file", str(path)], self.folder) for path in paths)
 
     def _debian(self, name: str) -> Path:
-        """Return the folder in which a Debian package is unpacked. Raises ProjectError where it cannot be had."""
+        """Return the folder in which a Debian package is unpacked. Raises ProjectError where it cannot be fetched."""
         self._lists()
         work = self.folder / "debian" / name
         work.mkdir(parents=True)
@@ -51,7 +51,7 @@ class Packages:
         return work / "unpacked"
 
     def _version(self, name: str) -> str:
-        """Return "name version" of a Debian package that was fetched."""
+        """Return "name version" of a fetched Debian package."""
         package, version, _ = _only(self.folder / "debian" / name, "*.deb").name.split("_", 2)
         return f"{package} {version.replace('%3a', ':')}"
 
@@ -72,36 +72,36 @@ class Packages:
         self._apt("apt-get", "update")
         return lists
 
-    def _apt(self, *words: str, work: Path | None = None) -> str:
+    def _apt(self, *arguments: str, work: Path | None = None) -> str:
         own = self.folder / "apt"
         options = [f"Dir::State::Lists={own}/lists", f"Dir::Cache={own}/cache", "APT::Sandbox::User=root",
                    f"Acquire::Languages={','.join(LANGUAGES)}"]
-        return _run([words[0], *(part for option in options for part in ("-o", option)), *words[1:]],
+        return _run([arguments[0], *(part for option in options for part in ("-o", option)), *arguments[1:]],
                     work or self.folder)
 
 
 def _run(words: list[str], work: Path) -> str:
-    """Run a program in a folder and return what it printed. Raises ProjectError with its last line where it fails."""
+    """Run a program in a folder; return its output. Raises ProjectError with the last line of stderr."""
     if shutil.which(words[0]) is None:
         raise ProjectError(f"{words[0]} is not installed",
-                           hint="these data sets are built on Debian or Ubuntu; icons and emoji want npm alone")
+                           hint="building these data sets needs Debian or Ubuntu; icons and emoji only need npm")
     done = subprocess.run(words, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT, check=False)
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        errors = done.stderr.decode(errors="replace").strip().splitlines()
         raise ProjectError(f"{' '.join([words[0], *words[-2:]])} ended with code {done.returncode}: "
-                           f"{said[-1] if said else 'without a word'}")
+                           f"{errors[-1] if errors else 'no message'}")
     return done.stdout.decode(errors="replace")
 
 
 def _only(folder: Path, pattern: str) -> Path:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise ProjectError(f"{folder} holds {len(found)} files {pattern}, not one")
+        raise ProjectError(f"{folder} has {len(found)} files {pattern}, expected one")
     return found[0]
 
 
 def paragraphs(text: str) -> Iterator[dict[str, str]]:
-    """Yield the paragraphs of Debian's control files, fields by name, further lines of a field after a newline."""
+    """Yield the paragraphs of a Debian control file as fields by name; continuation lines follow after a newline."""
     for paragraph in text.split("\n\n"):
         fields: dict[str, str] = {}
         name = ""

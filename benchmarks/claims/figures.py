@@ -1,4 +1,4 @@
-"""What is measured of a trained variant: the figures that claims are judged by, by name."""
+"""The figures of a trained variant by which claims are tested: test metrics, and more for each family of methods."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -26,51 +26,51 @@ from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import TrainedMethod
 from xcmodels.training.loop import device
 
-JUDGED = 5000      # test queries, at most
+MAX_TEST_QUERIES = 5000
 Figures = dict[str, float]
 
 
-def measured(trained: TrainedMethod, *, curve: bool) -> Figures:
-    """Return the test figures of what was trained, of its halves where it has any, and what its method is asked."""
+def test_figures(trained: TrainedMethod, *, curve: bool) -> Figures:
+    """Return the test metrics of a trained method, and the figures of its family by name."""
     corpus, retriever = trained.corpus, Retriever.load(trained.retriever)
-    rows = np.sort(seeds.generator(0, "claims").permutation(len(corpus.sides["test"]))[:JUDGED])
-    began = time.process_time()
+    rows = np.sort(seeds.generator(0, "claims").permutation(len(corpus.sides["test"]))[:MAX_TEST_QUERIES])
+    start = time.process_time()
     ids, _ = predict(retriever, corpus, 10, rows)
-    figures = {**trained.measured, "ms a query": 1000 * (time.process_time() - began) / len(rows),
+    figures = {**trained.measured, "ms a query": 1000 * (time.process_time() - start) / len(rows),
                **_precision(corpus, ids, rows)}
     if curve:
         figures |= _by_epoch(trained, rows)
     stages = [getattr(stage, "base", stage) for stage in trained.method.stages]
-    for kind, asked in _ASKED.items():
+    for kind, more_figures in _BY_FIRST_STAGE.items():
         if isinstance(stages[0], kind):
-            figures |= asked(trained, retriever, rows)
+            figures |= more_figures(trained, retriever, rows)
     return figures
 
 
 def _precision(corpus: Corpus, ids: np.ndarray, rows: np.ndarray, suffix: str = "") -> Figures:
-    """Return P and PSP, and the shares of P@5 that come from the tail half of the positives and from the head half."""
+    """Return all metrics, and the parts of P@5 that come from the tail and the head half of the positives."""
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     truth, filters = (pairs["test"].subset(rows) for pairs in (corpus.positives, corpus.filters))
-    found = metrics.evaluate(ids, truth, filters, inverse, recall_ks=(ids.shape[1],))
+    values = metrics.evaluate(ids, truth, filters, inverse, recall_ks=(ids.shape[1],))
     deciles = [row["P/5"] for row in metrics.by_decile(ids, truth, filters, frequencies, inverse, k=5)]
-    figures = {**found, "P/5 tail": sum(deciles[:5]), "P/5 head": sum(deciles[5:])}
+    figures = {**values, "P/5 tail": sum(deciles[:5]), "P/5 head": sum(deciles[5:])}
     return {name + suffix: value for name, value in figures.items()}
 
 
-def _halves(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray,
-            halves: Mapping[str, InnerProduct]) -> Figures:
-    """Return the figures with each of these scores in place of the retriever's."""
-    figures, whole = {}, retriever.scorer
-    for name, half in halves.items():
-        retriever.scorer = half
+def _with_scorers(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray,
+                  scorers: Mapping[str, InnerProduct]) -> Figures:
+    """Return the metrics with each of these scorers in place of the retriever's own."""
+    figures, own_scorer = {}, retriever.scorer
+    for name, scorer in scorers.items():
+        retriever.scorer = scorer
         figures |= _precision(trained.corpus, predict(retriever, trained.corpus, 10, rows)[0], rows, f" {name}")
-    retriever.scorer = whole
+    retriever.scorer = own_scorer
     return figures
 
 
 def _by_epoch(trained: TrainedMethod, rows: np.ndarray) -> Figures:
-    """Return P@1 of the embeddings after every round of the first stage."""
+    """Return P@1 of the embeddings after each round of the first stage."""
     corpus, figures = trained.corpus, {}
     first = trained.method.stages[0]
     for name, round_ in trained.rounds.items():
@@ -86,45 +86,44 @@ def _by_epoch(trained: TrainedMethod, rows: np.ndarray) -> Figures:
 
 
 def _of_ngame(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -> Figures:
-    """Return the figures of both halves, and both sides of Theorem 1."""
+    """Return the metrics of embeddings and of classifiers alone, and both sides of NGAME's Theorem 1."""
     assert isinstance(retriever.scorer, TreeFusion)
-    halves = {f"{name}s": InnerProduct(retriever.scorer.terms[term].matrix)
+    scorers = {f"{name}s": InnerProduct(retriever.scorer.terms[term].matrix)
               for name, term in (("embedding", "encoder"), ("classifier", "classifier"))}
-    plain = isinstance(trained.method.stages[0], EncoderModule)
-    return _halves(trained, retriever, rows, halves) | (theorem_1(trained) if plain else {})
+    without_ramen = isinstance(trained.method.stages[0], EncoderModule)
+    return _with_scorers(trained, retriever, rows, scorers) | (theorem_1(trained) if without_ramen else {})
 
 
-def theorem_1(trained: TrainedMethod, asked: int = 2000) -> Figures:
-    """Return the share of (query, label) pairs that are r-hard and missed, and what bounds it (NGAME, Theorem 1).
+def theorem_1(trained: TrainedMethod, max_queries: int = 2000) -> Figures:
+    """Return the share of r-hard (query, label) pairs that clustered batches miss, and its bound (NGAME, Theorem 1).
 
-    r is the distance within which half of the positive pairs lie; clusters are as large as the last ones of
-    the first module, made of its last embeddings; a query is offered the positives of its cluster. Shares are of
-    `asked` queries against all.
+    r is the median distance of positive pairs. Clusters have the final size of module I and are made of its final
+    embeddings; the labels of a batch are the positives of a cluster. Shares are over `max_queries` queries.
     """
     corpus, module = trained.corpus, trained.method.stages[0].module
     rows = corpus.training_rows()
     queries, labels = trained.vectors["queries"][rows], trained.vectors["labels"]
     positives = corpus.positives["train"].subset(rows)
     owner = np.repeat(np.arange(len(rows)), positives.lengths)
-    apart = np.linalg.norm(queries[owner] - labels[positives.values], axis=1)
-    radius = float(np.quantile(apart, 0.5))
+    distances = np.linalg.norm(queries[owner] - labels[positives.values], axis=1)
+    radius = float(np.quantile(distances, 0.5))
     clusters = balanced_kmeans(queries, module.cluster_max, seed=0)
-    drawn = seeds.generator(0, "theorem 1").permutation(len(rows))[:asked]
+    drawn = seeds.generator(0, "theorem 1").permutation(len(rows))[:max_queries]
     offered = np.zeros((int(clusters.max()) + 1, corpus.n_labels), dtype=bool)
     offered[clusters[owner], positives.values] = True
     hard = _near(queries[drawn], labels, radius)
     for i, row in enumerate(drawn):
         hard[i, positives[row]] = False
     split = _near(queries[drawn], queries, 2 * radius) & (clusters[drawn][:, None] != clusters)
-    missed, epsilon_1, epsilon_2 = (hard & ~offered[clusters[drawn]]).mean(), (apart > radius).mean(), split.mean()
+    missed, epsilon_1, epsilon_2 = (hard & ~offered[clusters[drawn]]).mean(), (distances > radius).mean(), split.mean()
     c_1, c_2 = theorem_constants(positives.lengths, np.bincount(positives.values, minlength=corpus.n_labels))
     return {"hard %": 100 * hard.mean(), "missed %": 100 * missed, "e1 %": 100 * epsilon_1, "e2 %": 100 * epsilon_2,
             "bound %": 100 * (c_1 * epsilon_1 + c_2 * epsilon_2), "c1": c_1, "c2": c_2}
 
 
-def theorem_constants(of_query: np.ndarray, of_label: np.ndarray) -> tuple[float, float]:
-    """Return c_1 and c_2 (NGAME, Theorem 4) of the positives of each query (N,) and each label (L,) that has any."""
-    p, q = of_query, of_label[of_label > 0]
+def theorem_constants(query_counts: np.ndarray, label_counts: np.ndarray) -> tuple[float, float]:
+    """Return c_1 and c_2 (NGAME, Theorem 4) from the number of positives of each query (N,) and each label (L,)."""
+    p, q = query_counts, label_counts[label_counts > 0]
     n, n_labels = len(p), len(q)
     odds = (n - q) / q
     c_1 = q.mean() * (odds.mean() + odds.std() * n_labels**0.5) / n
@@ -132,25 +131,25 @@ def theorem_constants(of_query: np.ndarray, of_label: np.ndarray) -> tuple[float
 
 
 def _near(first: np.ndarray, second: np.ndarray, radius: float) -> np.ndarray:
-    """Return (n, m) bool: which of two sets of vectors of unit length lie within a distance."""
+    """Return (n, m) bool: which pairs of unit vectors are at most `radius` apart."""
     return first @ second.T >= 1 - radius**2 / 2
 
 
 def _of_unidec(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -> Figures:
-    """Return the figures of both halves end to end, of either, and the positives that a batch holds of a query."""
+    """Return the metrics of both halves, of each alone, and the positives of a query in a batch."""
     (index,) = retriever.indexes.values()
     vectors, half = index.vectors, retriever.encoder.width(LABEL)
     figures = _positives_in_batches(trained) if isinstance(trained.method.stages[0], unidec.JointStage) else {}
     if vectors.shape[1] > half:
         first, second = vectors.copy(), vectors.copy()
         first[:, half:], second[:, :half] = 0, 0
-        figures |= _halves(trained, retriever, rows, {
+        figures |= _with_scorers(trained, retriever, rows, {
             "both": InnerProduct(vectors), "encoder": InnerProduct(first), "classifier": InnerProduct(second)})
     return figures
 
 
 def _positives_in_batches(trained: TrainedMethod, beta: int = 1) -> Figures:
-    """Return how many positives of a query stand in a batch where `beta` of each are picked (UniDEC, Figure 2b)."""
+    """Return how many positives of a query are in a batch that picks `beta` for each (UniDEC, Figure 2b)."""
     stage, corpus = trained.method.stages[0], trained.corpus
     stage = unidec.JointStage(replace(stage.config, positives=beta, negatives=0))
     last = list(trained.rounds.values())[-1]
@@ -159,14 +158,14 @@ def _positives_in_batches(trained: TrainedMethod, beta: int = 1) -> Figures:
         order = stage.order(corpus, mined, 0)
         size = stage.plan.rows(len(order))
         order = order[:4 * size]
-        held = [stage.batch(corpus, last, mined, part, seeds.generator(0, "claims", "batch")).blocks["pool"].positives
-                for part in np.split(order, range(size, len(order), size))]
-        figures[f"positives, {name}"] = float(np.concatenate([each.sum(1).numpy() for each in held]).mean())
+        blocks = [stage.batch(corpus, last, mined, part, seeds.generator(0, "claims", "batch")).blocks["pool"].positives
+                  for part in np.split(order, range(size, len(order), size))]
+        figures[f"positives, {name}"] = float(np.concatenate([positives.sum(1).numpy() for positives in blocks]).mean())
     return figures
 
 
 def _of_astra(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -> Figures:
-    """Return the recall of the index that negatives are mined with, at as many as are mined."""
+    """Return the recall@k of the index that mines negatives, for the number k that it mines."""
     classifiers = retriever.indexes["labels"].vectors
     queries = encode_all(retriever.encoder, trained.corpus.sides["test"], QUERY, rows=rows[:2000])
     index = ann.build(np.ascontiguousarray(classifiers), trained.method.stages[0].config.index)
@@ -175,21 +174,19 @@ def _of_astra(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) ->
 
 
 def _of_siamesexml(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray, depth: int = 50) -> Figures:
-    """Return the share of test positives that each index finds, and those of texts and centroids together."""
+    """Return the share of test positives that each index proposes, and that combinations of them propose."""
     corpus = trained.corpus
     queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY, rows=rows)
     proposers, truth = retriever.proposers, corpus.positives["test"].subset(rows)
-    wanted, figures = truth.keys(corpus.n_labels), {}
-    for name, used, most in (("texts", ["texts"], depth), ("centroids", ["centroids"], depth),
+    true_pairs, figures = truth.keys(corpus.n_labels), {}
+    for name, indexes, k in (("texts", ["texts"], depth), ("centroids", ["centroids"], depth),
                              ("both", ["texts", "centroids"], depth // 2), ("all three", list(proposers), depth)):
-        ids = candidates([proposers[each] for each in used], queries, most)
+        ids = candidates([proposers[index] for index in indexes], queries, k)
         row, slot = np.nonzero(ids >= 0)
-        figures[f"recall of {name}"] = 100 * float(np.isin(wanted, row * corpus.n_labels + ids[row, slot]).mean())
+        figures[f"recall of {name}"] = 100 * float(np.isin(true_pairs, row * corpus.n_labels + ids[row, slot]).mean())
     return figures
 
 
-_ASKED: Mapping[type, Callable[[TrainedMethod, Retriever, np.ndarray], Figures]] = {
+_BY_FIRST_STAGE: Mapping[type, Callable[[TrainedMethod, Retriever, np.ndarray], Figures]] = {
     EncoderModule: _of_ngame, unidec.JointStage: _of_unidec, astra.JointStage: _of_astra,
     SiameseModule: _of_siamesexml}
-
-__all__ = ["measured", "theorem_1", "theorem_constants"]

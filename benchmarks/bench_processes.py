@@ -1,0 +1,90 @@
+"""How much label memory does each of two training processes need, and do their losses equal those of one process?
+
+    python -m benchmarks.bench_processes [labels] [method ...]
+
+One process and two run the same steps, on CPUs over gloo. Memory is the label vectors and their optimiser moments in
+one process. Losses are compared step by step.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.arguments import Count, MethodName, run
+from benchmarks.synthetic import CorpusShape, synthetic_corpus
+from xcmodels.data.corpus import Corpus
+from xcmodels.method import Mined
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.nn import distributed
+from xcmodels.training.loop import Interrupted, Progress, Watch, train_round
+from xcmodels.training.optimisers import Optimisers
+
+STEPS = 30
+DEFAULTS = ("astra", "unidec")
+IN_THIS_PROCESS = "--measure"
+
+
+def measure(name: str, scratch: Path) -> None:
+    """Train as one of the processes; the first one writes losses, milliseconds per step and megabytes."""
+    distributed.join()
+    corpus = Corpus(scratch / "corpus")
+    config: Any = resolve(name, "cpu", {}).method
+    method = METHODS[name].make(replace(config, encoder=replace(config.encoder, source="random", dim=64)))
+    stage = method.stages[0]
+    model = stage.build(corpus, {})
+    losses, times = list[float](), list[float]()
+
+    def on_step(progress: Progress) -> None:
+        losses.append(progress.loss)
+        times.append(time.perf_counter())
+
+    out = scratch / f"{name}-{distributed.count()}"
+    out.mkdir(exist_ok=True)
+    with suppress(Interrupted):
+        train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=out / "steps", out=out,
+                    watch=Watch(on_step, lambda: len(losses) == STEPS, save_every=float("inf")))
+    optimiser = Optimisers(model, model.tables(), stage.plan).rows["labels"]
+    label_bytes = sum(tensor.nbytes for tensor in (optimiser.table.weight, *optimiser.state().values()))
+    if distributed.rank() == 0:
+        (out / "measured.json").write_text(json.dumps(
+            {"losses": losses, "ms": 1000 * float(np.median(np.diff(times))), "MB": label_bytes / 1e6}))
+
+
+def main(labels: Count = 200_000, *methods: MethodName) -> None:
+    """Print one row per method."""
+    print(f"{labels:,} labels, d = 64, {STEPS} steps, one thread per process")
+    print(f"{'':<10}{'MB, one':>10}{'MB, two':>10}{'ms, one':>10}{'ms, two':>10}{'loss differs by':>18}")
+    with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
+        synthetic_corpus(Path(scratch) / "corpus", CorpusShape(queries=100_000, labels=labels, positives=5.0))
+        for name in methods or DEFAULTS:
+            measured = {}
+            for processes in (1, 2):
+                subprocess.run(
+                    [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
+                     "--module", "benchmarks.bench_processes", IN_THIS_PROCESS, name, scratch], check=True,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"})
+                file = Path(scratch) / f"{name}-{processes}" / "measured.json"
+                measured[processes] = json.loads(file.read_text())
+            one, two = measured[1], measured[2]
+            difference = max(abs(a - b) / abs(a) for a, b in zip(one["losses"], two["losses"], strict=True))
+            print(f"{name:<10}{one['MB']:>10.1f}{two['MB']:>10.1f}{one['ms']:>10.1f}{two['ms']:>10.1f}"
+                  f"{difference:>18.1e}", flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1:2] == [IN_THIS_PROCESS]:
+        measure(sys.argv[2], Path(sys.argv[3]))
+    else:
+        run(main, __doc__)

@@ -1,0 +1,152 @@
+"""Train the variants that claims compare on sampled corpora, in parallel, and store their figures."""
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.claims.figures import test_figures
+from tasks.core.code_digest import code_digests
+from tasks.core.step import plain
+from tasks.core.store import digest_of
+from tasks.training.steps import modules_of
+from xcmodels.data.corpus import Corpus
+from xcmodels.data.subsample import sample
+from xcmodels.method import Method
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.training.local_run import train_all
+
+Figures = dict[str, float]
+
+NEGATIVES = {"astra": {"hard": "50", "uniform": "400"}}    # the same shares of the labels as in ASTRA's Table 6
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with changes to its CPU preset.
+
+    corpus: sample | texts (with label texts as training points) | thousand (1,000 labels with all their queries).
+    build_method: builds a method that is not in the registry from its configuration.
+    curve: whether to measure the precision of the embeddings after each round of the first stage.
+    """
+
+    method: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    corpus: str = "sample"
+    build_method: Callable[[Any], Method] | None = None
+    curve: bool = False
+
+    def build(self, seed: int) -> tuple[Any, Method]:
+        """Return the configuration and the method."""
+        config = resolve(self.method, "cpu", {**NEGATIVES.get(self.method, {}), **self.settings,
+                                              "seed": str(seed)}).method
+        return config, (self.build_method or METHODS[self.method].make)(config)
+
+
+class Results:
+    """The figures of each variant, one set per seed."""
+
+    def __init__(self, by_variant: Mapping[str, list[Figures]]) -> None:
+        self.by_variant = by_variant
+
+    def by_seed(self, variant: str, figure: str) -> np.ndarray:
+        """Return a figure of a variant for each seed: shape (seeds,)."""
+        return np.array([figures[figure] for figures in self.by_variant[variant]])
+
+    def mean(self, variant: str, figure: str) -> float:
+        """Return the mean over seeds."""
+        return float(self.by_seed(variant, figure).mean())
+
+    def deviation(self, variant: str, figure: str) -> float:
+        """Return the standard deviation over seeds, 0 for a single seed."""
+        values = self.by_seed(variant, figure)
+        return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+    def beats(self, one: str, other: str, figure: str, figure_of_other: str = "") -> bool:
+        """Return whether the mean of `one` is larger by more than the pooled standard deviation of the seeds."""
+        a, b = self.by_seed(one, figure), self.by_seed(other, figure_of_other or figure)
+        deviations = self.deviation(one, figure), self.deviation(other, figure_of_other or figure)
+        return bool(a.mean() - b.mean() > np.sqrt(np.square(deviations).mean()))
+
+
+class Experiments:
+    """Corpora sampled from the corpus in HOME, and the figures of variants trained on them, stored in HOME/claims."""
+
+    def __init__(self, home: Path, *, labels: int, queries: int, seeds: int, workers: int) -> None:
+        packed = sorted(home.glob("objects/*/corpus.json")) or sys.exit(
+            f"no corpus in {home}; make one with: xc prepare --data DIR --home {home}")
+        self.full, self.folder = Corpus(packed[0].parent), home / "claims"
+        self.seeds, self.workers = range(seeds), workers
+        self.folder.mkdir(exist_ok=True)
+        options = {"labels": labels, "queries": queries, "together": True}
+        self.corpora = {"sample": self._sampled(options), "texts": self._sampled({**options, "augment": True}),
+                        "thousand": self._sampled({"labels": 1000, "queries": 20_000})}
+
+    def train(self, variants: Iterable[Variant]) -> None:
+        """Train the variants without stored figures, `workers` at a time with one thread each."""
+        trainings = {self._figures_file(variant, seed): (variant, seed) for seed in self.seeds for variant in variants}
+        missing = {path: training for path, training in trainings.items() if not path.exists()}
+        with ProcessPoolExecutor(self.workers, get_context("spawn")) as pool:
+            jobs = {pool.submit(_train, variant, seed, self.corpora[variant.corpus], path): (variant, seed)
+                    for path, (variant, seed) in missing.items()}
+            for done, job in enumerate(as_completed(jobs), start=1):
+                variant, seed = jobs[job]
+                print(f"  trained {done} of {len(jobs)}: {variant.method} "
+                      f"{' '.join(f'{k}={v}' for k, v in variant.settings.items())} seed {seed}, "
+                      f"{job.result():.0f} s of CPU", file=sys.stderr, flush=True)
+
+    def results(self, variants: Mapping[str, Variant]) -> Results:
+        """Return the figures of every variant and seed."""
+        return Results({name: [json.loads(self._figures_file(variant, seed).read_text()) for seed in self.seeds]
+                        for name, variant in variants.items()})
+
+    def corpus(self, name: str) -> Corpus:
+        """Return a sampled corpus."""
+        return Corpus(self.corpora[name])
+
+    def _sampled(self, options: Mapping[str, Any]) -> Path:
+        """Return the folder of a sampled corpus; sample it at the first call."""
+        folder = self.folder / ("corpus-" + digest_of({"from": self.full.folder.name, **options})[:12])
+        if not folder.exists():
+            scratch = Path(tempfile.mkdtemp(dir=self.folder))
+            sample(self.full, scratch / "corpus", **options)
+            (scratch / "corpus").rename(folder)
+            scratch.rmdir()
+        return folder
+
+    def _figures_file(self, variant: Variant, seed: int) -> Path:
+        """Return the file of a training's figures, named by a digest of its settings, code and corpus."""
+        config, method = variant.build(seed)
+        builder = variant.build_method.__name__ if variant.build_method else ""
+        code = {name for part in (*method.stages, method.build_retriever) for name in modules_of(part)}
+        return self.folder / (digest_of({
+            "config": plain(config), "corpus": self.corpora[variant.corpus].name, "curve": variant.curve,
+            "builder": builder, "code": code_digests("xcmodels.training.local_run", *sorted(code))}) + ".json")
+
+
+def _train(variant: Variant, seed: int, corpus_folder: Path, out: Path) -> float:
+    """Train a variant and write its figures to `out`; return the CPU seconds of training."""
+    torch.set_num_threads(1)
+    corpus = Corpus(corpus_folder)
+    scratch = Path(tempfile.mkdtemp(dir=out.parent))
+    try:
+        start = time.process_time()
+        trained = train_all(corpus, variant.build(seed)[1], scratch)
+        seconds = time.process_time() - start
+        figures = {**test_figures(trained, curve=variant.curve), "seconds": seconds}
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    out.with_suffix(".tmp").write_text(json.dumps(figures, indent=1))
+    out.with_suffix(".tmp").rename(out)
+    return seconds

@@ -1,0 +1,130 @@
+"""Build a raw data set from texts and labels: clean, merge, split, filter, write, and count; deterministic."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+from tasks.data.sources.writing import point, raw_folder, write_json_lines, write_pairs
+from xcmodels.data.text import clean
+
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text with the keys of its labels; texts of one `group` are all in train or all in test."""
+
+    title: str
+    content: str
+    labels: frozenset[str]
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class RawSet:
+    """Texts and labels (title, content) by key; source: the packages that they are from.
+
+    A text and a label with the same key are the same thing.
+    """
+
+    texts: Mapping[str, Text]
+    labels: Mapping[str, tuple[str, str]]
+    source: str
+    licence: str
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts of a data set, and the means of its columns in docs/datasets.md.
+
+    median_texts: texts of the median label. once: the share of labels with one text. words: of a training text.
+    """
+
+    train: int
+    labels: int
+    test: int
+    labels_a_text: float
+    texts_a_label: float
+    median_texts: float
+    once: float
+    words: float
+    label_words: float
+
+
+@dataclass(frozen=True)
+class _Split:
+    train: list[str]
+    test: list[str]
+    labels: list[str]
+    filters: dict[str, list[tuple[int, int]]]
+
+
+def hash_fraction(text: str, purpose: str) -> float:
+    """Return a number in [0, 1) that is determined by a text and a purpose."""
+    return int(hashlib.sha1(f"{purpose}\0{text}".encode()).hexdigest()[:12], 16) / 16**12
+
+
+def write(name: str, raw: RawSet, out: Path) -> Statistics:
+    """Write a raw data set to `out` and return its statistics.
+
+    Equal texts are merged and get the labels of all. Texts without a label are left out, and so are labels without a
+    text or without a training text. Filter pairs, as in WordNet: a text with itself as label, and a test pair whose
+    inverse is a training pair. Raises UsageError where `out` has other files.
+    """
+    labels = {key: (clean(title), clean(content)) for key, (title, content) in raw.labels.items() if clean(title)}
+    texts = _merged(raw.texts, labels.keys())
+    split = _split(texts, labels.keys())
+    ids = {key: number for number, key in enumerate(split.labels)}
+    about = {"name": name, "propensity": {"a": 0.55, "b": 1.5}, "source": raw.source, "licence": raw.licence}
+    rows: dict[str, list[list[int]]] = {}
+    with raw_folder(out, about) as folder:
+        for side, stem, keys in (("train", "trn", split.train), ("test", "tst", split.test)):
+            rows[side] = [sorted(ids[label] for label in texts[key].labels if label in ids) for key in keys]
+            write_json_lines(folder / f"{stem}.json.gz", (
+                point(key, texts[key].title, texts[key].content, label_ids)
+                for key, label_ids in zip(keys, rows[side], strict=True)))
+            write_pairs(folder / f"filter_labels_{side}.txt", split.filters[side])
+        write_json_lines(folder / "lbl.json.gz", (point(key, *labels[key]) for key in split.labels))
+    return _statistics([f"{texts[key].title} {texts[key].content}" for key in split.train], rows["train"],
+                       len(split.test), [" ".join(labels[key]) for key in split.labels])
+
+
+def _merged(texts: Mapping[str, Text], known: Iterable[str]) -> dict[str, Text]:
+    """Return cleaned texts with known labels; equal texts are merged under their first key."""
+    known, first = set(known), dict[tuple[str, str], str]()
+    merged: dict[str, Text] = {}
+    for key in sorted(texts):
+        title, content = clean(texts[key].title), clean(texts[key].content)
+        labels = (texts[key].labels & known) - {key}
+        if not labels or not (title or content):
+            continue
+        kept = first.setdefault((title, content), key)
+        before = merged.get(kept, Text(title, content, frozenset(), texts[key].group or f"{title}\0{content}"))
+        merged[kept] = Text(title, content, before.labels | labels, before.group)
+    return merged
+
+
+def _split(texts: Mapping[str, Text], known: Iterable[str]) -> _Split:
+    """Return the sorted keys of train, test and labels, and the filter pairs of each split."""
+    tested = {key for key, text in texts.items() if hash_fraction(text.group, "test") < TEST_SHARE}
+    train = [key for key in texts if key not in tested]
+    labels = sorted(set().union(*(texts[key].labels for key in train)) & set(known))
+    ids, trained = {key: number for number, key in enumerate(labels)}, set(train)
+    hidden = {key: ({label for label in texts[key].labels & trained if key in texts[label].labels} | {key}) & ids.keys()
+              for key in tested}
+    test = [key for key in texts if key in tested and (texts[key].labels & ids.keys()) - hidden[key]]
+    shown = [(row, ids[label]) for row, key in enumerate(test) for label in sorted(hidden[key])]
+    return _Split(train, test, labels, {
+        "train": [(row, ids[key]) for row, key in enumerate(train) if key in ids], "test": shown})
+
+
+def _statistics(texts: Sequence[str], rows: Sequence[Sequence[int]], test: int, labels: Sequence[str]) -> Statistics:
+    counts = Counter(label for row in rows for label in row)
+    return Statistics(
+        train=len(rows), labels=len(labels), test=test, labels_a_text=fmean(map(len, rows)),
+        texts_a_label=fmean(counts.values()), median_texts=median(counts.values()),
+        once=fmean(count == 1 for count in counts.values()), words=fmean(len(text.split()) for text in texts),
+        label_words=fmean(len(text.split()) for text in labels))
