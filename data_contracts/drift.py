@@ -15,9 +15,9 @@ FREQUENCIES = "frequencies.parquet"
 
 
 def drift(tables: Tables, previous: Path | None) -> Finding:
-    """Compare the label frequencies with an earlier run's, labels matched by uid.
+    """Compare the label frequencies with those of an earlier run; previous: its report folder or frequencies file.
 
-    A shift that chance alone explains at these sizes is not drift, however small the tables.
+    A shift that chance alone can explain at these sizes is not drift.
     """
     if previous is None:
         return Finding(note="no earlier run to compare with")
@@ -35,42 +35,42 @@ def drift(tables: Tables, previous: Path | None) -> Finding:
             f"{limits.drift_fail} fails: prepare.drift_fail); {new} labels new, {gone} gone")
     if status == "ok":
         return Finding(note=note, status=status)
-    place = _places(old_uids, uids)
-    old = np.where(old_uids[place] == uids, before[place], 0) / before.sum()
+    index = _indices(old_uids, uids)
+    old = np.where(old_uids[index] == uids, before[index], 0) / before.sum()
     largest = np.argsort(-abs(now / now.sum() - old), kind="stable")[:limits.shown_rows]
     rows = [{**row, "share_before": f"{old[label]:.3%}", "share_now": f"{now[label] / now.sum():.3%}"}
-            for label, row in zip(largest, tables.show("labels", largest), strict=True)]
+            for label, row in zip(largest, tables.report_rows("labels", largest), strict=True)]
     return Finding(len(rows), rows, note, status)
 
 
 def stability_index(known: np.ndarray, before: np.ndarray, uids: np.ndarray, now: np.ndarray) -> tuple[float, float]:
-    """Return the Population Stability Index of label frequencies, and what chance reaches once in a thousand.
+    """Return the Population Stability Index of label frequencies, and the value that chance exceeds once in a thousand.
 
-    Bins hold a tenth of the earlier positives each, from frequent labels to rare ones, and one more holds
-    the labels that are new. sum((a - e) ln(a / e)) over bins; without drift it is about chi-squared with
-    as many degrees of freedom as bins less one, times (1/n + 1/m) (Yurdakul, Naranjo 2020).
+    The index is the sum of (a - e) ln(a / e) over bins. Ten bins have a tenth of the earlier positives each, from
+    frequent labels to rare ones; one more has the new labels. Without drift it is about chi-squared with one degree of
+    freedom less than there are bins, times (1/n + 1/m) (Yurdakul, Naranjo 2020).
     """
     order = np.lexsort((known, -before))
     cumulated = np.cumsum(before[order]) - before[order]
     bins = np.empty(len(known), np.int64)
     bins[order] = np.minimum(cumulated * 10 // before.sum(), 9)
-    place = _places(known, uids)
-    new_bins = np.where(known[place] == uids, bins[place], 10)
+    index = _indices(known, uids)
+    new_bins = np.where(known[index] == uids, bins[index], 10)
     expected = np.bincount(bins, before, 11) / before.sum()
     actual = np.bincount(new_bins, now, 11) / now.sum()
-    expected, actual = expected.clip(min=1e-4), actual.clip(min=1e-4)  # an empty bin would be infinite
+    expected, actual = expected.clip(min=1e-4), actual.clip(min=1e-4)  # an empty bin would make the index infinite
     psi = float(np.sum((actual - expected) * np.log(actual / expected)))
-    return psi, float(29.6 * (1 / before.sum() + 1 / now.sum()))  # chi-squared with 10 degrees: .999 at 29.6
+    return psi, float(29.6 * (1 / before.sum() + 1 / now.sum()))  # .999 quantile, 10 degrees
 
 
-def _places(known: np.ndarray, uids: np.ndarray) -> np.ndarray:
-    """Return the place of each uid in `known`, and any place for a uid that is not in it."""
+def _indices(known: np.ndarray, uids: np.ndarray) -> np.ndarray:
+    """Return the index of each uid in `known`; arbitrary for a uid that is not in it."""
     rank = np.argsort(known)
     return rank[np.searchsorted(known, uids, sorter=rank).clip(max=len(known) - 1)]
 
 
 def label_counts(tables: Tables) -> np.ndarray:
-    """Return how many training positives each label has: int64 of shape (labels,)."""
+    """Return the number of training positives of each label: int64 of shape (labels,)."""
     counts = np.zeros(tables.rows("labels"), np.int64)
     for _, (label,) in tables.ids("positives.train", "label"):
         counts += np.bincount(label[(label >= 0) & (label < len(counts))], minlength=len(counts))
@@ -78,9 +78,9 @@ def label_counts(tables: Tables) -> np.ndarray:
 
 
 def write_frequencies(tables: Tables, folder: Path) -> None:
-    """Write the label frequencies for the next run to compare with, unless the tables are damaged."""
-    if tables.unmet(("positives.train", "labels")):
+    """Write the label frequencies for the next run to compare with; nothing if the tables are damaged."""
+    if tables.not_checkable(("positives.train", "labels")):
         return
-    with suppress(Unreadable):  # where labels were not checked, damage in them is not known yet
+    with suppress(Unreadable):  # of labels, if they were not among the checked tables
         counts = pa.table({"uid": tables.hashes("labels", ("uid",)), "count": label_counts(tables)})
         pq.write_table(counts.sort_by("uid"), folder / FREQUENCIES)

@@ -4,8 +4,8 @@
 class ProjectError(Exception):
     """An expected failure: what went wrong with which value, where, and what to do about it.
 
-    `what` is one sentence that names the value; `where` is `file:line` or a step's name;
-    `hint` is a remedy, a command to paste where there is one.
+    what: one sentence that names the value. where: `file:line`, or the name of a step. hint: a remedy, if possible a
+    command.
     """
 
     exit_code = 1
@@ -21,7 +21,7 @@ class ProjectError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self):
-        # Dask and Prefect carry errors between processes; the default would lose the keywords.
+        # Dask and Prefect pickle errors; the default would lose the keyword arguments.
         return (_rebuild, (type(self), self.what, self.where, self.hint))
 
 
@@ -30,13 +30,13 @@ def _rebuild(kind: type[ProjectError], what: str, where: str, hint: str) -> Proj
 
 
 class UsageError(ProjectError):
-    """A value on the command line or in a setting that is invalid."""
+    """An invalid argument or setting."""
 
     exit_code = 2
 
 
 class ContractError(ProjectError):
-    """Data that breaks a rule which the next step relies on."""
+    """Data that breaks a rule of the contract."""
 
     exit_code = 3
 
@@ -48,7 +48,7 @@ class GateRefused(ProjectError):
 
 
 class DamagedArtifact(ProjectError):
-    """A stored file that is not what was published; it is refused before it is parsed."""
+    """A stored file that differs from what was published; it is refused before it is parsed."""
 
 
 class ServerError(ProjectError):
@@ -58,6 +58,6 @@ class ServerError(ProjectError):
 
 
 class Stopped(ProjectError):
-    """The user asked a run to stop, and it has, with its state saved."""
+    """A run that the user stopped; its state is saved."""
 
     exit_code = 130

@@ -11,12 +11,12 @@ from data_contracts.tables import TEXT, Tables
 
 
 def list_rules(tables: Tables, table: str) -> Iterator[Rule]:
-    """Yield the rules of the lists in a table of this name."""
+    """Yield the rules for the lists in a table."""
     if table.startswith("tokens"):
-        yield Rule("token_range", table, "token numbers are 0 or more", partial(_negative_token, tables, table),
+        yield Rule("token_range", table, "token ids are 0 or more", partial(_negative_token, tables, table),
                    (table,))
     if table == "negatives":
-        yield Rule("label_reference", table, "every mined label exists, and stands once in a row",
+        yield Rule("label_reference", table, "every mined label exists, and occurs once in a row",
                    partial(_invalid_negative, tables, table), (table, "labels"))
         if tables.exists("positives.train"):
             yield Rule("negative_is_positive", table, "no mined negative is a positive of its query",
@@ -24,7 +24,7 @@ def list_rules(tables: Tables, table: str) -> Iterator[Rule]:
 
 
 def _negative_token(tables: Tables, table: str) -> Finding:
-    """Find rows with a token below 0, which would read the last row of an embedding table."""
+    """Find rows with a negative token id, which would index the embedding table from its end."""
     finding = Finding()
     for piece in tables.pieces(table, TEXT):
         for name in TEXT:
@@ -33,18 +33,18 @@ def _negative_token(tables: Tables, table: str) -> Finding:
             bad = np.unique(pc.list_parent_indices(column).to_numpy()[below])
             finding.count += len(bad)
             shown = bad[:tables.limits.shown_rows - len(finding.rows)]
-            finding.rows += [{"column": name, **row} for row in tables.show(table, piece.position + shown)]
+            finding.rows += [{"column": name, **row} for row in tables.report_rows(table, piece.position + shown)]
     return finding
 
 
 def _invalid_negative(tables: Tables, table: str) -> Finding:
-    """Find rows with a label that does not exist, or with a label twice."""
+    """Find rows with a label that does not exist, or with a repeated label."""
     n = tables.rows("labels")
     return _bad_lists(tables, table, lambda query, label: (label < 0) | (label >= n) | _repeated(query, label))
 
 
 def _positive_negative(tables: Tables, table: str) -> Finding:
-    """Find rows with a positive of the query; keeps an int64 `query << 31 | label` for each positive."""
+    """Find rows with a positive of their query; memory: an int64, `query << 31 | label`, for each positive."""
     positives = np.sort(np.concatenate([np.empty(0, np.int64), *(
         (query << 31) | label for _, (query, label) in tables.ids("positives.train", "query", "label"))]))
 
@@ -57,15 +57,15 @@ def _positive_negative(tables: Tables, table: str) -> Finding:
 
 
 def _repeated(query: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Return which (query, label) pairs occur earlier in the piece."""
+    """Return which (query, label) pairs have occurred earlier in the piece."""
     order = np.lexsort((label, query))
-    repeated = np.zeros(len(query), bool)
-    repeated[order[1:]] = (query[order][1:] == query[order][:-1]) & (label[order][1:] == label[order][:-1])
-    return repeated
+    find_duplicates = np.zeros(len(query), bool)
+    find_duplicates[order[1:]] = (query[order][1:] == query[order][:-1]) & (label[order][1:] == label[order][:-1])
+    return find_duplicates
 
 
 def _bad_lists(tables: Tables, table: str, bad: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Finding:
-    """Find rows whose list of labels has any for which `bad(query, label)` is true."""
+    """Find rows with a label for which `bad(query, label)` is true."""
     finding = Finding()
     for piece in tables.pieces(table, ("query", "labels")):
         lists = piece.data["labels"].combine_chunks()
@@ -74,5 +74,5 @@ def _bad_lists(tables: Tables, table: str, bad: Callable[[np.ndarray, np.ndarray
         wrong = np.unique(row[bad(query, pc.list_flatten(lists).to_numpy().astype(np.int64))])
         finding.count += len(wrong)
         shown = wrong[:tables.limits.shown_rows - len(finding.rows)]
-        finding.rows += [{"column": "labels", **cells} for cells in tables.show(table, piece.position + shown)]
+        finding.rows += [{"column": "labels", **cells} for cells in tables.report_rows(table, piece.position + shown)]
     return finding

@@ -1,7 +1,6 @@
 """Write a validation report as JSON and as one small HTML page.
 
-The page escapes every text once more and loads nothing from elsewhere. Neither holds the time: the same tables give the
-same bytes.
+The page escapes every text and loads no other file. Neither contains the time, so the same tables give the same bytes.
 """
 
 import html
@@ -11,14 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from data_contracts.verdict import Report, RuleResult, Status, escape_text, many, where
+from data_contracts.verdict import Report, RuleResult, Status, escape_text, plural, where
 
 PAGE_LIMIT = 60_000  # bytes
-WORDS = {"ok": "kept", "warn": "warning", "fail": "fails"}
+STATUS_WORDS = {"ok": "kept", "warn": "warning", "fail": "fails"}
 
 
 def write(report: Report, *, docs: bool = False) -> None:
-    """Write `index.html` and `report.json` side by side in the folder of `report.page`."""
+    """Write `report.page` and, in the same folder, `report.json`; docs: link great-expectations' own pages."""
     assert report.page is not None
     folder = report.page.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -29,17 +28,18 @@ def write(report: Report, *, docs: bool = False) -> None:
 
 
 def render(report: Report, *, docs: bool = False) -> str:
-    """Return the HTML page, always below PAGE_LIMIT bytes: with many failures it shows fewer rows and rules."""
+    """Return the HTML page, below PAGE_LIMIT bytes: with many failures it shows fewer rows and rules."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
                               lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters.update(escape_text=escape_text, many=many)
+    environment.filters.update(escape_text=escape_text, plural=plural)
     template = environment.get_template("page.html")
     page = ""
-    for rows, rules, width in ((10, 200, 200), (5, 100, 120), (2, 60, 80), (1, 30, 60), (0, 10, 40)):
-        page = template.render(report=report, docs=docs, words=WORDS, where=where, checked=_by_rule(report.rules),
-                               tables=_by_table(report), most_rows=rows, most_rules=rules, width=width)
+    for most_rows, most_rules, width in ((10, 200, 200), (5, 100, 120), (2, 60, 80), (1, 30, 60), (0, 10, 40)):
+        page = template.render(report=report, docs=docs, words=STATUS_WORDS, where=where,
+                               checked=_by_rule(report.rules), tables=_by_table(report), most_rows=most_rows,
+                               most_rules=most_rules, width=width)
         if len(page.encode()) < PAGE_LIMIT:
             break
     return page
@@ -69,10 +69,10 @@ def _worst(statuses: Iterable[Status]) -> Status:
 
 
 def write_docs(results: Sequence[tuple[str, dict[str, Any]]], folder: Path) -> None:
-    """Build great-expectations' own Data Docs from the results of its suites, each as JSON with its shard's name.
+    """Build great-expectations' Data Docs from (shard name, result as JSON) pairs.
 
-    Data Docs do not escape values, so every text of a result is escaped before it is handed over and
-    the failing values are left out. They load their styles from elsewhere: never serve them alone.
+    Data Docs do not escape values, so texts are escaped here and failing values left out. The pages load their styles
+    from the network.
     """
     from great_expectations.core import ExpectationSuiteValidationResult, RunIdentifier
     from great_expectations.data_context.types.resource_identifiers import (
@@ -96,7 +96,7 @@ def write_docs(results: Sequence[tuple[str, dict[str, Any]]], folder: Path) -> N
 
 
 def _without_values(value: Any) -> Any:
-    """Return a JSON value with its texts escaped and the values of failing rows left out."""
+    """Return a JSON value with escaped texts and without the values of failing rows."""
     if isinstance(value, dict):
         return {key: [] if key.startswith("partial_unexpected") else _without_values(child)
                 for key, child in value.items()}

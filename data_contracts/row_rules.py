@@ -1,4 +1,4 @@
-"""Rules on rows (great-expectations' suites) and on shards (their Parquet footers)."""
+"""Rules on rows (run by great-expectations) and on shards (their Parquet footers)."""
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,85 +10,87 @@ import pyarrow as pa
 
 from data_contracts.findings import Finding, result
 from data_contracts.schemas import SCHEMAS, kind_of
-from data_contracts.suites import MEANING, Outcome, outcomes, plain, references, run_suite, suite_for
-from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_text, mend, shown_row
+from data_contracts.suites import MEANING, Outcome, decode_dictionaries, outcomes, references, run_suite, suite_for
+from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_text, replace_invalid_utf8, report_row
 from data_contracts.verdict import RuleResult, escape_text
 
 if TYPE_CHECKING:
     from great_expectations import ExpectationSuite
 
-Kept = list[tuple[str, dict[str, Any]]]    # great-expectations' results as JSON, each with its first shard's name
+GxResults = list[tuple[str, dict[str, Any]]]    # (name of the first shard, great-expectations' result as JSON)
 _NEVER_EMPTY = ("queries", "labels", "positives", "tokens")
 
 
-def row_results(tables: Tables, table: str, names: Sequence[str], kept: Kept | None) -> list[RuleResult]:
-    """Run great-expectations' suite on every row of every shard and gather its results by rule.
+def row_results(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None) -> list[RuleResult]:
+    """Run the great-expectations suite on every row of a table; return one result per rule.
 
+    names: the tables of the report. gx_results: a list to append great-expectations' results to, None for no Data Docs.
     Each batch of pieces is an asset of its own, since a checkpoint over several assets reports only the last.
-    kept: collects great-expectations' own results as JSON, None where its pages are not wanted.
     """
     targets = references(table)
-    unmet = {column: tables.unmet(needs) for column, needs in targets.items()}
+    not_checkable = {column: tables.not_checkable(needs) for column, needs in targets.items()}
     suite = suite_for(table, {column: sum(map(tables.rows, needs)) for column, needs in targets.items()
-                              if not unmet[column]})
+                              if not not_checkable[column]})
     findings = {expectation.meta["rule"]: Finding() for expectation in suite.expectations if expectation.meta}
     if any(is_text(field.type) for field in SCHEMAS[kind_of(table)]):
         findings["utf8"] = Finding()
     for pieces in _batches(tables, table):
-        answer = _judge(pieces, suite, findings, tables.limits.shown_rows, detailed=kept is not None)
-        if kept is not None:
-            kept.append((pieces[0].shard.name, answer))
+        answer = _run_on_pieces(pieces, suite, findings, tables.limits.shown_rows, detailed=gx_results is not None)
+        if gx_results is not None:
+            gx_results.append((pieces[0].shard.name, answer))
         del pieces
-        gc.collect()    # great-expectations' objects refer to each other in cycles, and hold the rows that they judged
-    for column, reason in unmet.items():
+        gc.collect()    # great-expectations' objects form reference cycles that keep the checked rows in memory
+    for column, reason in not_checkable.items():
         finding = findings["id_range" if targets[column] == (table,) else "reference"]
         if reason and not finding.count:
-            status = tables.unmet_status(targets[column], names)
+            status = tables.not_checkable_status(targets[column], names)
             finding.note = f"{finding.note}; {reason}" if finding.note else reason
             finding.status = "fail" if "fail" in (status, finding.status) else status
     return [result(name, table, MEANING[name], finding) for name, finding in findings.items()]
 
 
-def _judge(pieces: Sequence[Piece], suite: "ExpectationSuite", findings: Mapping[str, Finding], most: int, *,
+def _run_on_pieces(pieces: Sequence[Piece], suite: "ExpectationSuite", findings: Mapping[str, Finding], most: int, *,
            detailed: bool) -> dict[str, Any]:
-    """Run a suite on pieces together and add to the finding of each rule; return great-expectations' result as JSON.
+    """Run a suite on concatenated pieces and add failing rows to the finding of each rule.
 
-    As JSON, since the result itself would keep the rows in memory. It is empty unless `detailed`.
+    Returns great-expectations' result if `detailed`, else {}; as JSON, since the object keeps the rows in memory.
     """
-    rows = [plain(mend(piece.data) if "utf8" in findings and _not_utf8(piece, findings["utf8"], most) else piece.data)
-            for piece in pieces]
+    rows = []
+    for piece in pieces:
+        invalid = "utf8" in findings and _add_invalid_utf8(piece, findings["utf8"], most)
+        rows.append(decode_dictionaries(replace_invalid_utf8(piece.data) if invalid else piece.data))
     answer = run_suite(suite, pa.concat_tables(rows), detailed=detailed, shown=most)
     for outcome in outcomes(suite, answer):
-        _gather(findings[outcome.rule], outcome, pieces, most)
+        _add_outcome(findings[outcome.rule], outcome, pieces, most)
     return answer.to_json_dict() if detailed else {}
 
 
 def _batches(tables: Tables, table: str) -> Iterator[list[Piece]]:
-    """Yield all pieces of a table, in batches as large as the limits allow: a suite takes half a second to start."""
+    """Yield the pieces of a table in large batches: each run of a suite takes half a second to start."""
     batch: list[Piece] = []
-    rows = size = 0    # of the batch; size in bytes
+    rows = size = 0    # of the batch, in rows and in bytes
     for shard in tables.shards(table):
-        judged = 0
+        rows_read = 0
         try:
-            for piece in tables.read(shard, 0, mended=False):
-                if batch and (rows + len(piece.data) > tables.limits.judged_rows
-                            or size + piece.data.nbytes > tables.limits.judged_bytes):
+            for piece in tables.read(shard, 0, repaired=False):
+                if batch and (rows + len(piece.data) > tables.limits.suite_rows
+                            or size + piece.data.nbytes > tables.limits.suite_bytes):
                     yield batch
                     batch, rows, size = [], 0, 0
                 batch.append(piece)
                 rows, size = rows + len(piece.data), size + piece.data.nbytes
-                judged += len(piece.data)
+                rows_read += len(piece.data)
         except Unreadable as error:
             tables.mark_unreadable(table, shard.name, error)
         else:
-            if judged != shard.rows:
-                raise RuntimeError(f"{shard.name}: {judged} rows were judged, the footer says {shard.rows}")
+            if rows_read != shard.rows:
+                raise RuntimeError(f"{shard.name}: {rows_read} rows were checked, the footer says {shard.rows}")
     if batch:
         yield batch
 
 
-def _gather(finding: Finding, outcome: Outcome, pieces: Sequence[Piece], most: int) -> None:
-    """Add the outcome of one expectation on pieces that were judged together to the finding of its rule."""
+def _add_outcome(finding: Finding, outcome: Outcome, pieces: Sequence[Piece], most: int) -> None:
+    """Add the outcome of one expectation on concatenated pieces to the finding of its rule."""
     if outcome.ok:
         return
     finding.count += outcome.count
@@ -98,35 +100,35 @@ def _gather(finding: Finding, outcome: Outcome, pieces: Sequence[Piece], most: i
     for row in outcome.rows:
         number = int(np.searchsorted(starts, row, side="right")) - 1
         piece, offset = pieces[number], row - int(starts[number])
-        rows.append({"column": outcome.column, **shown_row(piece, offset, piece.start + offset)})
+        rows.append({"column": outcome.column, **report_row(piece, offset, piece.start + offset)})
     finding.rows += (rows or [{"shard": pieces[0].shard.name, "column": outcome.column}])[:most - len(finding.rows)]
 
 
-def _not_utf8(piece: Piece, finding: Finding, most: int) -> bool:
-    """Add the texts of a piece that are not UTF-8 to a finding; return whether there are any.
+def _add_invalid_utf8(piece: Piece, finding: Finding, most: int) -> bool:
+    """Add the texts of a piece that are not valid UTF-8 to a finding; return whether there are any.
 
-    Parquet readers do not check for them; a lone surrogate is one of them.
+    Parquet readers do not check this. A lone surrogate is invalid, too.
     """
-    before, mended = finding.count, None
+    before, repaired = finding.count, None
     for name in piece.data.column_names:
         if not is_text(piece.data.schema.field(name).type) or (raw := invalid_bytes(piece.data[name])) is None:
             continue
-        mended = mended or replace(piece, data=mend(piece.data))
+        repaired = repaired or replace(piece, data=replace_invalid_utf8(piece.data))
         bad = [row for row, value in enumerate(raw) if value and value != value.decode("utf-8", "replace").encode()]
         finding.count += len(bad)
         shown = bad[:most - len(finding.rows)]
-        finding.rows += [{"column": name, **shown_row(mended, row, piece.start + row)} for row in shown]
+        finding.rows += [{"column": name, **report_row(repaired, row, piece.start + row)} for row in shown]
     return finding.count > before
 
 
 def shard_results(tables: Tables, table: str) -> list[RuleResult]:
-    """Return the results of the rules on footers: present, readable, of the right schema, not empty."""
+    """Return the results of the rules on Parquet footers: present, readable, schema, not_empty."""
     exists = tables.exists(table)
     results = [result("present", table, "the table has at least one shard", Finding(count=not exists))]
     if not exists:
         return results
     rows, damage, most = tables.rows(table), tables.damage[table], tables.limits.shown_rows
-    for name, meaning in (("readable", "every shard is a whole Parquet file"),
+    for name, meaning in (("readable", "every shard is a complete Parquet file"),
                           ("schema", "every shard has the columns and types of the schema")):
         results.append(result(name, table, meaning, Finding(len(damage[name]), damage[name][:most])))
     if kind_of(table) in _NEVER_EMPTY and not any(damage.values()):

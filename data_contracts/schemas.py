@@ -1,11 +1,10 @@
 """A pyarrow schema for every table that passes between steps.
 
-A table is a folder of Parquet shards, `<name>/part-00000.parquet`, `part-00001.parquet`, ...; in the
-order of their names the shards of a table that was read are in the order of its rows.
-Its name is its kind, and after a dot what it is about: `queries.train`, `positives.test`,
-`edges.category.label`. Ids are 0-based: a query's id is its row in its split, a label's id is its
-row in the label file, an anchor's id its row in the anchor file. `file` and `line` (1-based) say
-where a row was read, so that a broken rule can show the line to mend.
+A table is a folder of Parquet shards, `<name>/part-00000.parquet`, `part-00001.parquet`, ...; shards of raw data
+are numbered in the order of their rows. A name is a kind and, after dots, its split or anchor set: `queries.train`,
+`positives.test`, `edges.category.label`. Ids are 0-based: the row of a query in its split, of a label in the label
+file, of an anchor in the anchor file. `file` and `line` (1-based) are the origin of a row in the raw files, so that a
+broken rule can show the line to correct.
 """
 
 import pyarrow as pa
@@ -29,7 +28,7 @@ SCHEMAS: dict[str, pa.Schema] = {
     "positives": _table(("query", pa.int64()), ("label", pa.int64()), ("relevance", pa.float32())),
     "filters": _table(("query", pa.int64()), ("label", pa.int64())),
     "edges": _table(("node", pa.int64()), ("anchor", pa.int64()), ("weight", pa.float32())),
-    # made by steps
+    # computed by steps
     "tokens": _table(("id", pa.int64()), ("title", pa.list_(pa.int32())), ("content", pa.list_(pa.int32())),
                      ("augmented", pa.bool_()), origin=False),
     "walks": _table(("node", pa.int64()), ("anchor", pa.int64()), ("weight", pa.float32()), origin=False),
@@ -42,10 +41,7 @@ SPLITS = ("train", "test")
 
 
 def kind_of(table: str) -> str:
-    """Return the kind of a table from its name: `positives.train` is of kind `positives`.
-
-    Raises ValueError for a name of no known kind.
-    """
+    """Return the kind of a table: `positives` for `positives.train`. Raises ValueError for an unknown kind."""
     kind = table.partition(".")[0]
     if kind not in SCHEMAS:
         raise ValueError(f"no schema for table {table!r}; kinds are {', '.join(SCHEMAS)}")

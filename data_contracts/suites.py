@@ -1,8 +1,7 @@
 """great-expectations suites, one for each kind of table, and how to run them on rows.
 
-A suite judges rows one by one (types, nulls, ranges, texts). What needs a whole table, such as
-uniqueness over shards, is in `check.py`. Every expectation carries the name of its rule in `meta`,
-so that several expectations (one a column) are reported as one rule.
+A suite checks rows one by one: types, nulls, ranges, texts. Rules over whole tables, such as uniqueness, are in
+`table_rules.py`. `meta` of an expectation has the name of its rule: the expectations of several columns are one rule.
 """
 
 import os
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from great_expectations.core import ExpectationSuiteValidationResult
     from great_expectations.data_context import EphemeralDataContext
 
-# Tab, line feed and carriage return are white space that a cleaned text may keep; every other
-# control character (C0, DEL, C1: also NUL and the escape that starts an ANSI sequence) is not.
+# C0, DEL and C1 (with NUL and the escape of ANSI sequences), except the white space that a cleaned text may have
 CONTROL_CHARACTERS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 
 FLOAT32_MAX = 3.4028234663852886e38  # infinity is above it, and NaN is in no range
@@ -32,8 +30,8 @@ MEANING = {
     "types": "every column has the type of the schema",
     "utf8": "every text is valid UTF-8",
     "not_null": "no value is missing",
-    "id_range": "ids lie between 0 and the number of rows less one",
-    "reference": "every id points at a row that exists",
+    "id_range": "ids are between 0 and the number of rows less one",
+    "reference": "every id refers to an existing row",
     "text_present": "the title or the content is not blank",
     "control_characters": "no NUL or other control character in a text",
     "uid_present": "the uid is not blank",
@@ -46,7 +44,7 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one expectation on some rows; rows: offsets of the first failing ones."""
+    """The result of one expectation; count, rows: the number and the first offsets of failing rows."""
 
     rule: str
     column: str
@@ -57,10 +55,10 @@ class Outcome:
 
 
 def references(table: str) -> dict[str, tuple[str, ...]]:
-    """Return, for each id column of a table, the tables that it points into.
+    """Return, for each id column of a table, the tables that it refers to.
 
-    Several tables mean that ids run up to the sum of their rows: a training set may be augmented by
-    label texts as further points. Raises ValueError for a name that misses a part.
+    With several tables ids go up to the sum of their rows: label texts may follow the training queries as further
+    training points. Raises ValueError for an incomplete name.
     """
     kind, *parts = table.split(".")
     kind_of(table)
@@ -82,10 +80,10 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
 
 
 def suite_for(table: str, rows: Mapping[str, int]) -> "ExpectationSuite":
-    """Build the suite of a table in code.
+    """Build the suite of a table.
 
-    rows: for each id column, how many rows its ids may point at; a column that is not in it is checked
-    from below only. Raises ValueError for a table of no known kind.
+    rows: for each id column, the number of rows that it refers to; of other id columns only the lower bound is checked.
+    Raises ValueError for a table of an unknown kind.
     """
     import great_expectations.expectations as gxe
     from great_expectations import ExpectationSuite
@@ -117,7 +115,7 @@ def _python_type(kind: pa.DataType) -> str:
 
 
 def _value_checks(field: pa.Field) -> list[Any]:
-    """Return the range and text rules that a column's name and type imply."""
+    """Return the range and text expectations for a column, by its name and type."""
     import great_expectations.expectations as gxe
 
     checks: list[Any] = []
@@ -139,7 +137,7 @@ def _value_checks(field: pa.Field) -> list[Any]:
 
 
 def _text_present() -> Any:
-    """Return the rule "title or content is not blank": where the content is blank, the title must not be."""
+    """Return the expectation that, where the content is blank, the title is not."""
     import great_expectations.expectations as gxe
     from great_expectations.expectations.row_conditions import PassThroughCondition
 
@@ -150,13 +148,11 @@ def _text_present() -> Any:
 
 def run_suite(suite: "ExpectationSuite", rows: pa.Table, *, shown: int,
               detailed: bool = False) -> "ExpectationSuiteValidationResult":
-    """Run a suite on some rows of a table, without warnings, and return great-expectations' own result.
+    """Run a suite on rows and return great-expectations' own result, with the first `shown` failing rows.
 
-    The failing rows are requested in a second run, only where something fails: the verdicts alone cost
-    half as much, which matters where shards are many and small. detailed: request them at once.
-
-    Every call has a context of its own: great-expectations keeps each batch for as long as the data
-    source lives, so one context for a table would hold the whole table in memory.
+    Failing rows are requested in a second run, and only if something fails: pass or fail alone costs half as much.
+    detailed: request them in the first run. Every call has a context of its own, since a context keeps each batch, and
+    so would keep the whole table, in memory.
     """
     context = quiet_context()
     definition = (context.data_sources.add_pandas("shards").add_dataframe_asset("rows")
@@ -170,7 +166,7 @@ def run_suite(suite: "ExpectationSuite", rows: pa.Table, *, shown: int,
 
 
 def quiet_context() -> "EphemeralDataContext":
-    """Return an in-memory context without progress bars or telemetry."""
+    """Return a great-expectations context in memory, without progress bars and telemetry."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations as gx
     from great_expectations.data_context.types.base import (
@@ -180,13 +176,13 @@ def quiet_context() -> "EphemeralDataContext":
     )
 
     return gx.get_context(mode="ephemeral", project_config=DataContextConfig(
-        # by default every context leaves a temporary folder behind, for pages that are never written
+        # by default every context leaves a temporary folder behind
         store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
         progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False), analytics_enabled=False))
 
 
 def outcomes(suite: "ExpectationSuite", result: "ExpectationSuiteValidationResult") -> list[Outcome]:
-    """Return a great-expectations result as outcomes; raise RuntimeError where an expectation has no result."""
+    """Return the outcome of each expectation; raise RuntimeError if one has no result."""
     if len(result.results) != len(suite.expectations):
         raise RuntimeError(f"{len(result.results)} of {len(suite.expectations)} expectations were answered")
     out = []
@@ -202,10 +198,10 @@ def outcomes(suite: "ExpectationSuite", result: "ExpectationSuiteValidationResul
 
 
 def _exception_of(info: Any) -> str:
-    """Return the message of an exception that an expectation hid in its result, "" for none.
+    """Return the message of an exception in an expectation, "" for none.
 
-    Only this message shows that it raised: its `success` is merely False. The message is at the top or,
-    for an exception in a metric, below that metric's name.
+    great-expectations reports it as `success` False. The message is at the top level or, for an exception in a metric,
+    below the name of that metric.
     """
     if not info or "exception_message" in info:
         return str((info or {}).get("exception_message") or "")
@@ -213,8 +209,8 @@ def _exception_of(info: Any) -> str:
     return "; ".join(sorted({str(entry.get("exception_message")) for entry in metrics}))
 
 
-def plain(rows: pa.Table) -> pa.Table:
-    """Return rows with dictionary-encoded texts decoded: a shard may have either kind."""
+def decode_dictionaries(rows: pa.Table) -> pa.Table:
+    """Return rows with dictionary-encoded texts decoded; shards may have texts of either type."""
     for i, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             rows = rows.set_column(i, field.name, rows.column(i).cast(pa.string()))
@@ -222,11 +218,10 @@ def plain(rows: pa.Table) -> pa.Table:
 
 
 def _frame(rows: pa.Table) -> Any:
-    """Return rows as a data frame on Arrow's own memory, with lists replaced by their lengths.
+    """Return rows as a pandas frame on Arrow's memory, with lists replaced by their lengths.
 
-    Arrow types keep an int64 column with a null an int64 column; pandas' own would make it float. Whole
-    numeric columns are NumPy's int64 and float64 none the less: great-expectations compares those at once,
-    and everything else value by value, five times slower.
+    Columns have Arrow types, with which an int64 column with nulls stays int64. But numeric columns without nulls are
+    NumPy arrays: great-expectations compares all other values one by one, five times slower.
     """
     import pandas as pd
 
@@ -236,7 +231,7 @@ def _frame(rows: pa.Table) -> Any:
             rows = rows.set_column(i, field.name, pc.list_value_length(rows.column(i)))
         elif pa.types.is_integer(field.type) or pa.types.is_floating(field.type):
             column = rows.column(i)
-            # NumPy's NaN would count as a missing value, and a missing value is in every range.
+            # not with NaN, which NumPy columns count as missing: a missing value is in every range
             if not column.null_count and not (pa.types.is_floating(field.type) and pc.any(pc.is_nan(column)).as_py()):
                 complete[field.name] = column.cast(pa.float64() if pa.types.is_floating(field.type) else pa.int64())
     frame = rows.to_pandas(types_mapper=pd.ArrowDtype)

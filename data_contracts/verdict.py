@@ -1,6 +1,6 @@
-"""The report of a validation: tables, rule results, and a verdict of one sentence.
+"""The report of a validation: tables, results of rules, and a verdict in one sentence.
 
-Texts in a report are untrusted: `escape_text` escapes them where a row is collected, so none can control a terminal.
+Texts in a report are untrusted. They are escaped when a row is collected, so that none can control a terminal.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Row = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class TableSummary:
-    """One table; rows: of the shards that can be read, by their footers."""
+    """A checked table; rows: of its readable shards."""
 
     name: str
     rows: int
@@ -24,7 +24,7 @@ class TableSummary:
 
 @dataclass(frozen=True)
 class RuleResult:
-    """One rule on one table: `count` failing rows, of which up to ten are in `rows`."""
+    """The result of one rule on one table; count: failing rows. rows: the first of them (`Thresholds.shown_rows`)."""
 
     rule: str
     table: str
@@ -50,37 +50,37 @@ class Report:
 
     @property
     def failures(self) -> tuple[RuleResult, ...]:
-        """The failing rules, the most fundamental first."""
+        """The failing rules; rules on which others depend come first."""
         return tuple(rule for rule in self.rules if rule.status == "fail")
 
     @property
     def warnings(self) -> tuple[RuleResult, ...]:
-        """The rules that only warn."""
+        """The rules with a warning."""
         return tuple(rule for rule in self.rules if rule.status == "warn")
 
     @property
-    def warned(self) -> list[str]:
-        """A line for each rule that warns: which, in which table, why and how often."""
+    def warning_lines(self) -> list[str]:
+        """A line for each warning: the rule, its table, the reason and the number of rows."""
         return [f"warning: {rule.rule} in {rule.table}: {escape_text(rule.note or rule.meaning)}"
-                + (f" ({many(rule.count, 'row')})" if rule.count else "") for rule in self.warnings]
+                + (f" ({plural(rule.count, 'row')})" if rule.count else "") for rule in self.warnings]
 
     @property
     def verdict(self) -> str:
-        """One sentence for a person."""
+        """The outcome in one sentence."""
         rows = sum(table.rows for table in self.tables)
         if self.ok:
-            return (f"The data keeps its contract: {many(len(self.tables), 'table')} with {many(rows, 'row')}, "
-                    f"{many(len(self.rules), 'rule')} checked, {many(len(self.warnings), 'warning')}.")
+            return (f"The data keeps its contract: {plural(len(self.tables), 'table')} with {plural(rows, 'row')}, "
+                    f"{plural(len(self.rules), 'rule')} checked, {plural(len(self.warnings), 'warning')}.")
         first = self.failures[0]
-        return (f"The data breaks its contract: {len(self.failures)} of {many(len(self.rules), 'rule')} "
+        return (f"The data breaks its contract: {len(self.failures)} of {plural(len(self.rules), 'rule')} "
                 f"{'fails' if len(self.failures) == 1 else 'fail'}, first {first.rule} in {first.table}.")
 
     def raise_for_failure(self) -> None:
-        """Raise a ContractError of at most 6 lines that shows the first failing row, if any rule fails."""
+        """Raise a ContractError that shows the first failing row, in at most 6 lines, if a rule fails."""
         if self.ok:
             return
         first, *others = self.failures
-        lines = [f"{first.table} breaks the rule {first.rule}: {first.meaning} ({many(first.count, 'failing row')})"]
+        lines = [f"{first.table} breaks the rule {first.rule}: {first.meaning} ({plural(first.count, 'failing row')})"]
         if first.note:
             lines.append(escape_text(first.note, 200))
         if first.rows:
@@ -90,26 +90,26 @@ class Report:
             names = ", ".join(f"{rule.rule} in {rule.table}" for rule in others[:3])
             lines.append(f"also failing: {names}" + (f" and {len(others) - 3} more" if len(others) > 3 else ""))
         raise ContractError("\n".join(lines), where=where(first.rows[0]) if first.rows else f"table {first.table}",
-                            hint=f"every finding is in {self.page}; mend the data and run again" if self.page else "")
+                            hint=f"see all findings in {self.page}, correct the data, run again" if self.page else "")
 
 
 def where(row: Row) -> str:
-    """Return `file:line` of a row, or its row in its shard where the table has no file column."""
+    """Return `file:line` of a row, or its shard and row if the table has no file column."""
     if "file" in row:
         return f"{row['file']}:{row['line']}" if "line" in row else str(row["file"])
     return f"{row['shard']} row {row['row']}" if "row" in row else str(row.get("shard", "?"))
 
 
 def escape_text(value: object, limit: int = 200) -> str:
-    """Return a text of at most `limit` characters in which every unprintable character is spelt out.
+    """Return a text cut to `limit` characters, with each unprintable character as an escape such as `\\x1b`.
 
-    Control characters, line ends, bidirectional overrides and lone surrogates become `\\x1b`, `\\u202e`
-    and the like, so that no text can control a terminal, a log or a page.
+    Control characters, line ends, bidirectional overrides and lone surrogates could control a terminal, log or page.
     """
     text = str(value)
     text = text if len(text) <= limit else text[:limit - 1] + "…"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def many(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 row" or "1,000 rows"."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

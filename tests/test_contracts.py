@@ -121,7 +121,7 @@ def test_leak_warns_below_its_threshold_and_fails_above(tmp_path):
     tables["queries.test"][4].update(title="train title 7", content="about train 7")
     kept = check(tmp_path / "a", tables, only=["queries.test"], thresholds=Thresholds(leak_share=.2))
     assert statuses(kept) == {("split_disjointness", "queries.test"): "warn"}
-    (line,) = kept.warned
+    (line,) = kept.warning_lines
     assert line.startswith("warning: split_disjointness in queries.test: ") and "16.67%" in line
     report = check(tmp_path / "b", tables, only=["queries.test"])
     assert statuses(report) == {("split_disjointness", "queries.test"): "fail"}
@@ -146,7 +146,7 @@ def test_repeats_of_every_row_are_counted_whatever_is_verified(tmp_path):
     for row in tables["queries.train"]:
         row["uid"] = "same"
     for verified in (3, 50_000):
-        limits = Thresholds(verified=verified)
+        limits = Thresholds(compared_texts=verified)
         report = check(tmp_path / str(verified), tables, only=["queries.train"], thresholds=limits)
         (failure,) = report.failures
         assert (failure.rule, failure.count, len(failure.rows)) == ("uid_unique", 11, 10)
@@ -170,8 +170,8 @@ def test_small_pieces_find_the_same(tmp_path):
     tables["tokens.train"][7]["content"] = [-1]
     tables["tokens.train"][8]["id"] = 0
     found = []
-    for limits in (Thresholds(piece_rows=3), Thresholds(), Thresholds(piece_rows=3, judged_rows=7),
-                   Thresholds(judged_rows=1), Thresholds(judged_bytes=1)):
+    for limits in (Thresholds(piece_rows=3), Thresholds(), Thresholds(piece_rows=3, suite_rows=7),
+                   Thresholds(suite_rows=1), Thresholds(suite_bytes=1)):
         report = check(tmp_path / str(len(found)), tables, thresholds=limits,
                        only=["positives.train", "walks.category.train", "tokens.train"])
         found.append([(r.rule, r.table, r.count, r.rows) for r in report.failures])
@@ -193,6 +193,6 @@ def test_what_was_judged_is_not_held(tmp_path):
                                for row in range(400)]
     root = put(tmp_path, tables)
     before = pa.total_allocated_bytes()
-    results = row_results(Tables(root, Thresholds(piece_rows=20, judged_rows=20)), "queries.train", list(tables), kept)
+    results = row_results(Tables(root, Thresholds(piece_rows=20, suite_rows=20)), "queries.train", list(tables), kept)
     assert len(kept) == 20 and all(rule.status == "ok" for rule in results)
     assert pa.total_allocated_bytes() - before < 3 * 20 * 5000    # of what was judged in 20 parts

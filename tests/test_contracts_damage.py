@@ -122,7 +122,7 @@ def test_missing_tables_and_folders(tmp_path):
 def test_a_rule_that_raises_is_a_failing_rule(tmp_path, monkeypatch):
     def broken(*_):
         raise MemoryError("no room")
-    monkeypatch.setattr("data_contracts.whole_rules._leak", broken)
+    monkeypatch.setattr("data_contracts.table_rules._leak", broken)
     report = check(tmp_path, good(), only=["queries.test"])
     assert statuses(report) == {("split_disjointness", "queries.test"): "fail"}
     assert report.failures[0].rows[0]["error"] == "no room"
@@ -136,7 +136,7 @@ def test_rows_that_nobody_judged_are_noticed(tmp_path, monkeypatch):
     plain = pq.ParquetFile.iter_batches
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda self, *a, **k: list(plain(self, *a, **k))[:-1])
     report = check(tmp_path, good(), only=["labels"])
-    assert "part-00000.parquet: 0 rows were judged, the footer says 2" in str(report.failures[0].rows[0]["error"])
+    assert "part-00000.parquet: 0 rows were checked, the footer says 2" in str(report.failures[0].rows[0]["error"])
     monkeypatch.undo()
     monkeypatch.setattr("data_contracts.row_rules.suite_for", lambda *_: suite_for("anchors.x", {}))
     monkeypatch.setattr("data_contracts.row_rules.outcomes",

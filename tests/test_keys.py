@@ -15,7 +15,7 @@ TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.
           "xcmodels.data.tokens"}
 RULES = {f"data_contracts.{name}" for name in (
     "check", "drift", "errors", "findings", "list_rules", "row_rules", "schemas", "suites", "tables", "verdict",
-    "whole_rules")}
+    "table_rules")}
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
     "data", "data.batching", "data.centroids", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
     "nn.encoders", "nn.row_table")}

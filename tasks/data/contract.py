@@ -20,7 +20,7 @@ def check(data: str, thresholds: Thresholds, job: Job) -> None:
     report = validate(job.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
                       thresholds=thresholds, data_docs=True)
     job.say(report.verdict)
-    for line in report.warned:
+    for line in report.warning_lines:
         job.say(line)
     report.raise_for_failure()
     # Only facts that follow from the tables: times, or a comparison with an earlier run, would change the keys of all

@@ -1,6 +1,6 @@
 """Rules over whole tables: duplicates, leaks between splits, queries without labels.
 
-No rule keeps more of a table in memory than one piece (`Thresholds.piece_rows` rows) and a few arrays of 8 bytes a row.
+Memory of a rule: one piece (`Thresholds.piece_rows` rows) and a few arrays of 8 bytes per row.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from data_contracts.drift import drift
 from data_contracts.findings import Finding, Rule
 from data_contracts.list_rules import list_rules
 from data_contracts.schemas import kind_of
-from data_contracts.tables import TEXT, Tables, mix, repeated
+from data_contracts.tables import TEXT, Tables, find_duplicates, mix_bits
 
 # The columns that no two rows of a table may share. A repeated filter pair changes nothing, so it only warns.
 _KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": ("query",), "negatives": ("query",),
@@ -21,8 +21,8 @@ _KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": 
          "edges": ("node", "anchor"), "walks": ("node", "anchor"), "pruned": ("node", "anchor")}
 
 
-def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[Rule]:
-    """Yield the rules for a table of this name that no single piece of it can answer."""
+def table_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[Rule]:
+    """Yield the rules that need a whole table."""
     kind, _, side = table.partition(".")
     key = " and ".join(_KEYS[kind])
     yield Rule("pair_unique" if "label" in key or "anchor" in key else "id_unique", table,
@@ -52,60 +52,61 @@ def whole_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[R
 
 
 def _same_key(tables: Tables, table: str) -> Finding:
-    """Find rows with the key of an earlier row; keeps an int64 for each row, `left << 31 | right` for a pair.
+    """Find rows with the key of an earlier row; memory: an int64 per row, `left << 31 | right` for a pair.
 
-    Ids out of range break `id_range` or `reference` already; here each counts as different from all others.
+    Ids out of range are left to `id_range` and `reference`; here each counts as unique.
     """
     keys = np.empty(tables.rows(table), np.int64)
     for position, columns in tables.ids(table, *_KEYS[kind_of(table)]):
         left, right = columns[0], columns[1] if len(columns) > 1 else np.zeros_like(columns[0])
         valid = (left >= 0) & (left < 2**32) & (right >= 0) & (right < 2**31)
-        place = np.arange(position, position + len(left))
-        keys[position:position + len(left)] = np.where(valid, (left << 31) | right, -1 - place)
-    later, first = repeated(keys)
-    return Finding(len(later), tables.show(table, later, (table, first)))
+        row = np.arange(position, position + len(left))
+        keys[position:position + len(left)] = np.where(valid, (left << 31) | right, -1 - row)
+    later, first = find_duplicates(keys)
+    return Finding(len(later), tables.report_rows(table, later, (table, first)))
 
 
 def _same_text(tables: Tables, table: str, columns: tuple[str, ...]) -> Finding:
     """Find rows with the texts of an earlier row."""
-    later, first = tables.repeats(table, columns)
-    return Finding(len(later), tables.show(table, later, (table, first)))
+    later, first = tables.duplicate_texts(table, columns)
+    return Finding(len(later), tables.report_rows(table, later, (table, first)))
 
 
 def _without_label(tables: Tables, table: str, queries: str) -> Finding:
-    """Find queries without a positive: they are allowed, but neither train nor evaluate anything."""
+    """Find queries without a positive, which are allowed but useless for training and evaluation."""
     seen = np.zeros(tables.rows(queries), bool)
     for _, (query,) in tables.ids(table, "query"):
         seen[query[(query >= 0) & (query < len(seen))]] = True
     unlabelled = np.flatnonzero(~seen)
-    return Finding(len(unlabelled), tables.show(queries, unlabelled))
+    return Finding(len(unlabelled), tables.report_rows(queries, unlabelled))
 
 
 def _conflicts(tables: Tables) -> Finding:
-    """Find repeated texts with different label sets, compared by a sum of hashed label ids: 8 bytes a query."""
+    """Find duplicate texts with different labels, compared by the sum of hashed label ids: 8 bytes per query."""
     sums = np.zeros(tables.rows("queries.train"), np.uint64)
     for _, (query, label) in tables.ids("positives.train", "query", "label"):
         valid = (query >= 0) & (query < len(sums)) & (label >= 0)
-        np.add.at(sums, query[valid], mix(label[valid].astype(np.uint64)))
-    later, first = tables.repeats("queries.train", TEXT)
+        np.add.at(sums, query[valid], mix_bits(label[valid].astype(np.uint64)))
+    later, first = tables.duplicate_texts("queries.train", TEXT)
     differ = sums[later] != sums[first]
-    return Finding(int(differ.sum()), tables.show("queries.train", later[differ], ("queries.train", first[differ])))
+    rows = tables.report_rows("queries.train", later[differ], ("queries.train", first[differ]))
+    return Finding(int(differ.sum()), rows)
 
 
 def _leak(tables: Tables) -> Finding:
-    """Find test rows whose text is in train; texts with equal hashes are compared, as in `Tables.repeats`."""
+    """Find test rows whose text is in train; texts are compared as in `Tables.duplicate_texts`."""
     test, train = tables.hashes("queries.test", TEXT), tables.hashes("queries.train", TEXT)
     both, first, _ = np.intersect1d(train, test, return_indices=True)
     shared = np.flatnonzero(np.isin(test, both))
     twin = first[np.searchsorted(both, test[shared])]
-    head = slice(tables.limits.verified)
+    head = slice(tables.limits.compared_texts)
     test_texts = tables.texts("queries.test", shared[head], TEXT)
     train_texts = tables.texts("queries.train", twin[head], TEXT)
     same = np.ones(len(shared), bool)
     same[head] = [test_texts[a] == train_texts[b]
-                       for a, b in zip(shared[head].tolist(), twin[head].tolist(), strict=True)]
+                  for a, b in zip(shared[head].tolist(), twin[head].tolist(), strict=True)]
     shared, twin = shared[same], twin[same]
-    share, most = len(shared) / max(len(test), 1), tables.limits.leak_share
-    note = f"{share:.2%} of the test rows; more than {most:.2%} fails: prepare.leak_share" if len(shared) else ""
-    return Finding(len(shared), tables.show("queries.test", shared, ("queries.train", twin)), note,
-                   "fail" if share > most else "warn" if len(shared) else "ok")
+    share, limit = len(shared) / max(len(test), 1), tables.limits.leak_share
+    note = f"{share:.2%} of the test rows; more than {limit:.2%} fails: prepare.leak_share" if len(shared) else ""
+    return Finding(len(shared), tables.report_rows("queries.test", shared, ("queries.train", twin)), note,
+                   "fail" if share > limit else "warn" if len(shared) else "ok")
