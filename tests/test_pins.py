@@ -51,12 +51,12 @@ def test_an_upgrade_changes_its_pin_and_keeps_the_others(tmp_path, monkeypatch):
     (tmp_path / "d-1.0-py3-none-any.whl").write_bytes(b"of another version")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
 
-    def listed(lines):
-        assert lines == "b-c==1.0\nd==2.0\n"
+    def lock(requirements):
+        assert requirements == "b-c==1.0\nd==2.0\n"
         return {"packages": [{"name": name, "version": version, "wheels": [wheel("py3-none-any")]}
                              for name, version in index.items()]}
 
-    monkeypatch.setattr(pin_hashes, "listed", listed)
+    monkeypatch.setattr(pin_hashes, "lock", lock)
     pin_hashes.main(["d==2.0"])
     own = pin_hashes.file_digest(tmp_path / "d-2.0+cpu-py3-none-any.whl")
     first, second = sorted([own, "py3-none-any"])

@@ -1,10 +1,10 @@
-"""Writes constraints.txt anew: each pin with the sha256 of every file that pip may take for it.
+"""Rewrite constraints.txt: each pin with the sha256 of every file that pip may install for it.
 
     python -m tools.pin_hashes [NAME==VERSION ...]
 
-Versions that are given replace those that are pinned; a new name is added. Needs `uv` on the path, which asks the
-package index for the files. Those for CPython 3.11 to 3.14 on Linux (x86-64, arm64) and macOS are listed, and those
-in the folders that PIP_FIND_LINKS names, such as a build of torch for CPUs alone.
+The arguments replace or add pins. Needs `uv` on the path, which asks the package index for the files. Listed are files
+for CPython 3.11 to 3.14 on Linux (x86-64, arm64) and macOS, and wheels in the folders that PIP_FIND_LINKS names, such
+as a build of torch for CPUs only.
 """
 
 import os
@@ -26,11 +26,11 @@ from tools.sbom import ROOT, pinned
 
 HEAD = "# Written by tools/pin_hashes.py, as upgrades are: make pins PINS=NAME==VERSION"
 OLDEST, PYTHONS = "3.11.5", [(3, minor) for minor in range(11, 15)]
-GLIBC, MACOS = 40, 26    # the newest 2.x of glibc, and the newest macOS, whose wheels are known
+GLIBC, MACOS = 40, 26    # newest versions whose wheels are accepted: glibc 2.40, macOS 26
 
 
 def platforms() -> list[list[str]]:
-    """Return the tags of each platform that xcflow is installed on, the newest first."""
+    """Return the platform tags of each supported platform, the newest first."""
     linux = [[*(f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC, 4, -1)),
               *(f"{name}_{machine}" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux"))]
              for machine in ("x86_64", "aarch64")]
@@ -38,30 +38,31 @@ def platforms() -> list[list[str]]:
 
 
 def environments() -> list[set[Tag]]:
-    """Return the tags of wheels that fit, for each Python on each platform."""
+    """Return the tags of compatible wheels, for each Python on each platform."""
     return [{*cpython_tags(python, platforms=tags), *compatible_tags(python, f"cp{python[0]}{python[1]}", tags)}
             for python in PYTHONS for tags in platforms()]
 
 
-def hashes(package: Mapping[str, Any], fits: Iterable[set[Tag]]) -> Iterator[str]:
-    """Yield the sha256 of each file of a package in a pylock.toml that pip may take in one of the environments.
+def hashes(package: Mapping[str, Any], environments: Iterable[set[Tag]]) -> Iterator[str]:
+    """Yield the sha256 of each file of a package in a pylock.toml that pip may install in one of the environments.
 
-    The source distribution is among them where an environment has no wheel.
+    The source distribution is included if an environment has no compatible wheel.
     """
-    wheels = [(parse_wheel_filename(name_of(each["url"]))[3], each) for each in package.get("wheels", [])]
-    served = [[each["hashes"]["sha256"] for tags, each in wheels if tags & environment] for environment in fits]
-    yield from (sha256 for each in served for sha256 in each)
-    if not all(served) and "sdist" in package:
+    wheels = [(parse_wheel_filename(file_name(wheel["url"]))[3], wheel["hashes"]["sha256"])
+              for wheel in package.get("wheels", [])]
+    compatible = [[sha256 for tags, sha256 in wheels if tags & environment] for environment in environments]
+    yield from (sha256 for hashes in compatible for sha256 in hashes)
+    if not all(compatible) and "sdist" in package:
         yield package["sdist"]["hashes"]["sha256"]
 
 
-def name_of(url: str) -> str:
-    """Return the name of the file at an address."""
+def file_name(url: str) -> str:
+    """Return the file name in a URL."""
     return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
-def local(folders: Iterable[Path], pins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (name, sha256) of each wheel in `folders` that pip takes for a pin, whatever its local version."""
+def local_wheels(folders: Iterable[Path], pins: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (name, sha256) of each wheel in `folders` that matches a pin, with or without its local version."""
     for path in sorted(path for folder in folders for path in folder.glob("*.whl")):
         try:
             name, version, *_ = parse_wheel_filename(path.name)
@@ -71,30 +72,31 @@ def local(folders: Iterable[Path], pins: Mapping[str, str]) -> Iterator[tuple[st
             yield name, file_digest(path)
 
 
-def listed(lines: str) -> dict[str, Any]:
-    """Return what the index has for requirements, NAME==VERSION a line, as a pylock.toml says it."""
+def lock(requirements: str) -> dict[str, Any]:
+    """Return the pylock.toml of requirements, one NAME==VERSION a line, from the package index."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, found = Path(folder) / "asked.txt", Path(folder) / "pylock.toml"
-        asked.write_text(lines)
+        source, target = Path(folder) / "requirements.txt", Path(folder) / "pylock.toml"
+        source.write_text(requirements)
         subprocess.run(["uv", "pip", "compile", "--quiet", "--no-deps", "--universal", "--python-version", OLDEST,
-                        "--format", "pylock.toml", "--output-file", str(found), str(asked)], check=True)
-        return tomllib.loads(found.read_text())
+                        "--format", "pylock.toml", "--output-file", str(target), str(source)], check=True)
+        return tomllib.loads(target.read_text())
 
 
-def main(given: list[str]) -> None:
-    """Write the file."""
-    if strange := [each for each in given if not re.fullmatch(r"[\w.-]+==[\w.]+", each)]:
-        sys.exit(f"{strange[0]!r} is not NAME==VERSION")
+def main(upgrades: list[str]) -> None:
+    """Rewrite constraints.txt with upgrades, each NAME==VERSION."""
+    if invalid := [pin for pin in upgrades if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)]:
+        sys.exit(f"{invalid[0]!r} is not NAME==VERSION")
     path = ROOT / "constraints.txt"
-    pins = pinned(path.read_text()) | pinned("\n".join(given))
-    lock = listed("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
-    folders = [Path(each) for each in os.environ.get("PIP_FIND_LINKS", "").split() if Path(each).is_dir()]
-    fits, more = environments(), list(local(folders, pins))
-    packages = {canonicalize_name(each["name"]): each for each in lock["packages"]}
+    pins = pinned(path.read_text()) | pinned("\n".join(upgrades))
+    locked = lock("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
+    folders = [Path(name) for name in os.environ.get("PIP_FIND_LINKS", "").split() if Path(name).is_dir()]
+    supported, local = environments(), list(local_wheels(folders, pins))
+    packages = {canonicalize_name(package["name"]): package for package in locked["packages"]}
     blocks = []
     for name, version in sorted(pins.items()):
-        found = {*hashes(packages[name], fits), *(sha256 for other, sha256 in more if other == name)}
-        blocks.append(" \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{each}" for each in sorted(found))]))
+        digests = {*hashes(packages[name], supported), *(sha256 for other, sha256 in local if other == name)}
+        lines = [f"{name}=={version}", *(f"--hash=sha256:{sha256}" for sha256 in sorted(digests))]
+        blocks.append(" \\\n    ".join(lines))
     path.write_text("\n".join([HEAD, *blocks, ""]))
 
 

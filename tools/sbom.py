@@ -1,6 +1,6 @@
-"""The bill of materials of a release: what constraints.txt pins, as CycloneDX 1.6 JSON on stdout.
+"""Print the bill of materials of a release: the packages in constraints.txt, as CycloneDX 1.6 JSON.
 
-Run it in the environment that was installed from constraints.txt, whose metadata it reads; `make sbom` does. The same
+It reads the metadata of installed packages: run it where constraints.txt is installed, as `make sbom` does. The same
 pins give the same bytes.
 """
 
@@ -20,15 +20,15 @@ ROOT = Path(__file__).parent.parent
 
 
 def bill(pins: dict[str, str], about: dict[str, Any]) -> dict[str, Any]:
-    """Return the bill of a project that installs `pins`, name -> version; `about` is its table in pyproject.toml.
+    """Return the bill of materials; pins: name -> version. about: the table [project] of pyproject.toml.
 
-    Raises ValueError where another version is installed than is pinned.
+    Raises ValueError where the installed version is not the pinned one.
     """
-    found = {name: _installed(name, version) for name, version in pins.items()}
+    packages = {name: _installed(name, version) for name, version in pins.items()}
     refs = {name: f"pkg:pypi/{name}@{version}" for name, version in pins.items()}
     ours = f"pkg:pypi/{about['name']}@{about['version']}"
     needs = {ours: _needed(about["dependencies"], refs)} | {
-        refs[name]: _needed(each.requires or [], refs) for name, each in found.items()}
+        refs[name]: _needed(package.requires or [], refs) for name, package in packages.items()}
     return {
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([ours, sorted(refs.values())]))}",
@@ -36,12 +36,12 @@ def bill(pins: dict[str, str], about: dict[str, Any]) -> dict[str, Any]:
                                    "version": about["version"],
                                    "licenses": [{"expression": about["license"]["text"]}]}},
         "components": [{"type": "library", "bom-ref": refs[name], "purl": refs[name], "name": name,
-                        "version": pins[name], **_licence(each)} for name, each in found.items()],
+                        "version": pins[name], **_licence(package)} for name, package in packages.items()],
         "dependencies": [{"ref": ref, "dependsOn": needed} for ref, needed in needs.items()]}
 
 
 def pinned(text: str) -> dict[str, str]:
-    """Return name -> version of the lines NAME==VERSION of constraints.txt."""
+    """Return name -> version from the lines NAME==VERSION of a constraints file."""
     return {canonicalize_name(name): version
             for name, version in re.findall(r"^([A-Za-z0-9][\w.-]*)==([^\s;]+)", text, re.MULTILINE)}
 
@@ -57,15 +57,15 @@ def _installed(name: str, version: str) -> Distribution:
 
 
 def _needed(requirements: list[str], refs: dict[str, str]) -> list[str]:
-    """Return the refs of what is required here without extras, as far as it is pinned."""
-    read = [Requirement(each) for each in requirements]
-    return sorted({refs[name] for each in read if (name := canonicalize_name(each.name)) in refs
-                   and (each.marker is None or each.marker.evaluate({"extra": ""}))})
+    """Return the refs of the pinned packages that these requirements name in this environment, without extras."""
+    parsed = map(Requirement, requirements)
+    return sorted({refs[name] for requirement in parsed if (name := canonicalize_name(requirement.name)) in refs
+                   and (requirement.marker is None or requirement.marker.evaluate({"extra": ""}))})
 
 
-def _licence(each: Distribution) -> dict[str, Any]:
-    """Return the licence as the package states it: an SPDX expression, else a short text, else nothing."""
-    about = each.metadata
+def _licence(package: Distribution) -> dict[str, Any]:
+    """Return the licence in the package's metadata: an SPDX expression, else a short text, else {}."""
+    about = package.metadata
     if expression := about.get("License-Expression"):
         return {"licenses": [{"expression": expression}]}
     names = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or [] if line.startswith("License ::")]

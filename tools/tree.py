@@ -1,4 +1,4 @@
-"""The tree of the project for docs/architecture.md: each folder and file with the first line of its docstring.
+"""Print the tree for docs/architecture.md: each folder and file with the first line of its docstring.
 
     python -m tools.tree
 """
@@ -11,22 +11,22 @@ PACKAGES = ("data_contracts", "xcmodels", "tasks", "xcflow", "serving", "flows")
 
 
 def tree(root: Path = ROOT) -> list[str]:
-    """Return a line a folder and a line a file, in the order of the layers."""
+    """Return a line per folder and per file, packages in the order of the layers."""
     return [line for package in PACKAGES for line in _folder(root / package, 0)]
 
 
 def _folder(folder: Path, depth: int) -> list[str]:
     pad = "    " * depth
-    lines = [f"{pad}{folder.name + '/':<{30 - len(pad)}} {_says(folder / '__init__.py')}"]
+    lines = [f"{pad}{folder.name + '/':<{30 - len(pad)}} {_first_line(folder / '__init__.py')}"]
     for path in sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name)):
         if path.is_dir() and (path / "__init__.py").exists():
             lines += _folder(path, depth + 1)
         elif path.suffix == ".py" and path.name != "__init__.py":
-            lines.append(f"{pad}    {path.name:<{26 - len(pad)}} {_says(path)}")
+            lines.append(f"{pad}    {path.name:<{26 - len(pad)}} {_first_line(path)}")
     return lines
 
 
-def _says(file: Path) -> str:
+def _first_line(file: Path) -> str:
     """Return the first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
 
