@@ -1,4 +1,4 @@
-"""What the tests share: quiet libraries, one Prefect server for all of them, a planted data set."""
+"""Fixtures that many tests share: a Prefect server, the command line, a planted data set, a whole run, a toy corpus."""
 
 import json
 import os
@@ -23,8 +23,8 @@ from tests.support.encoding import idf, texts  # noqa: F401
 from tests.support.faults import artifact, quick, store  # noqa: F401
 from tests.support.planted import write_planted
 from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401
+from tests.support.run_command import command
 from tests.support.toy import toy_corpus
-from tests.support.whole_runs import command
 from xcmodels.data.corpus import Corpus
 
 os.environ.update({
@@ -34,30 +34,31 @@ os.environ.update({
 ROOT = Path(__file__).parent.parent
 
 
-STARTS = re.compile(r"^(import subprocess|from tests\.support\.(browser|desk|served|stacks|whole_runs) )", re.M)
-FIXTURES = {"cli", "prefect_server", "xc"}    # they start a process, or import what takes as long
+STARTS_PROCESSES = re.compile(r"^(import subprocess|from tests\.support\."
+                              r"(browser|docs_reader|running_server|home_services|run_command) )", re.M)
+PROCESS_FIXTURES = {"cli", "prefect_server", "xc"}    # they start a process, or import as slow a library
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts processes, which `make test-fast` leaves out.
+    """Mark the tests that start processes, which `make test-fast` leaves out.
 
-    Whole runs come first, the longest files, so that no processor is left with one of them at the end.
+    Whole runs, the longest files, come first, so that the processors finish at about the same time.
     """
     for item in items:
-        if FIXTURES & set(item.fixturenames) or _starts_processes(item.path):  # type: ignore[attr-defined]
+        if PROCESS_FIXTURES & set(item.fixturenames) or _starts_processes(item.path):  # type: ignore[attr-defined]
             item.add_marker("starts_processes")
     items.sort(key=lambda item: not item.path.name.startswith("test_run"))
 
 
 @cache
 def _starts_processes(file: Path) -> bool:
-    """Return whether a test file says by what it imports that it starts processes or servers."""
-    return STARTS.search(file.read_text()) is not None
+    """Return whether a test file starts processes or servers, judging by its imports."""
+    return STARTS_PROCESSES.search(file.read_text()) is not None
 
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Prefect server on loopback; its address is in the environment while the session lasts."""
+    """Start a Prefect server on loopback for the session and set its address in the environment."""
     home = tmp_path_factory.mktemp("prefect")
     with running_prefect(home) as (address, _):
         os.environ.update({"PREFECT_API_URL": address, "PREFECT_HOME": str(home)})
@@ -69,7 +70,7 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @contextmanager
 def running_prefect(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen]]:
-    """A Prefect server over the database in `home`, as the leader of a process group: its address, and it."""
+    """Run a Prefect server with its database in `home`, as the leader of a process group; yield (address, process)."""
     home.mkdir(exist_ok=True)
     if not port:
         with socket.socket() as free:
@@ -107,17 +108,17 @@ def _wait(address: str, server: subprocess.Popen, log: Path) -> None:
 
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The raw folder of a planted data set."""
+    """Return the raw folder of a planted data set."""
     return write_planted(tmp_path_factory.mktemp("data") / "planted")
 
 
 @pytest.fixture(scope="session")
 def xc(prefect_server: str):
-    """Run `xc` as a process, of other packages where they are given: returns (exit code, stdout, stderr)."""
+    """Run `xc` as a process; packages: the folder to import from. Returns (exit code, stdout, stderr)."""
 
-    def run(*words: str, packages: Path = ROOT, timeout: float = 240, **given) -> tuple[int, str, str]:
-        done = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True,
-                              timeout=timeout, env={**os.environ, "PYTHONPATH": str(packages)}, **given)
+    def run(*arguments: str, packages: Path = ROOT, timeout: float = 240, **options) -> tuple[int, str, str]:
+        done = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True,
+                              timeout=timeout, env={**os.environ, "PYTHONPATH": str(packages)}, **options)
         return done.returncode, done.stdout, done.stderr
 
     return run
@@ -125,13 +126,13 @@ def xc(prefect_server: str):
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Run `xc` in this process and in `tmp_path`, for commands that neither train nor serve; as `xc` does."""
+    """Run `xc` in this process, in the folder `tmp_path`: for commands that neither train nor serve."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> tuple[int, str, str]:
+    def run(*arguments: str) -> tuple[int, str, str]:
         before = dict(os.environ)
         try:
-            main(words)
+            main(arguments)
             code = 0
         except SystemExit as ended:
             code = int(ended.code or 0)
@@ -146,20 +147,20 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory, planted: Path, xc) -> tuple[Path, dict, str]:
-    """An unbroken run: its home, its line of JSON, what it said."""
+    """Run the whole pipeline once without faults; return its home, its JSON result and its stderr."""
     home = tmp_path_factory.mktemp("whole") / "home"
-    code, out, said = xc(*command(planted, home))
-    assert code == 0, said
-    return home, json.loads(out), said
+    code, out, err = xc(*command(planted, home))
+    assert code == 0, err
+    return home, json.loads(out), err
 
 
 @pytest.fixture
 def one_thread() -> None:
-    """Let torch compute by one thread, so that a sum has one order."""
+    """Let torch use one thread, so that sums have a fixed order."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """The toy corpus, packed; not to be changed."""
+    """Return the toy corpus, packed; tests must not change it."""
     return toy_corpus(tmp_path_factory.mktemp("toy"))

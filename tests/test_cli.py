@@ -13,7 +13,7 @@ import time
 import pytest
 
 from tests.conftest import ROOT
-from tests.support import served
+from tests.support import running_server
 from tests.support.tiny import World
 
 HEAVY = ("torch", "mlflow", "prefect", "great_expectations", "transformers", "faiss", "pandas", "dask")
@@ -150,7 +150,7 @@ def test_a_table_is_tagged_as_it_is_imported(cli, world, tmp_path, monkeypatch, 
 
 
 def test_answers_as_csv_hold_no_formula(cli, tmp_path):
-    world = served.World(tmp_path / "home")
+    world = running_server.World(tmp_path / "home")
     world.add(titles=[f"=cmd|' /C calc'!{row} größe" for row in range(50)])
     (tmp_path / "in.csv").write_text("uid,text\n=1+1,größe\nu2, \n")
     home = ("--k", "2", "--home", str(world.home))

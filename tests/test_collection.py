@@ -15,7 +15,7 @@ from tasks.collection import DAY, collect
 from tasks.core.store import Store, digest_of
 from tasks.tracking.tracker import Tracker
 from tests.support.faults import NEW, OLD, child, ended, one
-from tests.support.served import World, running
+from tests.support.running_server import World, running
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from prefect.exceptions import PrefectHTTPStatusError
 from flows.services.catalogue import password
 from flows.services.processes import processes
 from tasks.core.store import Store
+from tests.support.home_services import Home, answers, left_over, until, up
 from tests.support.long_tests import at_length
 from tests.support.planted import write_planted
-from tests.support.stacks import Home, answers, left_over, until, up
-from tests.support.whole_runs import settings
+from tests.support.run_command import settings
 
 QUICK = {"m1.epochs": "4", "m1.refresh_from": "2", "m1.refresh_every": "2", "m2.epochs": "2",
          "m1.least_steps": "0", "m2.least_steps": "0"}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT
-from tests.support.documented import commands, documents, python_of
+from tests.support.docs_pages import commands, documents, python_of
 from tests.support.planted import write_planted
 from tests.support.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels.methods.presets import PRESETS

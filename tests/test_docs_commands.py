@@ -20,10 +20,10 @@ from tasks.registry.tags import TEST
 from tasks.tracking.tracker import Tracker
 from tests.conftest import ROOT
 from tests.support import tiny
-from tests.support.desk import Desk
-from tests.support.documented import PAGES, Command, blocks, commands, differs, python_of, spans, unmarked
+from tests.support.docs_pages import PAGES, Command, blocks, commands, differs, python_of, spans, unmarked
+from tests.support.docs_reader import ReaderFolder
+from tests.support.home_services import until
 from tests.support.planted import write_planted
-from tests.support.stacks import until
 
 ORDER = ["README.md", "running.md", "labels.md", "serving.md", "operate.md", "data.md", "scaling.md", "restore.md",
          "tutorial.md"]
@@ -45,9 +45,9 @@ TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after pass
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Iterator[Desk]:
+def desk(tmp_path_factory: pytest.TempPathFactory, prefect_server: str) -> Iterator[ReaderFolder]:
     """The reader's folder, with data in the places where the pages have theirs."""
-    made = Desk(tmp_path_factory.mktemp("reader"), prefect_server)
+    made = ReaderFolder(tmp_path_factory.mktemp("reader"), prefect_server)
     try:
         made.new_home()
         _data(made.folder)
@@ -72,17 +72,17 @@ def _data(folder: Path) -> None:
     (folder / "new.csv").write_text('uid,text\nt-901,coffee machine\nt-902,"badge, lost or stolen"\n')
 
 
-def _own_tickets(desk: Desk) -> None:
+def _own_tickets(desk: ReaderFolder) -> None:
     """A home of its own for README's tickets: the pages after it speak of one model."""
     desk.environment["XC_HOME"] = str(desk.folder / ".own")
     tiny.fresh_store(desk.folder / ".own")
 
 
-def _back(desk: Desk) -> None:
+def _back(desk: ReaderFolder) -> None:
     desk.environment.pop("XC_HOME", None)
 
 
-def _two_more_versions(desk: Desk) -> None:
+def _two_more_versions(desk: ReaderFolder) -> None:
     """Have a third version that could be the champion: it scored as the first one did."""
     store, tracker = Store(desk.home), Tracker(desk.home)
     run = tracker.start("docs", experiment="wordnet", name="docs", params={}, config_yaml="", data={}, tags={})
@@ -94,18 +94,18 @@ def _two_more_versions(desk: Desk) -> None:
                  score=score_of(first), test_digest=first.tags[TEST], card="")
 
 
-def _share(desk: Desk) -> None:
+def _share(desk: ReaderFolder) -> None:
     desk.check(["xc", "data", "import", "tickets.csv", "shared/tickets", "--text", "text", "--labels", "labels"])
     tiny.fresh_store(desk.folder / "shared" / "xc")
 
 
-def _fewer_rows(desk: Desk) -> None:
+def _fewer_rows(desk: ReaderFolder) -> None:
     """Leave of the table what trains in seconds."""
     path = desk.folder / "library.csv"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:400]))
 
 
-def _retrained(desk: Desk) -> None:
+def _retrained(desk: ReaderFolder) -> None:
     log = desk.home / "logs" / "worker-cpu.log"
     until(lambda: "Flow run 'ngame · library' - Finished in state" in log.read_text(), 600)
     # On so little data the gates may refuse version 2; on the page they do not. Another process says so: MLflow's
@@ -114,13 +114,13 @@ def _retrained(desk: Desk) -> None:
     assert code == 0 or "is the champion already" in said, said
 
 
-def _library(desk: Desk) -> None:
+def _library(desk: ReaderFolder) -> None:
     desk.new_home()
     (desk.folder / "library.py").write_text(python_of(ROOT / "docs" / "tutorial.md"))
 
 
 # What happens between two commands that are not the reader's: before the first one of a page that begins so.
-BEFORE: dict[tuple[str, str], Callable[[Desk], None]] = {
+BEFORE: dict[tuple[str, str], Callable[[ReaderFolder], None]] = {
     ("README.md", "head -3"): _own_tickets, ("README.md", "xc up"): _back,
     ("running.md", "xc models"): _two_more_versions,
     ("scaling.md", "dask scheduler"): _share, ("tutorial.md", "python library.py"): _library,
@@ -135,7 +135,7 @@ def listed(command: Command) -> str | None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", sorted(PAGES, key=lambda page: [*ORDER, page.name].index(page.name)),
                          ids=lambda page: page.name)
-def test_every_command_of_a_page_works(page: Path, desk: Desk):
+def test_every_command_of_a_page_works(page: Path, desk: ReaderFolder):
     before = {start: act for (name, start), act in BEFORE.items() if name == page.name}
     for command in commands(page):
         if listed(command) is not None:

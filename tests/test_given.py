@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.whole_runs import command, copied
+from tests.support.run_command import command, copied
 
 TOML = """
 home = "elsewhere"

@@ -14,7 +14,7 @@ import pytest
 from flows.cli import app as commands
 from flows.deploy import FILE
 from tests.conftest import ROOT
-from tests.support.stacks import Home, left_over
+from tests.support.home_services import Home, left_over
 
 PACKAGES = ("data_contracts", "flows", "serving", "tasks", "xcflow", "xcmodels")
 

@@ -17,7 +17,7 @@ from tasks.registry.resolve import resolve
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
 from tests.support.planted import QUICK, words
-from tests.support.whole_runs import command, copied, objects, settings
+from tests.support.run_command import command, copied, objects, settings
 from xcmodels.methods import presets
 
 

@@ -16,8 +16,8 @@ import pytest
 from tasks.core.store import Store
 from tests.conftest import ROOT
 from tests.support.long_tests import at_length
-from tests.support.served import Running, World, ready
-from tests.support.whole_runs import command, objects
+from tests.support.run_command import command, objects
+from tests.support.running_server import Running, World, ready
 
 SHIFT = r"""
 #define _GNU_SOURCE

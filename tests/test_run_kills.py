@@ -16,7 +16,7 @@ import pytest
 from tasks.core.store import Store
 from tests.conftest import ROOT
 from tests.support.long_tests import at_length
-from tests.support.whole_runs import command, objects, settings
+from tests.support.run_command import command, objects, settings
 
 
 def kill_when(planted: Path, home: Path, ready, number: int, **more: str) -> int:

@@ -10,7 +10,7 @@ from tasks.core.dask_workers import Workers
 from tasks.core.step import Job, Step
 from tasks.core.store import Store
 from tasks.plan import pipeline
-from tests.support.whole_runs import objects
+from tests.support.run_command import objects
 from tests.test_run_methods import ASTRA
 
 

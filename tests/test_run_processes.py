@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.home_services import until
 from tests.support.long_tests import at_length
-from tests.support.stacks import until
 from tests.test_run_methods import ASTRA
 
 

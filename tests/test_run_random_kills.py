@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import ROOT, running_prefect
 from tests.support import tiny
 from tests.support.long_tests import at_length
-from tests.support.whole_runs import command, objects
+from tests.support.run_command import command, objects
 
 KILLS, SEED = int(os.environ.get("XC_KILLS", "2")), int(os.environ.get("XC_KILLS_SEED", "0"))
 VICTIMS = ("flow", "worker", "mlflow", "prefect")

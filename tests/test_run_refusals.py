@@ -16,7 +16,7 @@ import pytest
 from data_contracts.errors import ProjectError
 from flows.services.environment import full_disk_explained
 from tests.conftest import ROOT
-from tests.support.whole_runs import objects, settings
+from tests.support.run_command import objects, settings
 
 
 def break_rows(planted: Path, data: Path, change: Callable[[list[dict]], None]) -> None:

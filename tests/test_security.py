@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 from flows.cli import app
 from tests.conftest import ROOT
-from tests.support.served import World
+from tests.support.running_server import World
 from tests.support.tiny import tiny_retriever
 from tools.sbom import bill, pinned
 from xcmodels.retrieval.retriever import Retriever

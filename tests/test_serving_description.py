@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.served import World, problem, running
+from tests.support.running_server import World, problem, running
 
 
 @pytest.fixture(scope="module")

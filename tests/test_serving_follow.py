@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import DamagedArtifact, UsageError
 from serving.model_watcher import Follower, Registry
 from tasks.tracking.tracker import Tracker
-from tests.support.served import DIGEST, World, running, within
+from tests.support.running_server import DIGEST, World, running, within
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support.served import World, running
+from tests.support.running_server import World, running
 
 REQUESTS = int(os.environ.get("XC_FUZZ", "400"))
 GROWTH = 150e6    # bytes that serving may take on top of what it has after its first requests

@@ -19,7 +19,7 @@ from serving.http.guard import BODY, DEPTH
 from serving.schemas import TEXT
 from tasks.registry.fetch import fetch
 from tests.support import tiny
-from tests.support.served import Reply, World, problem, running
+from tests.support.running_server import Reply, World, problem, running
 
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
 

@@ -12,7 +12,7 @@ import pytest
 from serving.app import policy
 from tests.conftest import ROOT
 from tests.support.browser import CHROMIUM, browser
-from tests.support.served import TEXTS, World, running
+from tests.support.running_server import TEXTS, World, running
 from tests.support.tiny import LABELS
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -40,7 +40,7 @@ def server(world):
 @pytest.fixture
 def page():
     with browser() as page:
-        page.show(360)
+        page.resize(360)
         yield page
 
 
@@ -95,7 +95,7 @@ def test_a_link_holds_the_question_and_examples_ask(server, page):
 @pytest.mark.parametrize("width", [360, 1280])
 def test_nothing_is_wider_than_the_window(server, page, width):
     for dark in (False, True):
-        page.show(width, dark)
+        page.resize(width, dark)
         page.open(at(server, "?q=" + "wolf" * 100))
         page.until(COUNT)
         page.value("document.querySelectorAll('details').forEach(each => each.open = true)")
@@ -110,7 +110,7 @@ def test_nothing_is_wider_than_the_window(server, page, width):
 def test_colours_have_contrast(server, page):
     """Text has a contrast of 4.5 with what is behind it, in both schemes (WCAG 2.2, 1.4.3)."""
     for dark in (False, True):
-        page.show(360, dark)
+        page.resize(360, dark)
         page.open(at(server))
         names = ("ink", "soft", "paper", "fill", "bad")
         style = "getComputedStyle(document.documentElement)"
@@ -123,7 +123,7 @@ def test_colours_have_contrast(server, page):
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_axe_finds_nothing_in_any_state(server, page, width, dark):
     axe = (Path(find_spec("axe_core_python").origin).parent / "axe.min.js").read_text()
-    page.show(width, dark)
+    page.resize(width, dark)
     page.open(at(server))
     page.until("document.activeElement.id === 'text'")
     page.value(axe)

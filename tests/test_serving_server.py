@@ -16,7 +16,7 @@ import pytest
 
 from serving.server import Shortage, holder
 from tests.conftest import ROOT
-from tests.support.served import Running, World, ready, running, within
+from tests.support.running_server import Running, World, ready, running, within
 
 TOKEN = "a-token-of-32-characters-or-more"
 

@@ -17,7 +17,7 @@ from serving.model_watcher import Follower, Registry
 from serving.prometheus import Measures
 from serving.schemas import PredictRequest
 from tasks.tracking.tracker import Tracker
-from tests.support.served import World, problem, running, within
+from tests.support.running_server import World, problem, running, within
 
 
 @pytest.fixture

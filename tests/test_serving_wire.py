@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from serving.http.guard import SECONDS, VALUES, Problem, count_values, parsed
 from serving.http.timeouts import CHUNKS
-from tests.support.served import World, problem, running
+from tests.support.running_server import World, problem, running
 
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

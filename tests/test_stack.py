@@ -18,7 +18,7 @@ from flows.deploy import WATCH
 from flows.services.catalogue import password
 from tasks.core.store import Store
 from tasks.tracking import mlflow_client
-from tests.support.stacks import Home, left_over, up
+from tests.support.home_services import Home, left_over, up
 
 
 @pytest.fixture(scope="module")

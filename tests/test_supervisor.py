@@ -20,7 +20,7 @@ from flows.services.stack import Stack
 from flows.services.supervisor import Supervisor
 from tasks.core.store import Store
 from tests.support.faults import child, ended
-from tests.support.stacks import left_over, until
+from tests.support.home_services import left_over, until
 
 # Its worker answers, and outlives it.
 PROGRAM = """

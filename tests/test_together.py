@@ -36,8 +36,8 @@ def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str,
     (out / "jobs").write_bytes(pickle.dumps(jobs))
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-         str(ROOT / "tests" / "support" / "apart.py"), str(out / "jobs"), str(out)], capture_output=True, text=True,
-        timeout=500, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+         str(ROOT / "tests" / "support" / "torchrun_worker.py"), str(out / "jobs"), str(out)], capture_output=True,
+        text=True, timeout=500, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     return [json.loads((out / f"{number}.json").read_text()) for number in range(len(jobs))]
 

@@ -1,6 +1,5 @@
 """Headless Chromium, driven through its DevTools protocol."""
 
-import base64
 import json
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ KEYS = {"Tab": 9, "Enter": 13, " ": 32}
 
 
 class Browser:
-    """A page of a browser; `requests` are the addresses that it asked for, `errors` what its console complained of."""
+    """A page of a browser; requests: URLs that it has requested. errors: messages in its console."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection, self.sent = connection, 0
@@ -29,7 +28,7 @@ class Browser:
             self.do(f"{domain}.enable")
 
     def do(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command; -> its result."""
+        """Send a DevTools command and return its result."""
         self.sent += 1
         self.connection.send(json.dumps({"id": self.sent, "method": method, "params": parameters}))
         while True:
@@ -48,18 +47,18 @@ class Browser:
             self.errors.append(str(about["exceptionDetails"]))
 
     def open(self, url: str) -> None:
-        """Go to an address."""
+        """Open a URL and wait until it is loaded."""
         self.do("Page.navigate", url=url)
         self.until("document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
-        """Return what an expression is on the page."""
+        """Evaluate a JavaScript expression on the page."""
         found = self.do("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def until(self, expression: str, seconds: float = 20) -> Any:
-        """Wait for an expression to be true; -> its value."""
+        """Wait until an expression is true and return its value."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if found := self.value(expression):
@@ -75,11 +74,11 @@ class Browser:
         self.do("Input.dispatchKeyEvent", type="keyUp", **about)
 
     def type(self, text: str) -> None:
-        """Enter a text where the focus is."""
+        """Enter a text into the focused element."""
         self.do("Input.insertText", text=text)
 
     def pasted(self) -> str:
-        """Return what the clipboard holds, pasted into a field that is made for it."""
+        """Return the clipboard's text, by pasting it into a temporary field."""
         self.value("document.body.append(Object.assign(document.createElement('textarea'), {id: 'pasted'}))")
         self.value("document.getElementById('pasted').focus()")
         self.do("Input.dispatchKeyEvent", type="keyDown", key="v", code="KeyV", modifiers=2, commands=["paste"])
@@ -87,16 +86,11 @@ class Browser:
         self.value("document.getElementById('pasted').remove()")
         return text
 
-    def show(self, width: int, dark: bool = False) -> None:
-        """Set the width of the window, in CSS pixels, and the scheme of its colours."""
+    def resize(self, width: int, dark: bool = False) -> None:
+        """Set the width of the window in CSS pixels, and its colour scheme."""
         self.do("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
         self.do("Emulation.setEmulatedMedia", features=[
             {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
-
-    def picture(self, path: Path) -> None:
-        """Write the whole page as a PNG."""
-        shot = self.do("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Tables that keep every contract, for tests to break, and a short way to check them."""
+"""Valid tables for tests to break, and a short way to check them."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -17,7 +17,7 @@ FILES = {"queries": "trn.json", "labels": "lbl.json", "positives": "trn.json", "
 
 
 def good() -> Rows:
-    """Twelve training queries, six test queries, six labels and one anchor set, all as they should be."""
+    """Return valid tables: twelve training queries, six test queries, six labels and one anchor set."""
     def texts(prefix: str, count: int) -> list[dict]:
         return [{"id": i, "uid": f"{prefix}{i}", "title": f"{prefix} title {i}", "content": f"about {prefix} {i}"}
                 for i in range(count)]
@@ -38,7 +38,7 @@ def good() -> Rows:
 
 
 def put(root: Path, tables: Rows, split: Collection[str] = ("labels",)) -> Path:
-    """Write tables, those in `split` as three shards; a row's line is its place, unless the row says otherwise."""
+    """Write tables, those in `split` as three shards; rows without a `line` are numbered from 1."""
     for table, rows in tables.items():
         schema = SCHEMAS[kind_of(table)]
         for shard, chosen in enumerate(np.array_split(np.arange(len(rows)), 3 if table in split else 1)):

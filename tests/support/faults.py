@@ -1,7 +1,7 @@
-"""A store under faults: the workload that is hit, and what the HOME that is left must keep.
+"""The artifact store under faults: a workload, and checks of the HOME that a fault leaves behind.
 
-`scenario` is the workload. It runs in a child which is killed, or whose operations fail, at one operation after the
-other; then `problems` lists how the HOME that is left breaks a promise.
+`scenario` is the workload. Tests run it in a child process and kill it, or let an operation fail, at each operation in
+turn; then `problems` lists the promises that the remaining HOME breaks.
 """
 
 import os
@@ -21,7 +21,7 @@ OLD, NEW = digest_of("old"), digest_of("new")
 
 
 def put(path, data):
-    """Writes through os.*, where the harness can see it."""
+    """Write through os.*, which the harness intercepts."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         while data:
@@ -37,7 +37,7 @@ def write_new(folder):
 
 
 def scenario(home, kind_of_store, say):
-    """Publishes step NEW and moves models/champion to it; says each thing once it is acknowledged."""
+    """Publish step NEW and move models/champion to it; report each once it is acknowledged."""
     store = kind_of_store(home)
     artifact = store.publish(NEW, "prepare", {"raw": "r2"}, write_new, {"rows": 2})
     say("published " + artifact.digest)
@@ -46,7 +46,7 @@ def scenario(home, kind_of_store, say):
 
 
 def one(data=b"content", name="a.bin"):
-    """A `write` that leaves one file."""
+    """Return a `write` function that creates one file."""
     return lambda folder: put(folder / name, data)
 
 
@@ -71,7 +71,7 @@ def pointing_to(artifact):
 
 
 def problems(home, said, old):
-    """How the HOME that a fault left breaks: old or new state, acknowledged = readable, a rerun converges."""
+    """Return the broken promises: old or new state, acknowledged means readable, a rerun ends in the new state."""
     try:
         examine_state(home, said, old)
         examine_rerun(home, old)
@@ -105,7 +105,7 @@ def examine_rerun(home, old):
 
 @contextmanager
 def child(action):
-    """Forks a process that runs action(say) and then exits; yields (pid, readable end of what it says)."""
+    """Fork a process that runs action(say) and exits; yield (pid, a file of the lines that it says)."""
     readable, writable = os.pipe()
     raw_write = os.write
     pid = os.fork()
@@ -138,7 +138,7 @@ def ended(pid):
 
 @pytest.fixture
 def quick():
-    """A folder in memory where there is one: thousands of fsyncs take their time on a disk."""
+    """Yield a folder in memory if possible: thousands of fsyncs are slow on a disk."""
     folder = Path(tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -156,7 +156,7 @@ def artifact(store):
 
 
 def refused(store, artifact, message):
-    """The artifact is refused with a message and a remedy; find sets it aside, and the step can be published again."""
+    """Check that an artifact is refused with a message and a remedy, quarantined, and can be published again."""
     with pytest.raises(DamagedArtifact, match=message) as caught:
         store.open(artifact)
     assert "run the same command again" in caught.value.hint

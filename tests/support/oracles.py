@@ -1,4 +1,4 @@
-"""Naive versions of the fast code, one loop a sum, written as the equations read. Slow on purpose."""
+"""Naive reference implementations of the fast code, one loop per sum, as in the equations."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A planted data set in the raw format: each label has words of its own, and a query speaks of its labels with them."""
+"""A planted data set in the raw format: each label has words of its own, and a query contains words of its labels."""
 
 import gzip
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-# Settings under which training on a planted set takes seconds, and every kind of round is there: of NGAME, of UniDEC.
+# Settings of UniDEC and of NGAME with which training takes seconds, with every kind of round.
 _ENCODER = {"encoder.dim": "32", "prepare.vocabulary": "2000"}
 QUICK_JOINT = _ENCODER | {"epochs": "12", "batch_size": "64", "token_lr": "0.02", "label_lr": "0.01", "warmup": "5",
                           "refresh_from": "4", "refresh_every": "4", "least_steps": "0", "negatives": "3"}

@@ -1,4 +1,4 @@
-"""A retriever of fifty labels that takes no time to build, and an MLflow database to register it in."""
+"""A retriever of fifty labels that is built at once, and a store with an MLflow database to register it in."""
 
 import atexit
 import os
@@ -69,7 +69,7 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
 
 
 def _training_texts(corpus: Any, tokenizer: Tokenizer) -> None:
-    """Let the labels have training texts: the first of a place none, the second one, the last nine."""
+    """Give label i of each place i training texts, from none to nine."""
     tokens = tokenizer(TEXTS, [""] * len(TEXTS))
     corpus.sides = {"train": Side(Ragged(tokens.offsets.numpy(), tokens.ids.numpy().astype(np.int32)),
                                   tokens.titles.numpy().astype(np.int32))}
@@ -115,7 +115,7 @@ def publish(store: Store, seed: int = 0) -> Artifact:
 
 
 class World:
-    """A store with an MLflow database, a run in it, and a short way to register tiny retrievers."""
+    """A store with an MLflow database and a run, and short ways to register tiny retrievers."""
 
     def __init__(self, home, uri=None):
         self.store, self.tracker = fresh_store(home), Tracker(home, uri)
@@ -131,7 +131,7 @@ class World:
                         card=f"# card of {seed}", **more)
 
     def enter(self, seed, p1=60.0, **more):
-        """Register, and let the version pass the gates."""
+        """Register a version and let the gates decide on its promotion."""
         ground = more.pop("ground", None)
         return contest(self.tracker, "xc", self.register(seed, p1, **more).version, ground)
 
@@ -172,7 +172,7 @@ def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.P
 
 @contextmanager
 def global_uri(uri: str) -> Iterator[None]:
-    """Point MLflow's functions at a server or database, as its own users do, and back."""
+    """Set MLflow's global tracking URI, as its users do, and reset it."""
     import mlflow
 
     mlflow.set_tracking_uri(uri)    # sets an environment variable too

@@ -1,4 +1,4 @@
-"""A planted corpus that trains in seconds: each label has words of its own, queries mention words of their labels."""
+"""A packed corpus that trains in seconds: each label has words of its own, queries contain words of their labels."""
 
 import atexit
 import json
@@ -29,12 +29,12 @@ from xcmodels.training.loop import Interrupted, Progress, Watch
 from xcmodels.training.validation import P1
 
 WORDS = 5        # of a label; its title shows the first two, so the others must be learned
-FILLERS = 12     # words that say nothing
-MOST = 3         # labels of a query
+FILLERS = 12     # words of no label
+MOST = 3         # labels of a query, at most
 
 
 def backend(labels: int) -> Backend:
-    """Whole words, numbered by hand."""
+    """Return a tokenizer of whole words with fixed ids."""
     words = ["[PAD]", "[UNK]", *(f"filler{i}" for i in range(FILLERS)),
              *(word(label, i) for label in range(labels) for i in range(WORDS))]
     made = Backend(models.WordLevel({text: i for i, text in enumerate(words)}, unk_token="[UNK]"))
@@ -141,7 +141,7 @@ def _idf(tokenizer: Tokenizer, sides: list) -> np.ndarray:
 
 
 def toy_config(**overrides: Any) -> NgameConfig:
-    """Settings that learn the planted corpus in a few seconds."""
+    """Return NGAME settings that learn the toy corpus in a few seconds."""
     m1 = ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, refresh_from=4, refresh_every=4,
                       double_every=4, cluster_size=4, cluster_max=8)
     m2 = ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, refresh_from=0, refresh_every=6,
@@ -161,21 +161,21 @@ def trained() -> TrainedMethod:
 
 
 def precision(made: TrainedMethod) -> float:
-    """P@1 of what was trained on the test split, in percent; its last epoch must have said about as much of validation.
+    """Return P@1 of a trained method on the test split, in percent; check the validation curve of each stage.
 
-    Every stage tells it of every epoch, and ends no worse than it began.
+    No stage may end more than 5 points below its first epoch, and the last one must end above 75.
     """
-    told = {stage.name: [epoch[P1] for name, round_ in made.rounds.items() if round_.stage == stage.name
+    curves = {stage.name: [epoch[P1] for name, round_ in made.rounds.items() if round_.stage == stage.name
                          for epoch in made.metrics[name]] for stage in made.method.stages}
-    assert all(curve[-1] >= curve[0] - 5 for curve in told.values()), told
-    assert list(told.values())[-1][-1] > 75, told
+    assert all(curve[-1] >= curve[0] - 5 for curve in curves.values()), curves
+    assert list(curves.values())[-1][-1] > 75, curves
     ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
     truth, filters = made.corpus.positives["test"], made.corpus.filters["test"]
     return 100 * metrics.judge(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
 
 
 def explains_its_answers(made: TrainedMethod, parts: set[str]) -> None:
-    """Parts must sum to the scores, and training texts be those of a label nearest to the text, one by one."""
+    """Check that parts sum to the score, and that the training texts shown are the label's nearest to the text."""
     retriever, corpus = Retriever.load(made.retriever), made.corpus
     titles, contents = ([Texts.load(corpus.folder, f"{side}.{part}") for side in ("train", "test")]
                         for part in ("title", "content"))
@@ -206,7 +206,7 @@ def explains_its_answers(made: TrainedMethod, parts: set[str]) -> None:
 
 
 def ends_the_same_when_stopped(made: TrainedMethod, folder: Path, every: int) -> None:
-    """Train every round again, stopped after each `every` steps and resumed; all bits must be those of `made`."""
+    """Train every round again, stopped and resumed every `every` steps; checkpoints must equal those of `made`."""
     for name, round_ in made.rounds.items():
         while True:
             done: list[Progress] = []

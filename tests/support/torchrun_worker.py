@@ -1,6 +1,6 @@
-"""What each process of test_together does: `torchrun tests/support/apart.py JOBS OUT` trains rounds, one by one.
+"""A process of test_together.py: `torchrun tests/support/torchrun_worker.py JOBS OUT` trains rounds one by one.
 
-OUT/<number> takes what a round ends with, OUT/<number>.json its losses, and the bytes of tables that each process held.
+OUT/<number> gets the checkpoint of a round, OUT/<number>.json its losses and the bytes of label tables per process.
 """
 
 import json
@@ -19,7 +19,7 @@ from xcmodels.training.optimisers import Optimisers
 
 
 def main(jobs: Path, out: Path) -> None:
-    """Train every round of the file; a round may be stopped after some steps, to be gone on with by others."""
+    """Train every round in the pickled list `jobs`; a job may stop after some steps, and another may resume it."""
     torch.set_num_threads(1)
     distributed.join()
     for number, job in enumerate(pickle.loads(jobs.read_bytes())):
@@ -36,21 +36,21 @@ def main(jobs: Path, out: Path) -> None:
         model = stage.build(corpus, job["mined"].vectors)
         with suppress(Interrupted):
             train_round(stage, model, corpus, round_, scratch=out / f"{number}.steps", out=folder, watch=watch, **job)
-        told = [None] * distributed.count()
+        label_bytes = [None] * distributed.count()
         if distributed.count() > 1:
-            dist.all_gather_object(told, _held(stage, model))
+            dist.all_gather_object(label_bytes, _label_bytes(stage, model))
         else:
-            told = [_held(stage, model)]
+            label_bytes = [_label_bytes(stage, model)]
         if distributed.rank() == 0:
-            (out / f"{number}.json").write_text(json.dumps({"losses": losses, "held": told}))
+            (out / f"{number}.json").write_text(json.dumps({"losses": losses, "held": label_bytes}))
     distributed.leave()
 
 
-def _held(stage: object, model: object) -> int:
-    """Return the bytes of label vectors and their moments."""
+def _label_bytes(stage: object, model: object) -> int:
+    """Return the bytes of label vectors and their optimiser moments in this process."""
     optimisers = Optimisers(model, model.tables(), stage.plan)  # type: ignore[arg-type, attr-defined]
-    tables = [each for name, each in optimisers.rows.items() if name == "labels"]
-    return sum(tensor.nbytes for each in tables for tensor in [each.table.weight, *each.state().values()])
+    rows = [optimiser for name, optimiser in optimisers.rows.items() if name == "labels"]
+    return sum(tensor.nbytes for optimiser in rows for tensor in [optimiser.table.weight, *optimiser.state().values()])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A home whose services have ports of their own, and `xc` in it as a user calls it."""
+"""A home whose services use free ports, and `xc` commands in it."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.conftest import ROOT
 
 
 class Home:
-    """A home, and what is up in it."""
+    """A home and its services."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.stack = home, Stack(home)
@@ -35,18 +35,18 @@ class Home:
                                                      strict=True)}}
 
     def xc(self, *words: str, **environment: str) -> tuple[int, str, str]:
-        """Run `xc`; -> exit code, stdout, stderr."""
+        """Run `xc`; return (exit code, stdout, stderr)."""
         done = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, timeout=240,
                               env={**self.environment, **environment})
         return done.returncode, done.stdout, done.stderr
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """Return what `xc status` lists, by name."""
+        """Return the rows of `xc status`, by name."""
         return {row["name"]: row for row in json.loads(self.xc("status", "--json")[1])}
 
     @contextmanager
     def prefect(self) -> Iterator[SyncPrefectClient]:
-        """A client of the home's Prefect server."""
+        """Yield a client of the home's Prefect server."""
         record = self.stack.running("prefect")
         assert record is not None
         reached = {PREFECT_API_URL: f"{record.address}/api", PREFECT_API_AUTH_STRING: password(self.home)}
@@ -55,7 +55,7 @@ class Home:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports on which nobody listens."""
+    """Return free ports."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -64,16 +64,16 @@ def free_ports(count: int) -> list[int]:
 
 
 def until(found: Callable[[], Any], seconds: float = 120.0) -> Any:
-    """Return what `found` returns once it is something."""
+    """Call `found` until its result is true, and return that."""
     deadline = time.monotonic() + seconds
     while not (value := found()):
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, "still false at the timeout"
         time.sleep(0.5)
     return value
 
 
 def left_over(home: Path) -> list[str]:
-    """Return the commands of processes that still work for a home."""
+    """Return the commands of running processes that name a home."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -83,7 +83,7 @@ def left_over(home: Path) -> list[str]:
 
 
 def up(folder: Path) -> Iterator[Home]:
-    """Yield a home that is up; nothing of it is left at the end."""
+    """Yield a home after `xc up`; at the end, after `xc down`, no process of it may be left."""
     made = Home(folder / "home")
     try:
         code, out, said = made.xc("up")
@@ -96,7 +96,7 @@ def up(folder: Path) -> Iterator[Home]:
 
 
 def answers(address: str) -> int:
-    """Return the status with which something answers."""
+    """Return the HTTP status of an address."""
     try:
         return int(urllib.request.urlopen(address, timeout=5).status)
     except urllib.error.HTTPError as error:

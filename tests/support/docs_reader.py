@@ -1,4 +1,4 @@
-"""A reader's folder: a `.venv` with `xc` in it, ports of its own, and a shell in which commands are typed."""
+"""The folder of a reader of the docs: a `.venv` with `xc`, ports of its own, and a shell to type commands in."""
 
 import os
 import re
@@ -14,14 +14,15 @@ from pathlib import Path
 from flows.services.stack import Stack
 from tests.conftest import ROOT
 from tests.support import tiny
-from tests.support.documented import Command
-from tests.support.stacks import Home, answers, free_ports, until
-from tests.support.whole_runs import settings
+from tests.support.docs_pages import Command
+from tests.support.home_services import Home, answers, free_ports, until
+from tests.support.run_command import settings
 
 SECONDS = 900.0    # for one command, on a machine that does other things too
 FEWER = {"m1.epochs": "4", "m1.refresh_from": "2", "m1.refresh_every": "2", "m2.epochs": "2"}
-STAY = {"xc serve": r"serving .* on http://", "dask scheduler": r"Scheduler at: ", "dask worker": r"Registered to: "}
-# Data and settings are the pages'; how long is trained, and on which port is served, is not.
+LONG_RUNNING = {    # command -> its output once it is ready
+    "xc serve": r"serving .* on http://", "dask scheduler": r"Scheduler at: ", "dask worker": r"Registered to: "}
+# The data and settings are those of the pages; but training is shorter, and the port of the server is a free one.
 XC = """#!/bin/bash
 case "$1" in
   run | prepare | deploy)
@@ -34,11 +35,11 @@ exec {python} -m flows.cli "$@" "${{quick[@]}}"
 """
 
 
-class Desk:
-    """The folder, its home `.xc`, and what was started in it."""
+class ReaderFolder:
+    """The folder, its home `.xc`, and the long-running commands that were started in it."""
 
     def __init__(self, folder: Path, prefect: str) -> None:
-        """prefect: API of a server for runs while the home has none of its own, which takes each of them 10 s."""
+        """Create the folder; prefect: API of a server for runs while the home has none, which would cost 10 s each."""
         self.folder, self.home, self.prefect = folder, folder / ".xc", prefect
         self.staying: dict[str, subprocess.Popen[bytes]] = {}
         self.serve_port, self.dask_port = free_ports(2)
@@ -46,18 +47,18 @@ class Desk:
         self.environment = Home(self.home).environment | {
             "VIRTUAL_ENV": str(folder / ".venv"), "PATH": f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}",
             "SERVE_PORT": str(self.serve_port), "CURL_HOME": str(folder)}
-        del self.environment["XC_HOME"], self.environment["PYTHONPATH"]    # the folder's own is meant, and its packages
+        del self.environment["XC_HOME"], self.environment["PYTHONPATH"]    # use the home and the packages of the folder
         (folder / ".curlrc").write_text(f'resolve = "labels.example.org:{self.serve_port}:127.0.0.1"\n')
 
     def new_home(self) -> None:
-        """Begin with an empty home, whose MLflow database needs not be made."""
+        """Start with an empty home that has an MLflow database."""
         shutil.rmtree(self.home, ignore_errors=True)
         tiny.fresh_store(self.home)
 
     def type(self, command: Command) -> tuple[int, str, str]:
-        """Run a command; -> exit code, stdout, stderr. One that stays is left running once it says that it is there."""
+        """Run a command; return (exit code, stdout, stderr). A long-running one is left running once it is ready."""
         text = self._here(command.text)
-        for program, there in STAY.items():
+        for program, there in LONG_RUNNING.items():
             if text.startswith(program):
                 return self._stay(program, text, there)
         if text.startswith("curl"):
@@ -77,18 +78,18 @@ class Desk:
         return process.returncode, out, said
 
     def check(self, words: list[str]) -> None:
-        """Run a program of the folder, which must end well."""
+        """Run a program of the folder's `.venv`, which must succeed."""
         done = subprocess.run([self.folder / ".venv" / "bin" / words[0], *words[1:]], cwd=self.folder, text=True,
                               env=self.environment, capture_output=True, timeout=SECONDS)
         assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
 
     def clear(self) -> None:
-        """End what stays, as Ctrl-C or a shutdown would: all of it ends as it should."""
+        """End the long-running commands with SIGTERM; each must exit properly."""
         for program in list(self.staying)[::-1]:
             self._end(program)
 
     def _here(self, text: str) -> str:
-        """Return a command with this machine's addresses and folders in place of the page's."""
+        """Replace the addresses and folders of the page by those of this test."""
         app = self.serve_port if "xc serve" in self.staying else self.environment["XC_PORT"]
         for shown, meant in (("127.0.0.1:8000", f"127.0.0.1:{app}"), ("example.org:8000", f"example.org:{app}"),
                              ("--host 10.0.0.1", f"--host 127.0.0.1 --no-dashboard --port {self.dask_port}"),
@@ -123,7 +124,7 @@ class Desk:
 
 
 def _environment(folder: Path) -> None:
-    """Make the folder's `.venv`, as `make` would have: the packages of this environment, and this very code."""
+    """Create the folder's `.venv` as `make` does, with the packages of this environment and this code."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
     (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
     (site / "xcflow.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")

@@ -1,4 +1,4 @@
-"""The pages of the documentation, taken apart: their blocks, the commands in them, and what those are shown to say."""
+"""Parse the pages of the documentation: their blocks, the commands in them, and the output shown for each."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _PROGRAMS = {"xc", "make", "dask", "python", "curl", "pip", "prefect", "mlflow"}
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a page: fenced with its language, or indented without one."""
+    """A code block of a page: fenced with a language, or indented without one."""
 
     page: str
     line: int       # of its first line
@@ -80,7 +80,7 @@ def python_of(path: Path) -> str:
 
 
 def spans(path: Path) -> list[str]:
-    """Return what a page's running text and tables have between backticks on one line."""
+    """Return the inline code (between backticks) of a page's text and tables."""
     shown = re.sub(r"^```.*?^```$|^    .*?$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
     return [each.replace("\\|", "|") for each in re.findall(r"`([^`\n]+)`", shown)]
 
@@ -104,10 +104,9 @@ def _commands(block: Block) -> Iterator[Command]:
 
 
 def differs(shown: list[str], out: str, said: str) -> str:
-    """Return how a command's output has another shape than the one that is shown of it, "" where it has not.
+    """Return how the shape of a command's output differs from the shown one, "" if it does not.
 
-    Of JSON the shape is its keys and types; of other lines what stands before two blanks at their beginning,
-    whatever its numbers.
+    The shape of JSON is its keys and types; of other lines, the text before two blanks, with numbers ignored.
     """
     if shown and shown[0][:1] in ("{", "["):
         expected, found = (_shape(documents(text)) for text in (" ".join(shown), out))
@@ -121,12 +120,12 @@ def differs(shown: list[str], out: str, said: str) -> str:
 
 
 def _unnumbered(line: str) -> str:
-    """Return a line with every number alike."""
+    """Return a line with every number replaced by 0."""
     return re.sub(r"\d[\d.,]*", "0", line)
 
 
 def documents(text: str) -> list[Any]:
-    """Return the JSON documents that stand one after the other."""
+    """Parse consecutive JSON documents."""
     found, at = [], 0
     while (at := len(text) - len(text[at:].lstrip())) < len(text):
         document, at = json.JSONDecoder().raw_decode(text, at)

@@ -1,4 +1,4 @@
-"""The whole job on the planted data set: its command line, and what it left."""
+"""`xc run` on the planted data set: its command line, and the artifacts in its home."""
 
 import json
 import os
@@ -10,17 +10,17 @@ from tests.support.planted import QUICK
 
 
 def settings(**more: str) -> list[str]:
-    """Return the words of every setting under which the job takes seconds."""
+    """Return --set options with which a run takes seconds."""
     return [word for key, value in {**QUICK, **more}.items() for word in ("--set", f"{key}={value}")]
 
 
 def command(planted: Path, home: Path, **more: str) -> list[str]:
-    """Return the words after `xc` of a whole run."""
+    """Return the arguments of `xc` for a whole run."""
     return ["run", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--json", *settings(**more)]
 
 
 def copied(home: Path, to: Path) -> Path:
-    """Copy a home to `to`, and return that; what is never rewritten in place is linked."""
+    """Copy a home to `to` and return that; files are hard links, except databases, which are rewritten in place."""
     def copy(source: str, target: str) -> None:
         (shutil.copy if source.endswith(".db") else os.link)(source, target)
 

@@ -1,4 +1,4 @@
-"""A server as its users meet it: `xc serve` in a process of its own, and requests over real sockets."""
+"""`xc serve` in a process of its own, and requests to it over real sockets."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class World(tiny.World):
         self.home = home
 
     def add(self, seed: int = 0, p1: float = 60.0, titles: list[str] | None = None) -> str:
-        """Register a retriever, maybe with other label texts; -> its version, champion where the gates hold."""
+        """Register a retriever, titles: with these label texts; return its version, the champion if the gates hold."""
         artifact = self._named(titles) if titles else tiny.publish(self.store, seed)
         score = Score({"P/1": p1, "PSP/5": 50.0, "index/classifier/recall/100": 99.5})
         version = register(self.tracker, self.run or "", "xc", retriever_dir=self.store.open(artifact),
@@ -55,12 +55,12 @@ class World(tiny.World):
         return self.store.publish(digest_of(["tiny", titles]), "retriever", {}, write)
 
     def point(self, version: str) -> None:
-        """Move the alias and nothing else."""
+        """Move the alias `champion` to a version, without a record."""
         with self.tracker.required() as client:
             client.set_registered_model_alias("xc", "champion", version)
 
     def promote(self, version: str) -> None:
-        """Make a version the champion, whatever it scored."""
+        """Make a version the champion, whatever its scores."""
         with self.tracker.required() as client:
             move(client, "xc", version, "a test asks for it", how="forced")
 
@@ -69,7 +69,7 @@ class World(tiny.World):
         return tiny.publish(self.store, seed).digest
 
     def damage(self, seed: int) -> None:
-        """Flip a byte in every copy of a retriever's vectors: they are links of one file."""
+        """Flip a byte in a retriever's vectors, and so in every copy, which is a hard link."""
         path = self.home / "objects" / self.digest(seed) / "term.encoder.npy"
         data = bytearray(path.read_bytes())
         data[-5] ^= 1
@@ -87,7 +87,7 @@ class Running:
     headers: dict[str, str] = field(default_factory=dict)
 
     def ask(self, path: str, body: Any = None, **headers: str) -> "Reply":
-        """Ask for `path`; with a body, which is sent as JSON unless it is bytes, POST it."""
+        """GET `path`, or POST a body to it, as JSON unless it is bytes."""
         sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         head = {"Host": f"127.0.0.1:{self.port}", "Connection": "close", **self.headers,
                 **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -97,7 +97,7 @@ class Running:
         return self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + sent)
 
     def send(self, data: bytes, timeout: float = 30) -> "Reply":
-        """Send bytes on a connection of their own, and read the answer up to its end."""
+        """Send bytes on a new connection and read the reply."""
         with socket.create_connection(("127.0.0.1", self.port), timeout) as connection:
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(data)
@@ -110,18 +110,18 @@ class Running:
         return reply.json()["results"][0]["labels"]
 
     def fine(self) -> bool:
-        """Whether a good request is answered."""
+        """Return whether a valid request is answered."""
         return len(self.labels("a wolf", k=2)) == 2
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """End the server; -> its exit code."""
+        """Send a signal to the server; return its exit code."""
         self.process.send_signal(number)
         return self.process.wait(30)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its status, its headers in small letters, its body."""
+    """An HTTP reply; header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -129,7 +129,7 @@ class Reply:
 
     @classmethod
     def read(cls, connection: socket.socket) -> "Reply":
-        """Read one answer, or status 0 where there is none in time, or the connection ends without."""
+        """Read one reply; status 0 if none comes before the timeout or the end of the connection."""
         data = b""
         with suppress(ConnectionResetError, TimeoutError):
             while not cls._whole(data) and (part := connection.recv(1 << 16)):
@@ -153,17 +153,17 @@ class Reply:
 
 
 def problem(reply: Reply, status: int, code: str) -> Any:
-    """Check that a reply is the problem that it should be, and return it."""
-    told = reply.json()
-    assert (reply.status, told["status"], told["code"]) == (status, status, code), told
+    """Check that a reply is the expected problem+json, and return its fields."""
+    fields = reply.json()
+    assert (reply.status, fields["status"], fields["code"]) == (status, status, code), fields
     assert reply.headers["content-type"] == "application/problem+json"
-    assert {"type", "title", "detail", "link"} <= told.keys() and re.fullmatch(r"/docs#[a-z-]+", told["link"])
-    return told
+    assert {"type", "title", "detail", "link"} <= fields.keys() and re.fullmatch(r"/docs#[a-z-]+", fields["link"])
+    return fields
 
 
 @contextmanager
 def running(home: Path, *words: str, descriptors: int = 0, **environment: str) -> Iterator[Running]:
-    """Run `xc serve` on a free port of loopback; yield it once it says its address; end it."""
+    """Run `xc serve` on a free port and yield it once it is ready; descriptors: its limit of open files."""
     log = home.parent / f"{home.name}-{time.monotonic_ns()}.log"
 
     def limit() -> None:
@@ -184,7 +184,7 @@ def running(home: Path, *words: str, descriptors: int = 0, **environment: str) -
 
 
 def ready(process: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> int:
-    """Return the port in the line that the server says first."""
+    """Wait until the server answers; return its port, from the first line of its log."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         if (found := re.search(r"serving .* on http://\S+:(\d+)", log.read_text())) is not None:
@@ -198,7 +198,7 @@ def ready(process: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> i
 
 
 def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Wait until something holds; -> whether it does in time."""
+    """Return whether a condition becomes true within some seconds."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if holds():
