@@ -73,24 +73,20 @@ def refused() -> Problem:
 
 
 def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
-    """Return the labels of each question, none for a text of white space alone.
+    """Return the labels of each question.
 
     Raises DamagedArtifact where a file of a version was written to since it was verified.
     """
     versions = {id(question.served): question.served for question in questions}.values()
     _check_files(versions, RECENT)    # reading a truncated file would end the process
-    out: list[list[dict[str, Any]]] = [[] for _ in questions]
-    nonblank = [row for row, question in enumerate(questions) if question.text.strip()]
+    out = [_explained(question) if question.explain else [] for question in questions]
     for served in versions:
-        rows = [row for row in nonblank if questions[row].served is served and not questions[row].explain]
+        rows = [row for row, question in enumerate(questions) if question.served is served and not question.explain]
         if rows:
             answers = served.retriever.predict([questions[row].text for row in rows],
                                                max(questions[row].k for row in rows))
             for row, labels in zip(rows, answers, strict=True):
                 out[row] = _as_json(labels[:questions[row].k])
-    for row in nonblank:
-        if questions[row].explain:
-            out[row] = _explained(questions[row])
     _check_files(versions)
     return out
 

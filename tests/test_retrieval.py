@@ -1,11 +1,18 @@
 """A retriever written, opened and asked, against fused scores over all labels."""
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from flows.cli.export import export_predictions
+from flows.cli.predict import Query, predict_texts
+from serving.answers import Question, answer
+from tasks.registry.pyfunc_model import RetrieverModel
 from tests.support.toy import toy_config, trained
 from xcmodels.data.corpus import Corpus, Texts
 from xcmodels.methods.ngame.method import ngame
@@ -177,10 +184,32 @@ def test_one_text_for_a_list(retriever):
 def test_odd_texts(retriever):
     odd = ["", " ", "\x00", "\ud800", "日本語", "never seen", "l1w0 " * 100_000]
     found = retriever.predict(odd, k=5)
-    assert [len(row) for row in found] == [5] * len(odd)
+    assert [len(row) for row in found] == [0, 0, *[5] * 5]
     assert all(np.isfinite(label.score) for row in found for label in row)
-    assert found[0] == found[1] == found[2]
     assert retriever.predict([]) == []
+
+
+@pytest.mark.parametrize("way", ["python", "mlflow", "http", "xc predict", "xc export"])
+def test_a_text_of_white_space_gets_no_label_whichever_way_it_comes(retriever, tmp_path, capsys, way):
+    texts, wanted = ["l1w0", " \t\u00a0\n", "", "\x00", "l9w0"], [2, 0, 0, 2, 2]
+    if way == "python":
+        found = retriever.predict(texts, 2)
+    elif way == "mlflow":
+        model = RetrieverModel()
+        model.retriever = retriever
+        found = model.predict(None, texts, {"k": 2})["uids"]
+    elif way == "http":
+        served = SimpleNamespace(retriever=retriever, watch=SimpleNamespace(written=lambda recent=0.0: ""))
+        found, why = (answer([Question(served, text, 2, explain) for text in texts]) for explain in (False, True))
+        assert [len(labels) for labels in why] == wanted
+    elif way == "xc predict":
+        predict_texts(retriever, texts, 2)
+        found = [json.loads(line)["labels"] for line in capsys.readouterr().out.splitlines()]
+    else:
+        export_predictions(retriever, map(Query, map(str, range(5)), texts), 2, tmp_path / "p.parquet")
+        uids = pq.read_table(tmp_path / "p.parquet")["uid"].to_pylist()
+        found = [[uid for uid in uids if uid == str(row)] for row in range(5)]
+    assert [len(labels) for labels in found] == wanted
 
 
 def test_contents_count(retriever):
@@ -188,6 +217,7 @@ def test_contents_count(retriever):
     with_content, without = (retriever.predict([title], 1, given)[0][0].id for given in ([content], None))
     assert with_content == 3
     assert retriever.predict([title], 1, [""])[0][0].id == without
+    assert [len(labels) for labels in retriever.predict([" ", ""], 1, [content, "\n"])] == [1, 0]
     with pytest.raises(ValueError):
         retriever.predict(["a", "b"], contents=["one"])
 

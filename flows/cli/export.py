@@ -69,7 +69,7 @@ def export_predictions(retriever: Any, queries: Iterable[Query], k: int, out: Pa
             answers = retriever.predict([query.text for query in block], k, [query.content for query in block])
             rows = [{"uid": query.uid, "rank": rank, "label_id": label.id, "label_uid": label.uid,
                      "label_text": label.text, "score": label.score}
-                    for query, labels in zip(block, answers, strict=True) if (query.text + query.content).strip()
+                    for query, labels in zip(block, answers, strict=True)
                     for rank, label in enumerate(labels, 1)]
             yield pa.Table.from_pylist(rows, FOUND)
 

@@ -83,8 +83,7 @@ def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) ->
     while block := list(islice(rows, CHUNK)):
         answers = retriever.predict([query.text for query in block], k, [query.content for query in block])
         for query, labels in zip(block, answers, strict=True):
-            # A text of white space alone gets no labels.
-            write(query.uid, labels if (query.text + query.content).strip() else [])
+            write(query.uid, labels)
 
 
 def _write_json(uid: str, labels: Sequence[Any]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +44,7 @@ class Retriever(Ranker):
         return f"Retriever({self.facts['method']} on {self.facts['data']}, {len(self):,} labels)"
 
     def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None) -> list[list[Label]]:
-        """Return the best `k` labels of each text, best first.
+        """Return the best `k` labels of each text, best first; none for white space alone.
 
         contents: a longer text for each query, where queries have titles and contents.
         Raises ValueError for k < 1 and for a single text in place of a list.
@@ -52,7 +52,8 @@ class Retriever(Ranker):
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         ids, scores = self.search(self._tokens(texts, contents), min(k, len(self)))
-        valid = ids >= 0
+        given = [(text + content).strip() != "" for text, content in zip_longest(texts, contents or (), fillvalue="")]
+        valid = (ids >= 0) & np.array(given, bool)[:, None]
         labels = map(Label, ids[valid].tolist(), self.uids.take(ids[valid]), self.titles.take(ids[valid]),
                      (round(score, 6) for score in scores[valid].tolist()))
         return [list(islice(labels, count)) for count in valid.sum(1).tolist()]
