@@ -11,7 +11,6 @@ from serving.http.guard import Problem
 from serving.model_watcher import Follower, Served
 from serving.prometheus import Measures
 from serving.schemas import PredictRequest
-from xcmodels.retrieval.retriever import Label
 
 LARGEST, ROOM = 32, 1024    # most texts in a batch, most texts in the queue
 WAIT = 10.0                 # seconds for an answer
@@ -86,7 +85,7 @@ def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
             answers = served.retriever.predict([questions[row].text for row in rows],
                                                max(questions[row].k for row in rows))
             for row, labels in zip(rows, answers, strict=True):
-                out[row] = _as_json(labels[:questions[row].k])
+                out[row] = [label.to_json() for label in labels[:questions[row].k]]
     _check_files(versions)
     return out
 
@@ -102,9 +101,4 @@ def _explained(question: Question) -> list[dict[str, Any]]:
     retriever = question.served.retriever
     [labels] = retriever.predict([question.text], question.k)
     explanations = retriever.explain(question.text, labels, nearest=NEAREST)
-    return [label | asdict(why) for label, why in zip(_as_json(labels), explanations, strict=True)]
-
-
-def _as_json(labels: list[Label]) -> list[dict[str, Any]]:
-    """Return labels as the objects of a JSON answer."""
-    return [{"id": label.id, "uid": label.uid, "text": label.text, "score": label.score} for label in labels]
+    return [label.to_json() | asdict(why) for label, why in zip(labels, explanations, strict=True)]

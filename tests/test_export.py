@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from flows.cli import export
+from flows.cli import export, predict
 from flows.cli.predict import open_retriever
 from tests.support import tiny
 
@@ -28,7 +28,8 @@ def retriever(world):
 @pytest.fixture
 def run(cli, world, tmp_path, monkeypatch):
     """Run `xc export` on TEXTS, two at a time."""
-    monkeypatch.setattr(export, "CHUNK", 2)
+    for module in (predict, export):
+        monkeypatch.setattr(module, "CHUNK", 2)
     (tmp_path / "texts.jsonl").write_text("".join(
         json.dumps({"uid": f"t{row}", "title": text}) + "\n" for row, text in enumerate(TEXTS)))
     return lambda *words: cli("export", *words, "--home", str(world.store.home))

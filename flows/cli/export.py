@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_contracts.errors import UsageError
-from flows.cli.predict import CHUNK, Query
+from flows.cli.predict import CHUNK, COLUMNS, Query, answers, blocks, ranked
 
 KINDS = {"embeddings": (".npy", ".parquet"), "predictions": (".parquet",)}
-FOUND = pa.schema([("uid", pa.string()), ("rank", pa.int32()), ("label_id", pa.int64()), ("label_uid", pa.string()),
-                   ("label_text", pa.string()), ("score", pa.float32())])
+FOUND = pa.schema(zip(COLUMNS, (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string(), pa.float32()),
+                      strict=True))
 
 
 def checked(out: Path, what: str) -> Path:
@@ -33,12 +33,12 @@ def export_embeddings(retriever: Any, queries: Iterable[Query], out: Path) -> in
 
     .npy is one array (n, d); .parquet has a row a text, its uid and its vector.
     """
-    blocks = ((block, retriever.embed([query.text for query in block], [query.content for query in block]))
-              for block in _blocks(queries))
+    embedded = ((block, retriever.embed([query.text for query in block], [query.content for query in block]))
+                for block in blocks(queries))
     if out.suffix == ".npy":
         with _complete_file(out) as file:
-            return _write_array(file, (vectors for _, vectors in blocks), retriever.encoder.width("query"))
-    return _write_table(out, (_vector_table([query.uid for query in block], vectors) for block, vectors in blocks))
+            return _write_array(file, (vectors for _, vectors in embedded), retriever.encoder.width("query"))
+    return _write_table(out, (_vector_table([query.uid for query in block], vectors) for block, vectors in embedded))
 
 
 def export_labels(retriever: Any, out: Path) -> int:
@@ -64,24 +64,9 @@ def export_labels(retriever: Any, out: Path) -> int:
 
 def export_predictions(retriever: Any, queries: Iterable[Query], k: int, out: Path) -> int:
     """Write the best `k` labels of texts, a row a label; return how many rows."""
-    def tables() -> Iterator[pa.Table]:
-        for block in _blocks(queries):
-            answers = retriever.predict([query.text for query in block], k, [query.content for query in block])
-            rows = [{"uid": query.uid, "rank": rank, "label_id": label.id, "label_uid": label.uid,
-                     "label_text": label.text, "score": label.score}
-                    for query, labels in zip(block, answers, strict=True)
-                    for rank, label in enumerate(labels, 1)]
-            yield pa.Table.from_pylist(rows, FOUND)
-
-    return _write_table(out, tables())
-
-
-def _blocks(queries: Iterable[Query]) -> Iterator[list[Query]]:
-    """Yield the queries in blocks of CHUNK; for none at all, one empty block, so that the file has its columns."""
-    rows = iter(queries)
-    yield list(islice(rows, CHUNK))
-    while block := list(islice(rows, CHUNK)):
-        yield block
+    return _write_table(out, (pa.Table.from_pylist([
+        dict(zip(COLUMNS, row, strict=True)) for uid, labels in block for row in ranked(uid, labels)], FOUND)
+        for block in answers(retriever, queries, k)))
 
 
 def _vectors(values: np.ndarray) -> pa.Array:

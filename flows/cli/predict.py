@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +15,7 @@ from tasks.core.wording import many
 from xcmodels.data.text import clean
 
 CHUNK = 1024
+COLUMNS = ("uid", "rank", "label_id", "label_uid", "label_text", "score")
 LONG, LINES = 4_000, 3    # a text of more characters, or as many lines, is likely a list of texts
 Form = Literal["json", "csv"]
 
@@ -75,30 +76,36 @@ def queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterat
         yield Query(row.text("uid") or str(position), row.text("text"), row.text("content"))
 
 
-def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) -> None:
+def blocks(queries: Iterable[Query]) -> Iterator[list[Query]]:
+    """Yield the queries in blocks of CHUNK; for none at all, one empty block, so that a file has its columns."""
     rows = iter(queries)
-    write = _write_csv if form == "csv" else _write_json
-    if form == "csv":
-        _table().writerow(["uid", "rank", "label_id", "label_uid", "label_text", "score"])
+    yield list(islice(rows, CHUNK))
     while block := list(islice(rows, CHUNK)):
-        answers = retriever.predict([query.text for query in block], k, [query.content for query in block])
-        for query, labels in zip(block, answers, strict=True):
-            write(query.uid, labels)
+        yield block
 
 
-def _write_json(uid: str, labels: Sequence[Any]) -> None:
-    print(json_line({"uid": uid, "labels": [
-        {"id": label.id, "uid": label.uid, "text": label.text, "score": label.score} for label in labels]}))
+def answers(retriever: Any, queries: Iterable[Query], k: int) -> Iterator[list[tuple[str, list[Any]]]]:
+    """Yield the uid and the Labels of each query, block by block."""
+    for block in blocks(queries):
+        found = retriever.predict([query.text for query in block], k, [query.content for query in block])
+        yield list(zip([query.uid for query in block], found, strict=True))
 
 
-def _write_csv(uid: str, labels: Sequence[Any]) -> None:
-    """Write a row for each label; one without a label for a text that has none, so that no text is missing."""
-    _table().writerows([[_inert(uid), rank, label.id, _inert(label.uid), _inert(label.text), label.score]
-                        for rank, label in enumerate(labels, 1)] or [[_inert(uid), *[""] * 5]])
+def ranked(uid: str, labels: list[Any]) -> list[tuple[Any, ...]]:
+    """Return a row of COLUMNS for each label of a query."""
+    return [(uid, rank, *label.to_json().values()) for rank, label in enumerate(labels, 1)]
 
 
-def _table() -> Any:
-    return csv.writer(sys.stdout, lineterminator="\n")
+def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) -> None:
+    table = csv.writer(sys.stdout, lineterminator="\n")
+    if form == "csv":
+        table.writerow(COLUMNS)
+    for uid, labels in chain.from_iterable(answers(retriever, queries, k)):
+        if form == "json":
+            print(json_line({"uid": uid, "labels": [label.to_json() for label in labels]}))
+        else:    # for a text without a label a row without one, so that no text is missing
+            table.writerows([_inert(cell) if isinstance(cell, str) else cell for cell in row]
+                            for row in ranked(uid, labels) or [(uid, *[""] * 5)])
 
 
 def _inert(text: str) -> str:

@@ -34,11 +34,8 @@ class RetrieverModel(PythonModel):
         """
         texts, contents = columns(model_input)
         predictions = self.retriever.predict(texts, int((params or {}).get("k", 10)), contents)
-        return pd.DataFrame({
-            "labels": [[label.text for label in row] for row in predictions],
-            "scores": [[label.score for label in row] for row in predictions],
-            "ids": [[label.id for label in row] for row in predictions],
-            "uids": [[label.uid for label in row] for row in predictions]})
+        return pd.DataFrame({column: [[getattr(label, field) for label in row] for row in predictions] for column, field
+                             in (("labels", "text"), ("scores", "score"), ("ids", "id"), ("uids", "uid"))})
 
 
 def verify(folder: Path, digest: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,10 @@ class Label:
     uid: str
     text: str
     score: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as an object of plain values."""
+        return dict(vars(self))
 
 
 class Retriever(Ranker):
