@@ -31,6 +31,7 @@ from tasks.session import Finished, Session, finish
 from xcmodels.metrics import name_of
 
 UNTIL = get_args(Until)
+After = Callable[[Step, Done], None]    # called with each step and its result
 MESSAGE = 500    # characters of a step's output that its state shows
 RETRIES, RETRIED = 2, ("read", "tokenise", "walk graphs")    # steps that a lost worker or file system may fail
 
@@ -72,7 +73,6 @@ class Runner:
         self.overlap = overlap
         self.done: dict[str, Artifact] = {}
         self.results: dict[str, Done] = {}
-        self.after: Callable[[Step, Done], None] = lambda step, result: None
         self.progress = Progress(total)
 
     @property
@@ -80,7 +80,7 @@ class Runner:
         """The start of its flow and task runs' names: "ngame · wordnet"."""
         return f"{self.pipeline.method_name} · {self.pipeline.data.name}"
 
-    def __call__(self, steps: Sequence[Step]) -> None:
+    def __call__(self, steps: Sequence[Step], after: After = lambda step, result: None) -> None:
         """Run `steps` in the present flow, and tag it; a step can use the artifacts of all steps before it."""
         tag_this_run(self.pipeline)
         started: dict[str, PrefectFuture[Any]] = {}
@@ -94,9 +94,12 @@ class Runner:
                 self.terminal.begin(step.name)
                 if step.name in started:
                     started[step.name].wait()
-                    self._keep(step, started.pop(step.name).state.result())
+                    result = started.pop(step.name).state.result()
                 else:
-                    self._keep(step, self._run(step))
+                    result = self._run(step)
+                self.done[step.name], self.results[step.name] = result.artifact, result
+                self.progress.advance()
+                after(step, result)
         except BaseException:
             if started:
                 self.workers.close()    # nobody will use their results
@@ -123,11 +126,6 @@ class Runner:
     def _arguments(self, step: Step) -> tuple[Any, ...]:
         return step, dict(self.done), self.store, self.workers, self.terminal
 
-    def _keep(self, step: Step, result: Done) -> None:
-        self.done[step.name], self.results[step.name] = result.artifact, result
-        self.progress.advance()
-        self.after(step, result)
-
 
 @flow(name="preparation", flow_run_name="{title} · prepare", validate_parameters=False)
 def prepare(title: str, runner: Runner) -> None:
@@ -136,15 +134,15 @@ def prepare(title: str, runner: Runner) -> None:
 
 
 @flow(name="training", flow_run_name="{title} · train", validate_parameters=False)
-def train(title: str, runner: Runner) -> None:
+def train(title: str, runner: Runner, after: After) -> None:
     """A corpus to a retriever: rounds of training, each after what is mined for it."""
-    runner(runner.pipeline.train)
+    runner(runner.pipeline.train, after)
 
 
 @flow(name="evaluation", flow_run_name="{title} · evaluate", validate_parameters=False)
-def evaluate(title: str, runner: Runner) -> None:
+def evaluate(title: str, runner: Runner, after: After) -> None:
     """A retriever to its metrics on the test split."""
-    runner([runner.pipeline.evaluate])
+    runner([runner.pipeline.evaluate], after)
 
 
 @flow(name="run", flow_run_name="{config.method} · {config.data.name}", log_prints=False)
@@ -166,14 +164,13 @@ def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> 
             if until == "register":
                 with suppress(ServerError):    # training works without MLflow, and registering tries again
                     session.check_owner()
-            runner.after = session.note
-            for step, result in list(zip(runner.pipeline.prepare, runner.results.values(), strict=True)):
+            for step, result in zip(runner.pipeline.prepare, runner.results.values(), strict=True):
                 session.note(step, result)
-            train(runner.title, runner)
+            train(runner.title, runner, session.note)
             spend_checkpoints(runner.store, runner.pipeline.train, runner.done)
             if until == "train":
                 return None
-            evaluate(runner.title, runner)
+            evaluate(runner.title, runner, session.note)
             new = any(not result.reused for result in runner.results.values())
             finished = finish(session, runner.done, register_it=until == "register", rebuild=new or until == "report")
         show(finished)
