@@ -35,12 +35,12 @@ KEYS = {
                          "tasks.data.tables", "xcmodels.data.text"},
     "contract": RULES,
     "tokens": TOKENS | {"data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
-    "walks": RULES | TOKENS | {"tasks.data.walks", "xcmodels.mining.graph"},
+    "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.mining.graph"},
     "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.seeds"},
     "checkpoint": LOOP | MINING | NGAME | {"data_contracts.errors", "tasks.training.mined_files",
                                            "tasks.training.train_round"},
     "mined": LOOP | MINING | NGAME | RULES | {
-        "tasks.data.walks", "tasks.training.embed", "tasks.training.mined_files", "tasks.training.mining",
+        "tasks.data.tables", "tasks.training.embed", "tasks.training.mined_files", "tasks.training.mining",
         "xcmodels.mining.hardness"},
     "vectors": LOOP | MINING | NGAME | {"tasks.training.embed", "tasks.training.mined_files"},
     "retriever": (LOOP | MINING | NGAME | SCORES | {

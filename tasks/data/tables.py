@@ -1,6 +1,6 @@
 """Tables as folders of Parquet shards, read one shard at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,6 +16,15 @@ def shards(table: Path) -> list[Path]:
 def count_rows(table: Path) -> int:
     """Return how many rows a table has, from the footers of its shards."""
     return sum(pq.read_metadata(shard).num_rows for shard in shards(table))
+
+
+def contract_view(view: Path, places: Mapping[str, Path]) -> Path:
+    """Return a folder of links to tables in several folders, for a contract that spans artifacts."""
+    view.mkdir(exist_ok=True)
+    for table, place in places.items():
+        (view / table).unlink(missing_ok=True)
+        (view / table).symlink_to(place / table)
+    return view
 
 
 def column_parts(table: Path, column: str) -> Iterator[list[str]]:

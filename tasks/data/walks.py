@@ -4,13 +4,20 @@ import os
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import scipy.sparse as sp
 
-    from tasks.core.dask_workers import Workers
-    from tasks.core.step import Job
+from data_contracts.check import check
+from data_contracts.schemas import SCHEMAS
+from data_contracts.tables import Tables
+from tasks.core.dask_workers import Workers
+from tasks.core.step import Job
+from tasks.data.tables import contract_view, count_rows, shards
+from xcmodels.mining.graph import WalkGraph, random_walks, walk_graph
 
 NODES_A_PART = 65_536
 
@@ -31,47 +38,30 @@ class Shard(TypedDict):
     rows: int
 
 
-def walk_all(anchors: tuple[str, ...], seed: int, job: "Job") -> None:
+def walk_all(anchors: tuple[str, ...], seed: int, job: Job) -> None:
     """Walk every anchor graph from its training queries and its labels, and check the walks against their contract.
 
     Test queries get no walks: metadata is not available at inference (RAMEN, section 3.1).
     """
-    from data_contracts.check import check
-    from data_contracts.tables import Tables
-
     tables = job.inputs["tables"]
     for anchor in anchors:
-        n_anchors = _count(tables / f"anchors.{anchor}")
-        for side, nodes in (("train", "queries.train"), ("label", "labels")):
-            graph = job.scratch / f"{anchor}.{side}"
-            _write_graph(tables / f"edges.{anchor}.{side}", _count(tables / nodes), graph)
-            shards = walk(job.workers, graph, n_anchors, job.out / f"walks.{anchor}.{side}", WalkSettings(seed),
-                          partitions=-(-_count(tables / nodes) // NODES_A_PART) or 1)
-            job.say(f"walks.{anchor}.{side}: {sum(shard['rows'] for shard in shards):,} edges")
+        n_anchors = count_rows(tables / f"anchors.{anchor}")
+        for side, of in (("train", "queries.train"), ("label", "labels")):
+            graph, nodes = job.scratch / f"{anchor}.{side}", count_rows(tables / of)
+            _write_graph(tables / f"edges.{anchor}.{side}", nodes, graph)
+            written = walk(job.workers, graph, n_anchors, job.out / f"walks.{anchor}.{side}", WalkSettings(seed),
+                           partitions=-(-nodes // NODES_A_PART) or 1)
+            job.say(f"walks.{anchor}.{side}: {sum(shard['rows'] for shard in written):,} edges")
     names = [f"walks.{anchor}.{side}" for anchor in anchors for side in ("train", "label")]
     view = contract_view(job.scratch / "view", {"queries.train": tables, "labels": tables}
                          | {f"anchors.{anchor}": tables for anchor in anchors} | dict.fromkeys(names, job.out))
     check(Tables(view), only=names).raise_for_failure()
 
 
-def contract_view(view: Path, places: "Mapping[str, Path]") -> Path:
-    """Return a folder of links to tables in several folders, for a contract that spans artifacts."""
-    view.mkdir(exist_ok=True)
-    for table, place in places.items():
-        (view / table).unlink(missing_ok=True)
-        (view / table).symlink_to(place / table)
-    return view
-
-
 def _write_graph(edges: Path, nodes: int, out: Path) -> None:
     """Write the table `edges` as the CSR arrays that `walk` reads."""
-    import numpy as np
-    import pyarrow.parquet as pq
-    import scipy.sparse as sp
-
     out.mkdir(exist_ok=True)
-    shards = sorted(edges.glob("part-*.parquet"))
-    parts = [pq.read_table(shard, columns=["node", "anchor", "weight"]) for shard in shards]
+    parts = [pq.read_table(shard, columns=["node", "anchor", "weight"]) for shard in shards(edges)]
     node, anchor, weight = (np.concatenate([part[name].to_numpy() for part in parts])
                             for name in ("node", "anchor", "weight"))
     graph = sp.csr_array((weight, (node, anchor)), shape=(nodes, int(anchor.max(initial=0)) + 1))
@@ -80,15 +70,8 @@ def _write_graph(edges: Path, nodes: int, out: Path) -> None:
         np.save(out / f"{name}.npy", values)
 
 
-def _count(table: Path) -> int:
-    import pyarrow.parquet as pq
-
-    return sum(pq.read_metadata(shard).num_rows for shard in table.glob("part-*.parquet"))
-
-
-def walk(
-    workers: "Workers", graph: Path, n_anchors: int, out: Path, settings: WalkSettings, *, partitions: int
-) -> list[Shard]:
+def walk(workers: Workers, graph: Path, n_anchors: int, out: Path, settings: WalkSettings, *,
+         partitions: int) -> list[Shard]:
     """Walk from every node and write table `walks` to out/part-00000.parquet, ...; return each shard's path and rows.
 
     `graph` is a folder of indptr.npy, indices.npy and weights.npy (nodes x anchors, CSR) that every worker can read,
@@ -96,31 +79,24 @@ def walk(
     scheduler. A lost worker's shards are written again, with the same rows: their concatenation does not
     depend on `partitions`. Raises ValueError for partitions below 1 and for shards in `out` that this call won't write.
     """
-    import numpy as np
-
-    from xcmodels.mining.graph import walk_graph
-
     if partitions < 1:
         raise ValueError(f"partitions must be at least 1, got {partitions}")
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / f"part-{i:05d}.parquet" for i in range(partitions)]
-    foreign = sorted(set(out.glob("part-*.parquet")) - set(paths))
+    foreign = sorted({*shards(out)} - {*paths})
     if foreign:
         raise ValueError(f"{foreign[0]} is left of a run with more than {partitions} partitions; empty {out} first")
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as prepared:
         matrix = _read(graph, n_anchors)
         walk_graph(matrix, settings.max_degree).save(Path(prepared))
         bounds = np.linspace(0, matrix.shape[0], partitions + 1).astype(int).tolist()
-        jobs = [(prepared, low, high, str(path), asdict(settings))
+        jobs = [(prepared, low, high, str(path), settings)
                 for low, high, path in zip(bounds[:-1], bounds[1:], paths, strict=True)]
-        shards = list(workers.map(_walk_range, jobs, name=lambda task: f"walking nodes {task[1]:,} to {task[2]:,}"))
-    return sorted(shards, key=lambda shard: shard["path"])
+        written = list(workers.map(_walk_range, jobs, name=lambda task: f"walking nodes {task[1]:,} to {task[2]:,}"))
+    return sorted(written, key=lambda shard: shard["path"])
 
 
-def _read(graph: Path, n_anchors: int):
-    import numpy as np
-    import scipy.sparse as sp
-
+def _read(graph: Path, n_anchors: int) -> sp.csr_array:
     names = ("indptr", "indices", "weights")
     indptr, indices, weights = (np.load(graph / f"{name}.npy", mmap_mode="r") for name in names)
     if len(indices) and not 0 <= indices.min() <= indices.max() < n_anchors:
@@ -128,16 +104,9 @@ def _read(graph: Path, n_anchors: int):
     return sp.csr_array((weights, indices, indptr), shape=(len(indptr) - 1, n_anchors))
 
 
-def _walk_range(prepared: str, low: int, high: int, path: str, settings: dict) -> Shard:
+def _walk_range(prepared: str, low: int, high: int, path: str, settings: WalkSettings) -> Shard:
     """Write the walks of nodes low:high to `path` atomically. Runs on a worker."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from data_contracts.schemas import SCHEMAS
-    from xcmodels.mining.graph import WalkGraph, random_walks
-
-    columns = random_walks(WalkGraph.load(Path(prepared)), np.arange(low, high), **settings)
+    columns = random_walks(WalkGraph.load(Path(prepared)), np.arange(low, high), **asdict(settings))
     table = pa.table(list(columns), schema=SCHEMAS["walks"])
     part = f"{path}.{os.getpid()}.tmp"  # another worker may run this too, if this one was considered lost
     pq.write_table(table, part, write_page_checksum=True)

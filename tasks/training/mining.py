@@ -13,7 +13,7 @@ from data_contracts.check import check
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.tables import Tables
 from tasks.core.step import Job
-from tasks.data.walks import contract_view
+from tasks.data.tables import contract_view
 from tasks.training.embed import vectors_of
 from tasks.training.mined_files import CLUSTERS, KEPT, NEGATIVES, SIDES
 from xcmodels.data import seeds
