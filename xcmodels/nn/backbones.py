@@ -58,7 +58,7 @@ class Backbone(Model):
         raise NotImplementedError
 
     def plain(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
-        """Return a function to encode one text on `side` as (sums, dim) by numpy alone; None if there is none."""
+        """Return a function to encode one text on `side` as (1, sums * dim) by numpy alone; None if there is none."""
         return None
 
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
@@ -126,7 +126,7 @@ class BagOfTokens(Backbone):
         return weighted_sums(rows, sum_weights.T.contiguous(), inverse, tokens.offsets)
 
     def plain(self, side: str) -> Callable[[Tokens], np.ndarray]:
-        """Return a function to encode one text as (sums, dim) by numpy, with the weights of `forward`."""
+        """Return a function to encode one text as (1, sums * dim) by numpy, with the weights of `forward`."""
         table, idf, vocabulary = self.table.weight.numpy(), self.idf.numpy(), self.vocabulary
         places = None if self.places is None else self.places.detach().numpy()[:, self.sides[side]]
 
@@ -138,8 +138,7 @@ class BagOfTokens(Backbone):
             if places is not None:
                 position = np.arange(len(ids)) - titles * content
                 weights = weights * places[:, content.view(np.int8), np.minimum(position, places.shape[2] - 1)]
-            out: np.ndarray = weights @ table[ids]
-            return out
+            return (weights @ table[ids]).reshape(1, -1)
 
         return sums
 

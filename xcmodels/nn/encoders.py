@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from xcmodels.nn.autograd import direction, dropout
 from xcmodels.nn.backbones import LABEL, QUERY, Backbone, EncoderConfig, build_backbone, empty_backbone, save_backbone
 from xcmodels.nn.row_table import Model, RowTable
 
-Plain = Callable[[np.ndarray], np.ndarray]
+V = TypeVar("V", torch.Tensor, np.ndarray)    # of n texts by torch, or of one by numpy alone outside training
+Map = Callable[[V], V]
 
 
 @dataclass(frozen=True)
@@ -55,38 +56,49 @@ def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
     return Layout({QUERY: head, LABEL: head}, {QUERY: (QUERY,), LABEL: (LABEL,)})
 
 
-class Head(nn.Module):
-    """Maps the backbone's vectors of texts (n, sums * d) to one vector each."""
+class Layer(nn.Linear):
+    """v -> dropout(activation(W v + b))."""
 
-    def plain(self) -> Plain:
-        """Return `forward` outside training as a function of one text's vectors (sums, d), by numpy alone."""
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True, kind: str = "linear",
+                 dropout: float = 0.0) -> None:
+        super().__init__(inputs, outputs, bias)
+        self.kind, self.dropout = kind, dropout
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return dropout(_activated(super().forward(vectors), self.kind), self.dropout, self.training)
+
+    def plain(self) -> Map[np.ndarray]:
+        """Return `forward` outside training by numpy alone."""
+        weight, bias = self.weight.detach().numpy().T, None if self.bias is None else self.bias.detach().numpy()[None]
+        return lambda vectors: _activated(vectors @ weight if bias is None else vectors @ weight + bias, self.kind)
+
+
+class Head(nn.Module):
+    """Maps the backbone's vectors of texts (n, sums * d) to one vector each, by its layers."""
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        return self.formula(vectors, *self.children())
+
+    def plain(self) -> Map[np.ndarray]:
+        """Return `forward` outside training for one text, by numpy alone."""
+        layers = [cast(Layer, layer).plain() for layer in self.children()]
+        return lambda vectors: self.formula(vectors, *layers)
+
+    def formula(self, vectors: V, *layers: Map[V]) -> V:
+        """Return a vector of each text."""
         raise NotImplementedError
 
 
 class Unit(Head):
-    """v -> normalise(v)."""
+    """v -> normalise(v), or normalise(gelu(v)): SiameseXML's intermediate embedding (section 4)."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, kind: str) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.kind = dim, kind
 
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return direction(vectors[:, :self.dim])
-
-    def plain(self) -> Plain:
-        """Return a function that normalises the first vector."""
-        return lambda vectors: unit(vectors[0])
-
-
-class Gelu(Unit):
-    """v -> normalise(gelu(v)): SiameseXML's intermediate embedding (section 4)."""
-
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        return super().forward(F.gelu(vectors))
-
-    def plain(self) -> Plain:
-        """Return a function that normalises the gelu of the first vector."""
-        return lambda vectors: unit(_gelu(vectors[0]))
+    def formula(self, vectors: V, *layers: Map[V]) -> V:
+        """Return the first of a text's vectors at unit length."""
+        return _unit(_activated(vectors, self.kind)[:, :self.dim])
 
 
 class Residual(Head):
@@ -97,27 +109,17 @@ class Residual(Head):
 
     def __init__(self, dim: int, sums: int, dropout: float) -> None:
         super().__init__()
-        self.dropout, self.sums = dropout, sums
-        self.inner = nn.Linear(sums * dim, dim)
-        self.outer = nn.Linear(dim, dim, bias=False)
+        self.dim, self.sums = dim, sums
+        self.inner = Layer(sums * dim, dim, kind="gelu", dropout=dropout)
+        self.outer = Layer(dim, dim, bias=False)
         nn.init.normal_(self.inner.weight, std=0.1 / sums**0.5)
         nn.init.zeros_(self.inner.bias)
         nn.init.zeros_(self.outer.weight)
 
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        units = _directions(vectors, self.sums)
-        inner = dropout(F.gelu(self.inner(units)), self.dropout, self.training)
-        return direction(units[:, :self.outer.out_features] + self.outer(inner))
-
-    def plain(self) -> Plain:
-        """Return what computes the same of one text's vectors."""
-        inner, bias, outer = _arrays(self.inner.weight, self.inner.bias, self.outer.weight)
-
-        def vector(vectors: np.ndarray) -> np.ndarray:
-            units = unit(vectors)
-            return unit(units[0] + outer @ _gelu(inner @ units.ravel() + bias))
-
-        return vector
+    def formula(self, vectors: V, *layers: Map[V]) -> V:
+        """Return the sum at unit length."""
+        (inner, outer), units = layers, _units(vectors, self.sums)
+        return _unit(units[:, :self.dim] + outer(inner(units)))
 
 
 class Projection(Head):
@@ -129,41 +131,37 @@ class Projection(Head):
 
     def __init__(self, dim: int, sums: int, config: HeadConfig) -> None:
         super().__init__()
-        self.linear, self.tanh, self.sums = nn.Linear(sums * dim, config.dim or dim), config.kind == "tanh", sums
-        self.dropout, self.scale = config.dropout, dim**0.5 if self.tanh else 1.0
+        self.linear = Layer(sums * dim, config.dim or dim, kind=config.kind, dropout=config.dropout)
+        self.sums, self.scale = sums, dim**0.5 if config.kind == "tanh" else 1.0
         nn.init.eye_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        out = self.linear(_directions(vectors, self.sums) * self.scale)
-        return dropout(torch.tanh(out) if self.tanh else out, self.dropout, self.training)
-
-    def plain(self) -> Plain:
-        """Return what computes the same of one text's vectors."""
-        weight, bias = _arrays(self.linear.weight, self.linear.bias)
-        scale = np.float32(self.scale)
-
-        def vector(vectors: np.ndarray) -> np.ndarray:
-            out = weight @ (unit(vectors) * scale).ravel() + bias
-            return np.tanh(out) if self.tanh else out
-
-        return vector
+    def formula(self, vectors: V, *layers: Map[V]) -> V:
+        """Return what the layer makes of the vectors."""
+        return layers[0](_units(vectors, self.sums) * self.scale)
 
 
-def _gelu(values: np.ndarray) -> np.ndarray:
+def _activated(values: V, kind: str) -> V:
+    """Return gelu or tanh of values where `kind` names one, else the values."""
+    if kind not in ("gelu", "tanh"):
+        return values
+    if isinstance(values, torch.Tensor):
+        return F.gelu(values) if kind == "gelu" else torch.tanh(values)
+    if kind == "tanh":
+        return np.tanh(values)
     from scipy.special import erf
 
-    out: np.ndarray = values * (np.float32(0.5) * (1 + erf(np.float32(0.5**0.5) * values)))
-    return out
+    return values * (np.float32(0.5) * (1 + erf(np.float32(0.5**0.5) * values)))
 
 
-def _arrays(*weights: torch.Tensor) -> list[np.ndarray]:
-    return [weight.detach().numpy() for weight in weights]
+def _unit(vectors: V) -> V:
+    """Return vectors (..., d) at unit length."""
+    return direction(vectors) if isinstance(vectors, torch.Tensor) else unit(vectors)
 
 
-def _directions(vectors: torch.Tensor, sums: int) -> torch.Tensor:
+def _units(vectors: V, sums: int) -> V:
     """Return the `sums` vectors of each row at unit length."""
-    return direction(vectors.unflatten(1, (sums, -1))).flatten(1)
+    return _unit(vectors.reshape(-1, sums, vectors.shape[1] // sums)).reshape(vectors.shape)
 
 
 class Encoder(Model):
@@ -195,21 +193,8 @@ class Encoder(Model):
         backbone = self.backbone.plain(LABEL if view.startswith(LABEL) else QUERY)
         if backbone is None:
             return None
-        heads = [self._plain(name) for name in self.layout.views[view]]
-
-        def vector(tokens: Tokens) -> np.ndarray:
-            sums = backbone(tokens)
-            return np.concatenate([unit(head(sums)) for head in heads])[None]
-
-        return vector
-
-    def _plain(self, name: str) -> Plain:
-        """Return a head, with the heads that it is over, as a function of the backbone's vectors of one text."""
-        head, over = cast(Head, self.heads[name]).plain(), self.layout.heads[name].over
-        if not over:
-            return head
-        below = self._plain(over)
-        return lambda sums: head(unit(below(sums))[None])
+        heads = {name: cast(Head, head).plain() for name, head in self.heads.items()}
+        return lambda tokens: self._by_heads(heads.__getitem__, backbone(tokens), view)
 
     def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
         """Return the backbone's vectors of each side with tokens, in one pass; sides not in `queries` are labels."""
@@ -219,12 +204,16 @@ class Encoder(Model):
 
     def view(self, pooled: torch.Tensor, view: str) -> torch.Tensor:
         """Return a view's vectors from the backbone's."""
-        return torch.cat([self._head_vectors(pooled, name) for name in self.layout.views[view]], dim=1)
+        return self._by_heads(self.heads.__getitem__, pooled, view)
 
-    def _head_vectors(self, pooled: torch.Tensor, name: str) -> torch.Tensor:
-        """Return a head's unit vectors from the backbone's, through the head that it is over."""
-        over = self.layout.heads[name].over
-        return direction(self.heads[name](self._head_vectors(pooled, over) if over else pooled))
+    def _by_heads(self, head: Callable[[str], Map[V]], pooled: V, view: str) -> V:
+        """Return a view's vectors by the heads that `head` returns, each over another head where its layout says so."""
+        def vectors(name: str) -> V:
+            over = self.layout.heads[name].over
+            return _unit(head(name)(vectors(over) if over else pooled))
+
+        parts = [vectors(name) for name in self.layout.views[view]]
+        return torch.cat(parts, 1) if isinstance(pooled, torch.Tensor) else np.concatenate(parts, 1)
 
     def width(self, view: str) -> int:
         """Return the length of a vector of `view`."""
@@ -241,7 +230,7 @@ def _head(backbone: Backbone, config: HeadConfig) -> Head:
         return Projection(backbone.dim, sums, config)
     if config.kind == "residual":
         return Residual(backbone.dim, sums, config.dropout)
-    return Gelu(backbone.dim) if config.kind == "gelu" else Unit(backbone.dim)
+    return Unit(backbone.dim, config.kind)
 
 
 def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:
