@@ -29,8 +29,7 @@ class RowTable(nn.Module):
         self.register_buffer("weight", weight)
         self.n, self.first = len(weight) if n is None else n, first
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
-        # of ids: the factors by which their rows are yet to be multiplied
-        self.pending_decay: Callable[[torch.Tensor], torch.Tensor | None] = lambda ids: None
+        self.decay: Decay | None = None    # of its weights, pending for rows that are not touched
 
     @classmethod
     def shared(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
@@ -67,13 +66,13 @@ class RowTable(nn.Module):
 
     def current(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `weight` (k,) with pending decay applied; the table is unchanged."""
-        rows, factors = self.weight.index_select(0, ids), self.pending_decay(ids)
-        return rows if factors is None else rows.mul_(factors)
+        rows = self.weight.index_select(0, ids)
+        return rows if self.decay is None else rows.mul_(self.decay.missed(ids))
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (rows (u, d), inverse (k,)) with `rows[inverse]` the rows of `ids` (k,).
 
-        In training mode the rows are a leaf whose gradient the table's optimiser will use.
+        In training mode the rows are a leaf whose gradient `take_gradients` will return.
         """
         if not (self.training and torch.is_grad_enabled()) and self.whole:
             return self.weight, ids
@@ -144,10 +143,9 @@ class RowAdam:
         self.square = torch.zeros_like(table.weight)
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
-        """Update the touched rows with learning rate `lr`."""
+    def step(self, lr: float, touched: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        """Update the touched rows, as `take_gradients` returns them, with learning rate `lr`."""
         self.steps += 1
-        touched = self.table.take_gradients()
         if touched is None:
             return
         ids, gradients = touched
@@ -185,14 +183,12 @@ class RowSGD:
     def __init__(self, table: RowTable, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
         self.table, self.momentum, self.weight_decay = table, momentum, weight_decay
         self.velocity = torch.zeros_like(table.weight)
-        self.decay = _Decay(table.weight)
-        if weight_decay:
-            table.pending_decay = self.decay.missed
+        self.decay = Decay(table.weight)
+        table.decay = self.decay if weight_decay else None
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
-        """Update the touched rows with learning rate `lr`; each of their values is read and written once."""
-        touched = self.table.take_gradients()
+    def step(self, lr: float, touched: tuple[torch.Tensor, torch.Tensor] | None) -> None:
+        """Update the touched rows, as `take_gradients` returns them; each of their values is read and written once."""
         self.decay.left = self.decay.left + math.log1p(-lr * self.weight_decay)
         if touched is None:
             return
@@ -227,7 +223,7 @@ class RowSGD:
         self.decay.left = state["left"].double().cpu()
 
 
-class _Decay:
+class Decay:
     """Logarithms of the decay of a weight: over all steps (`left`), and over those applied to each row (`settled`).
 
     The table reads it and the optimiser writes it. A table that held its optimiser would be a reference cycle, which

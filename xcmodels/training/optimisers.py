@@ -30,8 +30,8 @@ class Optimisers:
             distributed.average_gradients(self.dense.param_groups[0]["params"])
             self.dense.step()
             self.dense.zero_grad()
-        for name, table in self.rows.items():
-            table.step(self.plan.tables[name].lr * factor)
+        for name, rows in self.rows.items():
+            rows.step(self.plan.tables[name].lr * factor, rows.table.take_gradients())
 
     def apply_pending_decay(self) -> None:
         """Bring every row of every table up to date."""
