@@ -3,6 +3,7 @@
 Each takes one form and waits until no other run uses the home.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from prefect import State, flow, task
@@ -12,7 +13,8 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed
 
 from data_contracts.errors import ServerError, UsageError
-from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm, RunConfig
+from flows.config import RunConfig
+from flows.forms import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
 from flows.run import job, open_run, retry_helps
 from flows.run import prepare as prepare_data
 from flows.services.catalogue import mlflow_of
@@ -99,4 +101,4 @@ def champion_task(config: RunConfig, pack: Artifact) -> Judged:
 def _tracked(form: EvaluateForm) -> RunConfig:
     """Return the run of a form, tracked by the home's MLflow server where it runs and no other is named."""
     config = form.run("run")
-    return config.model_copy(update={"mlflow": mlflow_of(config.home, config.mlflow)})
+    return replace(config, mlflow=mlflow_of(config.home, config.mlflow))

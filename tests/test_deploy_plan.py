@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
-from flows.config import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
 from flows.deploy import plan
+from flows.forms import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
 from xcmodels.methods.presets import PRESETS
 
 GIVEN = {"data": "/data/wordnet", "home": "/home/me/.xc"}

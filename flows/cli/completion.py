@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from flows.cli.options import Subject
+from flows.config import Job
 
 
 def script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:
@@ -12,13 +12,12 @@ def script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:
 
     Looking them up while the user types would take seconds, for imports.
     """
-    from xcmodels.methods.presets import PRESETS
+    from flows.forms import PRESET_NAMES, PRESETS
 
-    preset_names = tuple(dict.fromkeys(name for presets in PRESETS.values() for name in presets))
-    annotations = dict(Subject.__annotations__)
+    annotations = dict(Job.__annotations__)
     try:
-        for name, choices in (("method", tuple(PRESETS)), ("preset", preset_names)):
-            Subject.__annotations__[name] = Annotated[annotations[name], Parameter(choices=choices)]
+        for name, choices in (("method", list(PRESETS)), ("preset", PRESET_NAMES)):
+            Job.__annotations__[name] = Annotated[annotations[name], Parameter(choices=choices)]
         return app.generate_completion(prog_name="xc", shell=shell)
     finally:
-        Subject.__annotations__.update(annotations)
+        Job.__annotations__.update(annotations)

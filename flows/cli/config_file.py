@@ -19,10 +19,9 @@ from urllib.parse import urlsplit
 from cyclopts import Token
 
 from data_contracts.errors import UsageError
+from flows.config import SHARED
 
 FILE, TABLE = "xc.toml", "set"
-OPTIONS = ("dask", "data", "home", "k", "method", "mlflow", "mlflow-port", "model", "name", "pool", "port",
-           "prefect-port", "preset", "workers")
 SECRETS = ("token", "password", "secret", "auth")
 
 
@@ -89,10 +88,10 @@ def _option(file: Path, key: str, value: Any) -> str:
     if any(word in key.lower() for word in SECRETS):
         raise UsageError(f"{key!r}: secrets are not read from here", where=str(file),
                          hint="keep it in a file that only you can read: xc serve --token-file FILE")
-    if key not in OPTIONS:
-        near = difflib.get_close_matches(key, (*OPTIONS, TABLE), n=1, cutoff=0.6)
+    if key not in SHARED:
+        near = difflib.get_close_matches(key, (*sorted(SHARED), TABLE), n=1, cutoff=0.6)
         raise UsageError(f"there is no option {key!r}{f', did you mean {near[0]!r}?' if near else ''}",
-                         where=str(file), hint=f"known: {', '.join(OPTIONS)}, and the table [{TABLE}]")
+                         where=str(file), hint=f"known: {', '.join(sorted(SHARED))}, and the table [{TABLE}]")
     text = _text(file, key, value)
     if key == "mlflow" and urlsplit(text).password:
         raise UsageError("'mlflow' holds a password", where=str(file),

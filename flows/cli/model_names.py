@@ -5,7 +5,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-HOME = Path(".xc")    # the default of --home
+from flows.config import HOME
+
 VERSIONS = """
     SELECT name || '@' || alias FROM registered_model_aliases
     UNION ALL SELECT name || '/' || version FROM model_versions WHERE current_stage != 'Deleted_Internal'

@@ -4,61 +4,20 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import FILE, GIVEN
-from flows.cli.model_names import HOME, versions
+from flows.cli.model_names import versions
+from flows.config import HOME, Home, Job, Mlflow, shared
 
-Home = Annotated[Path, Parameter(env_var="XC_HOME", help="Folder for all state.")]
-Mlflow = Annotated[str, Parameter(env_var="XC_MLFLOW", help="URI of an MLflow server; sqlite in the home by default.")]
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
-Spec = Annotated[str, Parameter(env_var="XC_MODEL", completer=versions,
-                                help="NAME@alias, NAME/version or NAME; the only model by default.")]
-
-
-@Parameter(name="*")
-@dataclass
-class Subject:
-    """Which method on which data."""
-
-    data: Annotated[Path, Parameter(env_var="XC_DATA", help="Folder of the raw data set.")]
-    method: Annotated[str, Parameter(env_var="XC_METHOD", help="Method to train.")] = "ngame"
-    preset: Annotated[str, Parameter(env_var="XC_PRESET", help="Named settings; see: xc presets.")] = "cpu"
-    settings: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
-                                                                 "repeatable.")] = field(default_factory=list)
-
-
-@Parameter(name="*")
-@dataclass
-class Job(Subject):
-    """What to do on which data: the options that every step of a run has."""
-
-    home: Home = HOME
-    dask: Annotated[str, Parameter(env_var="XC_DASK", help="Address of a Dask scheduler; embedded workers by "
-                                                           "default.")] = ""
-    workers: Annotated[int, Parameter(help="Embedded Dask workers.")] = 2
-    overlap: Annotated[Literal["auto", "always", "never"], Parameter(
-        help="Refresh by a Dask worker while training goes on; auto is where a GPU trains. A method gains that mines "
-             "with an older model: astra.")] = "auto"
-    processes: Annotated[int, Parameter(
-        help="Processes that train together, each with a share of the label vectors; one a GPU by default.")] = 0
-
-
-@Parameter(name="*")
-@dataclass
-class Tracked:
-    """Where a run is tracked, and as what."""
-
-    mlflow: Mlflow = ""
-    name: Annotated[str, Parameter(help="Name of the registered model; the data set's name by default.")] = ""
-
-
-TRACKED = Tracked()
+DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
+Model = Annotated[str, Parameter(help="The model; the only one by default.")]
+Spec = Annotated[str, shared("model", "NAME@alias, NAME/version or NAME; the only one by default.", completer=versions)]
 
 
 def require_home(home: Path) -> None:
@@ -84,7 +43,7 @@ def environment(home: Path) -> None:
     set_up(home)
 
 
-def open_tracker(home: Path, mlflow: str) -> Any:
+def open_tracker(home: Home, mlflow: Mlflow) -> Any:
     """Return a tracker on the MLflow server that is named or that the home runs, else on the home's database."""
     environment(home)
     from flows.services.catalogue import mlflow_of
@@ -111,24 +70,13 @@ def columns(rows: Sequence[Sequence[object]]) -> list[str]:
     return ["  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def pairs(option: str, words: Sequence[str], example: str) -> dict[str, str]:
-    """Return the values of an option that takes KEY=VALUE, by key; raise UsageError for another form."""
-    out = {}
-    for pair in words:
-        key, mark, value = pair.partition("=")
-        if not mark:
-            raise UsageError(f"{option} takes KEY=VALUE, got {pair!r}", hint=f"{option} {example}")
-        out[key] = value
-    return out
-
-
-def resolved_settings(job: Subject) -> dict[str, str]:
+def resolved_settings(job: Job) -> dict[str, str]:
     """Return the settings that differ from the preset's; raise UsageError where they or the data are invalid."""
     from tasks.plan import resolve_run
 
-    settings = pairs("--set", job.settings, "m1.epochs=5")
+    settings = job.settings
     utf8(job.data)
-    utf8(getattr(job, "home", HOME))
+    utf8(job.home)
     try:
         resolve_run(job.data, job.method, job.preset, settings)
     except UsageError as error:
@@ -141,11 +89,11 @@ def resolved_settings(job: Subject) -> dict[str, str]:
 
 
 def filled(form: Any, values: dict[str, Any]) -> Any:
-    """Return a form filled in; raise UsageError naming the first invalid value."""
-    from pydantic import ValidationError
+    """Return a form filled in with what it has fields for; raise UsageError naming the first invalid value."""
+    from pydantic import TypeAdapter, ValidationError
 
     try:
-        return form.model_validate(values)
+        return TypeAdapter(form).validate_python(values, extra="ignore")
     except ValidationError as error:
         first = error.errors()[0]
         where, why = ".".join(map(str, first["loc"])) or "the form", first["msg"][:1].lower() + first["msg"][1:]

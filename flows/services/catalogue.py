@@ -7,12 +7,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 from data_contracts.errors import ServerError
+from flows.config import Ports
 from flows.services.environment import HEARTBEAT, QUIET, set_up
 from flows.services.processes import Record, Service, end_service, free_port, launch, wait_well
 from flows.services.stack import Stack
@@ -22,15 +23,6 @@ from tasks.tracking.relocation import relocate
 
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 120.0     # for a Prefect server of one run to start, which takes 7 to 27 s on two cores
-
-
-@dataclass(frozen=True)
-class Ports:
-    """The ports of a home's services on loopback."""
-
-    prefect: int = 4200
-    mlflow: int = 5000
-    app: int = 8000
 
 
 def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", model: str = "",

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.config_file import FILE, GIVEN
 from flows.cli.options import HOME, Home, Json, Mlflow, Spec, columns, environment, require_home
+from flows.config import shared
 
 
 @Parameter(name="*")
@@ -29,9 +30,10 @@ class Input:
 
 
 NO_INPUT = Input()
+K = Annotated[int, shared("k", "Labels a text.", variable=False)]
 
 
-def predict(*texts: str, given: Input = NO_INPUT, k: Annotated[int, Parameter(help="Labels a text.")] = 10,
+def predict(*texts: str, given: Input = NO_INPUT, k: K = 10,
             form: Annotated[Literal["json", "csv"], Parameter(
                 name="--format", help="One JSON object a text, or CSV with a row a label.")] = "json",
             model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:

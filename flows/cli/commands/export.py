@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.commands.ask import NO_INPUT, Input
+from flows.cli.commands.ask import NO_INPUT, Input, K
 from flows.cli.options import HOME, Home, Mlflow, Spec, environment, require_home, say
 
 export = App(name="export", help="Write vectors or predictions of many texts to a file for other programs.")
@@ -24,8 +24,8 @@ def embeddings(*, out: Out, given: Input = NO_INPUT, model: Spec = "", home: Hom
 
 
 @export.command
-def predictions(*, out: Out, given: Input = NO_INPUT, k: Annotated[int, Parameter(help="Labels a text.")] = 10,
-                model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
+def predictions(*, out: Out, given: Input = NO_INPUT, k: K = 10, model: Spec = "",
+                home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Write the best labels of the texts of --input, a row a label."""
     from flows.cli.export import checked, export_predictions
 

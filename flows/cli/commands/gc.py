@@ -6,12 +6,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.options import HOME, Home, Json, Mlflow, open_tracker, say
+from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, open_tracker, say
 
 
 def gc(*, days: Annotated[float, Parameter(help="What a run has asked for in the last so many days stays.")] = 14.0,
-       dry_run: Annotated[bool, Parameter(help="Say what would be removed, and remove nothing.")] = False,
-       home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
+       dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """Remove the results of steps that no run has asked for lately; what is registered or served stays."""
     if not 0 <= days <= 36_500:
         raise UsageError(f"--days must be from 0 to 36500, got {days:g}")

@@ -9,56 +9,52 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_contracts.errors import ContractError, Stopped
 from flows.cli.config_file import GIVEN
-from flows.cli.options import TRACKED, Job, Json, Tracked, environment, filled, home_flag, resolved_settings, say
-
-if TYPE_CHECKING:
-    from flows.config import Until
+from flows.cli.options import Json, environment, filled, home_flag, resolved_settings, say
+from flows.config import RunConfig, TrainingJob, Until
 
 
-def run(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+def run(*, job: RunConfig, as_json: Json = False) -> None:
     """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
-    _finish(_flow("register", job, tracked), job.home, as_json)
+    _finish(_flow("register", job), job.home, as_json)
 
 
-def prepare(*, job: Job) -> None:
+def prepare(*, job: TrainingJob) -> None:
     """Read, check and pack a raw data set, and walk its graphs."""
-    _flow("prepare", job, TRACKED)
+    _flow("prepare", job)
 
 
-def train(*, job: Job, tracked: Tracked = TRACKED) -> None:
+def train(*, job: RunConfig) -> None:
     """Train up to a retriever."""
-    _flow("train", job, tracked)
+    _flow("train", job)
 
 
-def evaluate(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+def evaluate(*, job: RunConfig, as_json: Json = False) -> None:
     """Measure the retriever on the test split, without registering it."""
-    _finish(_flow("evaluate", job, tracked), job.home, as_json)
+    _finish(_flow("evaluate", job), job.home, as_json)
 
 
-def register(*, job: Job, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+def register(*, job: RunConfig, as_json: Json = False) -> None:
     """Register the retriever as a new version; it becomes the champion where the gates hold."""
-    _finish(_flow("register", job, tracked), job.home, as_json)
+    _finish(_flow("register", job), job.home, as_json)
 
 
-def report(*, job: Job, tracked: Tracked = TRACKED) -> None:
+def report(*, job: RunConfig) -> None:
     """Build the report of a run again; its path goes to stdout."""
-    print(_flow("report", job, tracked).report)
+    print(_flow("report", job).report)
 
 
-def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
+def _flow(until: Until, job: TrainingJob) -> Any:
     """Run the flow as far as `until`; return its summary, None where nothing was evaluated."""
     from tasks.core.store import Store
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # of `timeout`, `kill` or a shutdown: ends as by Ctrl-C
     # Invalid options are refused before Prefect's server is started, which takes seconds.
-    settings = resolved_settings(job)
-    from flows.config import RunConfig
-
-    config = filled(RunConfig, {**vars(job), **vars(tracked), "settings": settings, "command": _command()})
+    resolved_settings(job)
+    config = filled(RunConfig, {**vars(job), "command": _command()})
     store = Store(job.home)
     with store.run_lock():    # checks that no other run uses the home and that it can be written
         pass
@@ -67,7 +63,7 @@ def _flow(until: "Until", job: Job, tracked: Tracked) -> Any:
     from flows.services.catalogue import have_prefect, lost_server_explained, mlflow_of
     from flows.services.environment import full_disk_explained
 
-    config.mlflow = mlflow_of(job.home, tracked.mlflow)
+    config.mlflow = mlflow_of(job.home, config.mlflow)
     for name, address in places(job.home, config.mlflow).items():
         say(f"{name:<10} {address}")
     with (_failure_named(job.home), full_disk_explained(job.home), lost_server_explained(),

@@ -5,14 +5,12 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from flows.cli.options import HOME, Home, Json, Mlflow, json_line, open_tracker, require_home, say
+from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, json_line, open_tracker, require_home, say
 
 labels = App(name="labels", help="Add labels to a model and remove them, without training.")
 File = Annotated[str, Parameter(help="CSV, TSV, JSONL, Parquet, or a uid a line to remove; - is stdin.",
                                 allow_leading_hyphen=True)]
-Model = Annotated[str, Parameter(help="The model; the only one by default.")]
 Later = Annotated[bool, Parameter(help="Leave it to the next refresh to apply it.")]
-DryRun = Annotated[bool, Parameter(name="--dry-run", help="Check FILE and say what would be done, and do nothing.")]
 
 
 @labels.command

@@ -12,16 +12,15 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import TRACKED, Job, Json, Tracked, columns, environment, pairs, resolved_settings
+from flows.cli.options import Json, columns, environment, resolved_settings
+from flows.config import RunConfig, shared
 
 
-@Parameter(name="*")
 @dataclass
-class PlanJob(Job):
+class PlanJob(RunConfig):
     """What to do on which data, or at which size."""
 
-    data: Annotated[Path, Parameter(env_var="XC_DATA", help="Folder of the raw data set; or none, and --labels.")] = \
-        Path()
+    data: Annotated[Path, shared("data", "Folder of the raw data set; or none, and --labels.")] = Path()
     labels: Annotated[int, Parameter(help="Labels of data that is not here: what would it take?")] = 0
     points: Annotated[int, Parameter(help="Its training points.")] = 0
     dim: Annotated[int | None, Parameter(help="How long its vectors would be; as the preset's by default.")] = None
@@ -34,7 +33,7 @@ class PlanJob(Job):
 DEFAULT_JOB = PlanJob()
 
 
-def plan(*, job: PlanJob = DEFAULT_JOB, tracked: Tracked = TRACKED, as_json: Json = False) -> None:
+def plan(*, job: PlanJob = DEFAULT_JOB, as_json: Json = False) -> None:
     """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is done.
 
     With --labels and --points in place of --data: what data of that size would take, and what gives way first.
@@ -56,11 +55,9 @@ def plan(*, job: PlanJob = DEFAULT_JOB, tracked: Tracked = TRACKED, as_json: Jso
     laid_out = pipeline(job.data, job.method, job.preset, changed)
     with _store(job.home) as store:
         outlook = look(laid_out, store)
-    addresses = places(job.home, mlflow_of(job.home, tracked.mlflow))
-    values = {**vars(job), **vars(tracked)}
-    left_out = {"settings"} | {field.name for field in fields(PlanJob)} - {field.name for field in fields(Job)}
-    options = {name: {"value": without_passwords(str(values[name])), "source": GIVEN.sources.get(name, "default")}
-               for name in values if name not in left_out}
+    addresses = places(job.home, mlflow_of(job.home, job.mlflow))
+    options = {name: {"value": without_passwords(str(getattr(job, name))), "source": GIVEN.sources.get(name, "default")}
+               for name in (field.name for field in fields(RunConfig)) if name not in ("overrides", "command")}
     settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
                 for key, value in flat(laid_out.settings).items()}
     if as_json:
@@ -81,9 +78,9 @@ def _size(job: PlanJob, as_json: bool) -> None:
     from flows.size_plan import sizing
     from xcmodels.resources import Size
 
-    estimate = sizing(job.method, job.preset, pairs("--set", job.settings, "epochs=5"),
-                      Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus),
-                      width=job.dim, home=job.home, gpu_memory=job.gpu_memory)
+    size = Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus)
+    estimate = sizing(job.method, job.preset, job.settings, size, width=job.dim, home=job.home,
+                      gpu_memory=job.gpu_memory)
     print(json.dumps(estimate.to_json()) if as_json else "\n".join(estimate.lines()))
 
 

@@ -10,9 +10,8 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.model_names import versions
-from flows.cli.options import HOME, Home, Json, Mlflow, open_tracker, require_home, say
+from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, open_tracker, require_home, say
 
-DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
 Reason = Annotated[str, Parameter(help="Why: it is kept with the move, and has to be given.")]
 
 
@@ -87,8 +86,8 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     say(f"{named.name}/{became}{note} {'would become' if dry_run else 'is'} the champion: {decision}")
 
 
-def rollback(name: Annotated[str, Parameter(help="The model; the only one by default.")] = "", /, *,
-             reason: Reason = "", dry_run: DryRun = False, home: Home = HOME, mlflow: Mlflow = "") -> None:
+def rollback(name: Model = "", /, *, reason: Reason = "", dry_run: DryRun = False, home: Home = HOME,
+             mlflow: Mlflow = "") -> None:
     """Make the champion before the present one the champion again."""
     why = _required(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
     from tasks.registry.promotion import rollback as rolled_back

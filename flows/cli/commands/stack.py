@@ -4,23 +4,16 @@ import json
 import os
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
-from flows.cli.options import HOME, Home, Json, environment, home_flag, say
+from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home_flag, say
+from flows.config import PORTS, Ports
 
 
-def up(*, home: Home = HOME,
-       mlflow: Annotated[str, Parameter(env_var="XC_MLFLOW", help="Address of an MLflow server to use.")] = "",
-       prefect_port: Annotated[int, Parameter(env_var="XC_PREFECT_PORT", help="Port of the Prefect server.")] = 4200,
-       mlflow_port: Annotated[int, Parameter(env_var="XC_MLFLOW_PORT", help="Port of the MLflow server.")] = 5000,
-       port: Annotated[int, Parameter(env_var="XC_PORT", help="Port of the app, which answers with labels.")] = 8000,
-       model: Annotated[str, Parameter(help="Model that the app answers with; the only one by default.")] = "",
-       ) -> None:
+def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "") -> None:
     """Start what is not up: Prefect server, MLflow server, worker, app; they stay until `xc down`."""
-    from flows.services.catalogue import Ports, require_prefect, services
+    from flows.services.catalogue import require_prefect, services
     from flows.services.stack import Stack
     from tasks.core.devices import gpus
     from tasks.core.store import Store
@@ -33,8 +26,7 @@ def up(*, home: Home = HOME,
         require_prefect(home)
     if mlflow:
         probe(mlflow)
-    parts = services(home, Ports(prefect_port, mlflow_port, port), prefect=prefect, mlflow=mlflow, model=model,
-                     gpu=gpus() > 0)
+    parts = services(home, ports, prefect=prefect, mlflow=mlflow, model=model, gpu=gpus() > 0)
     started = stack.up(parts, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:
@@ -84,9 +76,7 @@ def status(*, home: Home = HOME, as_json: Json = False) -> None:
                           hint=f"xc up{home_flag(home)} starts what has ended; where that does not help, xc down first")
 
 
-def doctor(*, home: Home = HOME,
-           mlflow: Annotated[str, Parameter(env_var="XC_MLFLOW", help="Address of an MLflow server to look at.")] = "",
-           as_json: Json = False) -> None:
+def doctor(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """Look at versions, cores, memory, GPU, disk, home and servers; exit code 1 where something is wrong."""
     from flows.cli.doctor import look
 
