@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+# As flows/cli/app.py does, for what tests train in their own process.
+export GOMP_SPINCOUNT ?= 3000
 DATA ?= data/wordnet
 HOME_DIR ?= .xc
 
