@@ -49,7 +49,11 @@ PAIRS = np.repeat(np.arange(5), 9), np.tile(np.arange(9), 5)
     (CentroidMix(W, Z + np.float32(0.4) * V, V, 2, alpha=0.3, share=0.4),
      {"encoder": lambda x, label: 0.7 * x[4 + 4 * (label % 2):][:4] @ Z[label],
       "classifier": lambda x, label: 0.3 * x[4 + 4 * (label % 2):][:4] @ W[label],
-      "similar texts": lambda x, label: 0.7 * 0.4 * x[4 + 4 * (label % 2):][:4] @ V[label]})])
+      "similar texts": lambda x, label: 0.7 * 0.4 * x[4 + 4 * (label % 2):][:4] @ V[label]}),
+    (CentroidMix(W, Z + np.float32(0.4) * V, V, 2, alpha=0.3, share=0.4, intermediate=True),
+     {"encoder": lambda x, label: 0.7 * x[:4] @ Z[label],
+      "classifier": lambda x, label: 0.3 * x[4 + 4 * (label % 2):][:4] @ W[label],
+      "similar texts": lambda x, label: 0.7 * 0.4 * x[:4] @ V[label]})])
 def test_parts_are_what_they_are_called_and_sum_to_the_score(scores, parts):
     found = scores.parts(QUERIES, None, *PAIRS)
     assert list(found) == list(parts)

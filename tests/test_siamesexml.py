@@ -36,7 +36,7 @@ TOY = SiamesexmlConfig(
     shortlist=20, mined=8, dropout=0.1, token_lr=3e-3,
     encoder=EncoderConfig(source="random", dim=32, batch=256))
 RELATIVES = {"siamesexml": {}, "partitions": {"partitions": 3, "correlation": False, "scored_centroid": 0.25},
-             "++": {"joint": True, "scored_centroid": 0.0,
+             "++": {"joint": True, "scored_centroid": 0.5, "scored_query": "intermediate",
                     "siamese": replace(TOY.siamese, epochs=10, least_steps=8)}}    # passes, resumed too
 
 
@@ -228,7 +228,8 @@ def test_answers_mix_classifiers_with_texts_and_centroids(corpus, trained):
     for label, score in zip(ids[0].tolist(), scores[0].tolist(), strict=True):
         part = label % mix.partitions
         x = query[0, d * (1 + part):d * (2 + part)]
-        wanted = mix.alpha * (mix.classifiers[label] @ x) + (1 - mix.alpha) * (embedded[label] @ x)
+        similar = query[0, :d] if config_of(trained).scored_query == "intermediate" else x
+        wanted = mix.alpha * (mix.classifiers[label] @ x) + (1 - mix.alpha) * (embedded[label] @ similar)
         assert score == pytest.approx(float(wanted), abs=1e-5)
     assert ids[0, 0] == 3
 
@@ -272,4 +273,5 @@ def test_presets_hold_section_4():
             assert (made.siamese.c, made.siamese.d, made.extreme.c, made.extreme.d) == (0.9, 1.5, 0.75, 3.0)
             paper = preset == "paper"
             assert made.centroid == 0.3
-            assert (made.power, made.scored_centroid) == ((0.45, 1.0) if paper else (1.0, 0.0))
+            assert (made.power, made.scored_centroid, made.scored_query) == (
+                (0.45, 1.0, "final") if paper else (1.0, 0.0, "intermediate"))

@@ -17,10 +17,11 @@ from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, SIMILAR
 
 @dataclass(frozen=True)
 class CentroidMix:
-    """SiameseXML's score: alpha w^T x + (1 - alpha) (z + share v)^T x (section 4, log-time prediction; share = 1).
+    """SiameseXML's score: alpha w^T x + (1 - alpha) (z + share v)^T x' (section 4, log-time prediction; share = 1).
 
-    A query vector is its intermediate embedding, then its embedding for each of `partitions` parts of the labels;
-    label l is scored by part l mod partitions.
+    A query vector is its intermediate embedding, then its final embedding x for each of `partitions` parts of the
+    labels; label l is scored by part l mod partitions. x' is x in the paper; with `intermediate` it is the intermediate
+    embedding, the one that z is trained with and v is a mean of.
     """
 
     classifiers: np.ndarray    # (L, d), w
@@ -29,26 +30,32 @@ class CentroidMix:
     partitions: int
     alpha: float
     share: float
+    intermediate: bool = False
     kind = "centroid mix"
 
     def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
         labels = ids[rows, slots]
-        views, view_rows = self._views(queries, rows, labels)
-        classified, embedded = (pair_scores(views, matrix, view_rows, labels)
+        classified, embedded = (self._scores(matrix, queries, rows, labels)
                                 for matrix in (self.classifiers, self.embeddings))
         return spread(ids.shape, rows, slots, self.alpha * classified + (1 - self.alpha) * embedded)
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the shares of w, of z and of v."""
-        views, view_rows = self._views(queries, rows, labels)
-        classified, embedded, similar = (pair_scores(views, matrix, view_rows, labels)
+        classified, embedded, similar = (self._scores(matrix, queries, rows, labels)
                                          for matrix in (self.classifiers, self.embeddings, self.centroids))
         similar *= self.share
         return {ENCODER: (1 - self.alpha) * (embedded - similar), CLASSIFIER: self.alpha * classified,
                 SIMILAR: (1 - self.alpha) * similar}
+
+    def _scores(self, matrix: np.ndarray, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the inner products (p,) of pairs with one of the three matrices."""
+        if self.intermediate and matrix is not self.classifiers:
+            return pair_scores(queries[:, :matrix.shape[1]], matrix, rows, labels)
+        views, view_rows = self._views(queries, rows, labels)
+        return pair_scores(views, matrix, view_rows, labels)
 
     def _views(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the query vectors for each part of the labels, and the row in them of each (query row, label)."""
@@ -69,7 +76,7 @@ class CentroidMix:
         np.save(folder / "classifiers.npy", self.classifiers)
         np.save(folder / "embeddings.npy", self.embeddings)
         (folder / "mix.json").write_text(json.dumps(
-            {"partitions": self.partitions, "alpha": self.alpha, "share": self.share}))
+            {name: getattr(self, name) for name in ("partitions", "alpha", "share", "intermediate")}))
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "CentroidMix":

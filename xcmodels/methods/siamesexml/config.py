@@ -39,6 +39,7 @@ class SiamesexmlConfig(ServingConfig):
     power: float = 0.45          # of a label's frequency in its chance to be drawn
     centroid: float = 0.3        # 1 - beta: share of the loss on label centroids
     scored_centroid: float = 1.0    # share of a label's centroid in its score, beside its text's embedding
+    scored_query: str = "final"     # of a query, scored against label texts and centroids: intermediate | final
     correlation: bool = True     # label embeddings are smoothed over labels that share queries
     shortlist: int = 500         # labels of a query from the three indexes together, to mine and to predict
     mined: int = 50              # the best of them, of which batches take the hardest
@@ -54,7 +55,7 @@ class SiamesexmlConfig(ServingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.one_of(self, head=("residual", "gelu", "unit"))
+        checks.one_of(self, head=("residual", "gelu", "unit"), scored_query=("intermediate", "final"))
         checks.at_least(self, 1, "shortlist", "mined", "positives", "partitions")
         checks.at_least(self, 0, "power", "token_lr")
         checks.share(self, "centroid", "scored_centroid")

@@ -34,7 +34,8 @@ class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
     @property
     def settings(self) -> Mapping[str, object]:
         """The settings of every retriever, and those of the mix."""
-        return {**super().settings, "scored_centroid": self.config.scored_centroid}
+        return {**super().settings, "scored_centroid": self.config.scored_centroid,
+                "scored_query": self.config.scored_query}
 
     def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],
                  out: Path) -> dict[str, float]:
@@ -70,7 +71,7 @@ class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
         """Return the mixed score of classifiers, label embeddings, and the centroids in an index of `proposing`."""
         share, centroids = self.config.scored_centroid, proposing["centroids"].index.vectors
         return CentroidMix(classifiers, labels + np.float32(share) * centroids, centroids, self.config.partitions,
-                           alpha, share)
+                           alpha, share, self.config.scored_query == "intermediate")
 
     def _best_alpha(self, mix: CentroidMix, proposing: Mapping[str, Proposer], encoder: Encoder,
                     corpus: Corpus) -> tuple[float, dict[str, float]]:
