@@ -20,7 +20,7 @@ from flows.run import prepare as prepare_data
 from flows.services.catalogue import mlflow_of
 from tasks.collection import collect
 from tasks.core.store import Artifact, Store
-from tasks.registry.champion import Judged, evaluate_champion
+from tasks.registry.champion import ChampionScore, evaluate_champion
 from tasks.registry.label_edits import Refreshed
 from tasks.registry.label_edits import refresh as refresh_labels
 from tasks.tracking.tracker import Tracker
@@ -91,7 +91,7 @@ def room_task(config: RunConfig, days: float) -> State[None]:
 
 
 @task(name="champion", cache_policy=NO_CACHE, persist_result=False)
-def champion_task(config: RunConfig, pack: Artifact) -> Judged:
+def champion_task(config: RunConfig, pack: Artifact) -> ChampionScore:
     """Return the champion's score on a prepared corpus."""
     name = config.name or config.data.name
     return evaluate_champion(Tracker(config.home, config.mlflow or None), name, Corpus(Store(config.home).open(pack)),

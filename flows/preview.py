@@ -19,7 +19,7 @@ LOOK_EVERY = 1.0    # seconds between two readings of the memory of a run's proc
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Preview:
     """What is known of a run before it starts; memory: bytes that all its processes used together the last time."""
 
     pipeline: Pipeline
@@ -66,11 +66,11 @@ class Outlook:
                 "steps": [asdict(step) for step in self.steps], "seconds": self.seconds, "memory": self.memory}
 
 
-def look(pipeline: Pipeline, store: Store, until: int = 2) -> Outlook:
+def look(pipeline: Pipeline, store: Store, until: int = 2) -> Preview:
     """Return what a run would do in `store`: 0, prepare; 1, train, too; 2, evaluate, too."""
     groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
     memory = store.get_ref("held", slug(timing_key(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
-    return Outlook(pipeline, forecast([step for group in groups[:until + 1] for step in group], store),
+    return Preview(pipeline, forecast([step for group in groups[:until + 1] for step in group], store),
                    memory.get("bytes"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.errors import DamagedArtifact
 from serving.batcher import Batcher, QueueFull
 from serving.http.guard import Problem
-from serving.model_watcher import Follower, Served
+from serving.model_watcher import AliasFollower, Served
 from serving.prometheus import Measures
 from serving.schemas import PredictRequest
 
@@ -17,7 +17,7 @@ WAIT = 10.0                 # seconds for an answer
 RECENT = 0.02               # seconds for which a check of the files still counts before the next batch
 NEAREST = 3                 # training texts that explain a label
 # What a faulty version raises: requests are validated before, so the version is to blame.
-WRONG = (DamagedArtifact, ArithmeticError, LookupError, ValueError)
+VERSION_ERRORS = (DamagedArtifact, ArithmeticError, LookupError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Question:
 class Service:
     """Answers with the follower's version, in batches; draining: whether the server is about to stop."""
 
-    def __init__(self, follower: Follower, measures: Measures) -> None:
+    def __init__(self, follower: AliasFollower, measures: Measures) -> None:
         self.follower, self.measures, self.draining = follower, measures, False
         self.batcher = Batcher(answer, largest=LARGEST, room=ROOM, told=measures.batch_begun)
 
@@ -60,7 +60,7 @@ class Service:
             raise Problem(503, "queue-full", "too many texts wait already", headers={"Retry-After": "1"}) from None
         except TimeoutError:
             raise Problem(503, "timeout", f"no answer within {WAIT:g} seconds", headers={"Retry-After": "2"}) from None
-        except WRONG as error:
+        except VERSION_ERRORS as error:
             self.follower.doubt(served, error)
             raise refused() from None
         return {"model": served.named(), "results": [{"labels": labels} for labels in results]}

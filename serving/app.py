@@ -18,14 +18,14 @@ from starlette.exceptions import HTTPException
 from serving import schemas
 from serving.answers import Service
 from serving.http.guard import Access, Guard, Problem, read_json
-from serving.model_watcher import Follower
+from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
 from serving.prometheus import Measures
 
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
 
-def create_app(follower: Follower, access: Access) -> tuple[Guard, Service]:
+def create_app(follower: AliasFollower, access: Access) -> tuple[Guard, Service]:
     """Return the guarded app and its prediction service; the follower starts and stops with the app."""
 
     @asynccontextmanager

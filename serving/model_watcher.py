@@ -22,9 +22,9 @@ from tasks.registry.tags import DATA, DIGEST, EXAMPLES, METRICS, Version
 from tasks.tracking.tracker import Tracker
 from xcmodels.retrieval.retriever import Retriever
 
-EVERY = 1.0      # seconds between two lookups of the alias
-AGAIN = 30.0     # seconds until a version that could not be loaded is tried again
-TRIAL = "a text that is asked before anybody else asks"
+POLL_SECONDS = 1.0      # seconds between two lookups of the alias
+RETRY_SECONDS = 30.0     # seconds until a version that could not be loaded is tried again
+TRIAL_TEXT = "a text that is asked before anybody else asks"
 _log = logging.getLogger("serving")
 
 
@@ -69,20 +69,20 @@ class Registry:
         folder = folder_of(self.tracker, version)    # verifies the files, and only after the watch has opened them
         retriever = Retriever.load(folder)
         hold(folder, retriever)
-        retriever.predict([TRIAL], 1)
+        retriever.predict([TRIAL_TEXT], 1)
         metrics = json.loads(version.tags.get(METRICS, "{}"))
         recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}
         return Served(version.name, str(version.version), version.tags[DIGEST], version.tags.get(DATA, ""),
                       retriever, watch, tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall)
 
 
-class Follower:
+class AliasFollower:
     """Keeps the version that an alias names loaded, in a thread of its own.
 
     look: returns the version that is named now. load: opens it and tries it on a text.
     """
 
-    def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served], every: float = EVERY) -> None:
+    def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served], every: float = POLL_SECONDS) -> None:
         self._look, self._load, self._every = look, load, every
         self.current: Served | None = None
         self._fault = ""                                             # why the alias cannot be followed
@@ -141,7 +141,7 @@ class Follower:
                 answers = self.current is not None and not self.current.watch.damage
                 _log.warning("%s; %s", reason, "the version before it answers on" if answers else "nothing answers")
             self._fault = reason
-            self._failed = (which, time.monotonic() + AGAIN) if which else None
+            self._failed = (which, time.monotonic() + RETRY_SECONDS) if which else None
 
     def _check(self) -> bool:
         """Return whether the files of `current` are right; those that seem to have changed are hashed."""

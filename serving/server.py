@@ -22,7 +22,7 @@ from serving.answers import WAIT, Service
 from serving.app import create_app
 from serving.http.guard import LOOPBACK, SECONDS, Access
 from serving.http.timeouts import TimeoutProtocol
-from serving.model_watcher import Follower, Registry
+from serving.model_watcher import AliasFollower, Registry
 from tasks.tracking.tracker import Tracker
 
 NOTICE = 1.0            # seconds between /readyz saying that the server stops and stopping
@@ -42,7 +42,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
     _log_to_stderr()
     with listener(host, port) as sock:
         registry = Registry(Tracker(home, mlflow or None), model or None)
-        follower = Follower(registry.look, registry.load)
+        follower = AliasFollower(registry.look, registry.load)
         forbid_pickle()
         if wait:
             follower.step()    # so that a model that exists is loaded before the first request

@@ -17,11 +17,11 @@ from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Score
 from tasks.evaluation.report import Report, ReportFacts, verdict
 from tasks.plan import Pipeline
-from tasks.registry.comparison import Ground
+from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import with_edits
 from tasks.registry.model_card import model_card
 from tasks.registry.ownership import check_owner
-from tasks.registry.promotion import Decision, contest
+from tasks.registry.promotion import Decision, promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, process_name
@@ -155,8 +155,9 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
         test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
                EXAMPLES: json.dumps([title[:EXAMPLE_LENGTH] for title, _ in _test_texts(corpus)])})
-    decision = contest(tracker, session.name, registered.version, Ground(session.store, done["pack"], session.say),
-                       edited=lambda: with_edits(session.store, tracker, session.name, registered.version))
+    decision = promote_by_gates(
+        tracker, session.name, registered.version, ComparisonCorpus(session.store, done["pack"], session.say),
+        edited=lambda: with_edits(session.store, tracker, session.name, registered.version))
     return RegisteredDecision(**vars(decision), version=registered.version, reused=registered.reused)
 
 

@@ -12,10 +12,10 @@ from data_contracts.errors import UsageError
 from tasks.core.store import Artifact, digest_of
 from tasks.evaluation.gates import Incomparable, Score
 from tasks.registry.champion import evaluate_champion
-from tasks.registry.comparison import compare, latencies, newest_ground, trained_texts
+from tasks.registry.comparison import compare, latencies, newest_corpus, trained_texts
 from tasks.registry.label_edits import edit_labels, refresh
 from tasks.registry.label_files import Row
-from tasks.registry.promotion import contest
+from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.resolve import resolve
 from tests.support import tiny
@@ -192,7 +192,7 @@ def entered(world, corpus, folder, pack, seed=0, *, forget=False, **more) -> str
     artifact = world.store.publish(digest_of(folder.name), "retriever", {"corpus": pack.digest}, write)
     made = register(world.tracker, world.run, "xc", retriever_dir=world.store.open(artifact), card="",
                     retriever_digest=artifact.digest, score=Score({"P/1": 1.0}), **{"test_digest": "old", **more})
-    contest(world.tracker, "xc", made.version)
+    promote_by_gates(world.tracker, "xc", made.version)
     return made.version
 
 
@@ -216,10 +216,10 @@ def test_what_was_compared_once_is_not_measured_again(corpus, world, tmp_path):
     for name in ("one", "two"):
         entered(world, corpus, tmp_path / name, pack, seed=len(name))
     versions = [resolve(world.tracker, f"xc/{number}") for number in (2, 1)]
-    ground = newest_ground(world.store, versions[0], said.append)
-    first = ground(*versions)
-    assert ground(*versions) == first and said == ["    versions 2 and 1 answer the test queries of toy"]
-    assert ground(*versions[::-1]).scores == first.scores[::-1] and len(said) == 2
+    on_corpus = newest_corpus(world.store, versions[0], said.append)
+    first = on_corpus(*versions)
+    assert on_corpus(*versions) == first and said == ["    versions 2 and 1 answer the test queries of toy"]
+    assert on_corpus(*versions[::-1]).scores == first.scores[::-1] and len(said) == 2
 
 
 def test_a_promotion_measures_both_again_once_the_data_has_grown(cli, corpus, world, tmp_path):
@@ -246,8 +246,8 @@ def test_the_newest_test_set_is_that_of_the_corpus_used_last(corpus, world, tmp_
     for later, age in enumerate((2, 1), start=1):
         last = world.store.find(keys[age])
         os.utime(world.store.home / "refs" / "steps" / keys[age], (time.time() + later, time.time() + later))
-        assert newest_ground(world.store, version, print).pack == last
-    assert newest_ground(tiny.fresh_store(tmp_path / "other"), version, print) is None
+        assert newest_corpus(world.store, version, print).pack == last
+    assert newest_corpus(tiny.fresh_store(tmp_path / "other"), version, print) is None
 
 
 def test_what_an_older_version_was_trained_on_is_told_by_its_corpus_while_that_is_there(corpus, world, tmp_path):

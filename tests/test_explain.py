@@ -88,7 +88,7 @@ def test_a_label_without_training_texts_has_none_near(small):
 
 
 def test_the_most_frequent_label_keeps_a_few_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr("xcmodels.retrieval.examples.KEPT", 4)
+    monkeypatch.setattr("xcmodels.retrieval.examples.MAX_EXAMPLES", 4)
     few = Retriever.load(tiny.tiny_retriever(tmp_path))
     (why,) = few.explain("a pike", [Label(9, "", "", 0.0)], nearest=99)
     assert (why.frequency, len(why.nearest)) == (9, 4)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.evaluation.gates import Score, weigh
+from tasks.evaluation.gates import Score, evaluate_gates
 
 
 def decile(recall, positives=1000, number=1):
@@ -19,7 +19,7 @@ def score(p1=60.0, psp5=50.0, *, deciles=(), latency=None, **indexes):
 
 
 def broken(ours, theirs):
-    return [gate.name for gate in weigh(ours, theirs) if not gate.holds]
+    return [gate.name for gate in evaluate_gates(ours, theirs) if not gate.holds]
 
 
 @pytest.mark.parametrize(("ours", "names"), [
@@ -34,23 +34,23 @@ def test_metrics(ours, names):
     (score(58.1, 51.0), []), (score(57.9, 51.0), ["P@1"]), (score(61.0, 48.1), []), (score(61.0, 47.9), ["PSP@5"]),
     (score(59.2, 49.2), []), (score(59.0, 48.9), ["mean"])])
 def test_a_metric_falls_by_more_than_chance(ours, names):
-    gates = weigh(ours, score(), errors={"P/1": 1.0, "PSP/5": 1.0, "mean": 0.45})
+    gates = evaluate_gates(ours, score(), errors={"P/1": 1.0, "PSP/5": 1.0, "mean": 0.45})
     assert [gate.name.split()[0] for gate in gates if not gate.holds] == names
 
 
 def test_errors_that_are_not_known_are_those_of_samples_drawn_apart():
     """1,072 queries of which 60% are right: two such shares differ by 2.1 points of standard error."""
     ours, theirs = (Score({"P/1": p1, "PSP/5": 50.0, "points": 1072.0}) for p1 in (57.0, 60.0))
-    [p1, psp5] = weigh(ours, theirs)
+    [p1, psp5] = evaluate_gates(ours, theirs)
     assert p1.holds and psp5.holds and p1.error == pytest.approx(100 * math.sqrt(2 * 0.6 * 0.4 / 1072))
     assert str(p1) == "P@1 57.00 against 60.00 (-3.00, standard error 2.12)"
-    assert not weigh(replace(ours, metrics={**ours.metrics, "P/1": 55.7}), theirs)[0].holds
+    assert not evaluate_gates(replace(ours, metrics={**ours.metrics, "P/1": 55.7}), theirs)[0].holds
 
 
 def test_paired_errors_go_before_those_of_a_deciles_count():
     new, old = score(deciles=[decile(40.0, 50)]), score(deciles=[decile(50.0, 50)])
     assert broken(new, old) == []
-    assert [gate.name for gate in weigh(new, old, errors={"decile/1": 3.0}) if not gate.holds] == [
+    assert [gate.name for gate in evaluate_gates(new, old, errors={"decile/1": 3.0}) if not gate.holds] == [
         "recall@5 of decile 1"]
 
 
@@ -64,7 +64,7 @@ def test_a_champion_without_a_number_is_beaten_by_one_with_it():
     (40.0, 50.0, 50, True), (29.0, 50.0, 50, False),             # two standard errors of the difference: 20 points
     (0.0, 0.0, 40, True), (0.0, 50.0, 0, True)])
 def test_a_decile_falls_by_more_than_chance(new, old, positives, holds):
-    gates = weigh(score(deciles=[decile(new, positives)]), score(deciles=[decile(old, positives)]))
+    gates = evaluate_gates(score(deciles=[decile(new, positives)]), score(deciles=[decile(old, positives)]))
     assert all(gate.holds for gate in gates) is holds
 
 
@@ -82,9 +82,9 @@ def test_a_first_version_needs_an_index_that_finds_its_labels():
 
 
 def test_a_gate_says_its_numbers():
-    told = [str(gate) for gate in weigh(score(59.0, labels=99.0), score())]
+    told = [str(gate) for gate in evaluate_gates(score(59.0, labels=99.0), score())]
     assert told == ["P@1 59.00 against 60.00 (-1.00), bound 59.50", "PSP@5 50.00 against 50.00 (+0.00)",
                     "index 'labels' recall 99.00"]
-    kept = [gate.to_json() for gate in weigh(score(math.nan), score())]
+    kept = [gate.to_json() for gate in evaluate_gates(score(math.nan), score())]
     assert json.loads(json.dumps(kept, allow_nan=False))[0] == {
         "gate": "P@1", "holds": False, "ours": None, "theirs": 60.0, "bound": 59.5, "error": 0.0}

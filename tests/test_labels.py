@@ -11,7 +11,7 @@ from data_contracts.errors import ContractError, UsageError
 from tasks.registry.journal import Journal
 from tasks.registry.label_edits import edit_labels, journal_of, refresh, with_edits
 from tasks.registry.label_files import Row
-from tasks.registry.promotion import contest, history, rollback
+from tasks.registry.promotion import history, promote_by_gates, rollback
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import DATA, EXAMPLES
 from tests.conftest import ROOT
@@ -99,14 +99,14 @@ def test_a_retraining_does_not_lose_the_edits(world):
     ask(world, REMOVE, ("tiny:11",))
     refreshed(world)
     version = world.register(1, 70.0).version
-    decision = contest(world.tracker, "xc", version,
+    decision = promote_by_gates(world.tracker, "xc", version,
                        edited=lambda: with_edits(world.store, world.tracker, "xc", version))
     assert decision.promoted
     now = resolve(world.tracker, "xc").version
     assert world.aliases()["champion"] == now == "4" and world.versions()[3].tags["xc.base"] == version == "3"
     assert "x:1" in predicted(world, "mountain fox pike") and "tiny:11" not in predicted(world, "mountain fox")
     assert not refreshed(world).moved
-    again = contest(world.tracker, "xc", version)
+    again = promote_by_gates(world.tracker, "xc", version)
     assert (again.promoted, again.reason, again.champion["version"]) == (False, "it is the champion already", version)
     with world.tracker.required() as client:
         assert [each["to"] for each in history(client, "xc")] == ["1", "2", "4"]

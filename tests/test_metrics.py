@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from tests.support import oracles
-from xcmodels.metrics import by_decile, difference_errors, drop_filtered, evaluate, judge, mean_interval, propensity
+from xcmodels.metrics import by_decile, difference_errors, drop_filtered, evaluate, match, mean_interval, propensity
 
 
 def pairs(rows):
@@ -182,7 +182,7 @@ def test_the_error_of_p_at_1_is_that_of_mcnemars_test():
 
 
 def test_hits_feed_the_interval():
-    judged = judge(np.array([[0], [1], [2]]), pairs([[0], [0], []]), None, 3)
+    judged = match(np.array([[0], [1], [2]]), pairs([[0], [0], []]), None, 3)
     assert judged.hits[:, 0].tolist() == [True, False] and judged.rows.tolist() == [0, 1]
 
 

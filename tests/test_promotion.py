@@ -7,7 +7,7 @@ import pytest
 
 from data_contracts.errors import GateRefused, UsageError
 from tasks.evaluation.gates import Comparison, Incomparable, Score
-from tasks.registry.promotion import contest, history, listing, promote, rollback
+from tasks.registry.promotion import history, listing, promote, promote_by_gates, rollback
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import champion_of
 from tests.support import tiny
@@ -61,11 +61,11 @@ def test_another_test_set_needs_both_to_be_scored_on_the_same_ground(world):
     assert "measured on another test set, and no test set is prepared here" in other.reason
     asked = []
 
-    def ground(*versions):
+    def compare(*versions):
         asked.extend((each.version, each.folder) for each in versions)
         return measured(66.0, 65.0)()
 
-    again = world.enter(1, 70.0, test="test 2", ground=ground)
+    again = world.enter(1, 70.0, test="test 2", compare=compare)
     assert again.promoted and again.reason.startswith("P@1 66.00 against 65.00 (+1.00) of champion v1")
     assert again.champion["gains"]["P/1"] == 1.0
     assert asked == [(version, world.store.open(world.publish(seed))) for version, seed in (("2", 1), ("1", 0))]
@@ -73,13 +73,13 @@ def test_another_test_set_needs_both_to_be_scored_on_the_same_ground(world):
     def nothing_shared(*versions):
         raise Incomparable("no test query has a label that they share")
 
-    apart = world.enter(2, 70.0, test="test 3", ground=nothing_shared)
+    apart = world.enter(2, 70.0, test="test 3", compare=nothing_shared)
     assert apart.reason == "it cannot be compared with champion v2: no test query has a label that they share"
 
 
 def test_both_are_measured_wherever_they_can_be_and_what_was_left_out_is_told(world):
     world.enter(0)
-    decision = world.enter(1, 70.0, ground=measured(59.0, 60.0, errors={"P/1": 1.0}, queries=1072, left_out=31,
+    decision = world.enter(1, 70.0, compare=measured(59.0, 60.0, errors={"P/1": 1.0}, queries=1072, left_out=31,
                                                     known=(True, False)))
     note = ("31 of 1,072 test queries are left out: v2 or v1 was trained on them; what v1 was trained on is not known, "
             "it may hold test queries")
@@ -87,18 +87,18 @@ def test_both_are_measured_wherever_they_can_be_and_what_was_left_out_is_told(wo
     assert decision.reason.startswith("P@1 59.00 against 60.00 (-1.00, standard error 1.00) of champion v1")
     with world.tracker.required() as client:
         assert history(client, "xc")[-1]["why"] == f"{decision.reason}; {note}"
-    worse = world.enter(2, 70.0, ground=measured(56.0, 59.0, errors={"P/1": 1.0}))
+    worse = world.enter(2, 70.0, compare=measured(56.0, 59.0, errors={"P/1": 1.0}))
     assert (worse.promoted, worse.note) == (False, "")
     assert worse.reason == "P@1 56.00 against 59.00 (-3.00, standard error 1.00), bound 57.00"
 
 
 def test_a_format_that_is_no_longer_read_is_compared_by_what_was_measured_of_it(world):
-    def ground(*versions):
+    def compare(*versions):
         raise ValueError("a retriever of format 1")
 
     world.enter(0)
-    assert world.enter(1, 61.0, ground=ground).reason.startswith("P@1 61.00 against 60.00 (+1.00) of champion v1")
-    assert "another test set, and a retriever of format 1" in world.enter(2, 62.0, test="2", ground=ground).reason
+    assert world.enter(1, 61.0, compare=compare).reason.startswith("P@1 61.00 against 60.00 (+1.00) of champion v1")
+    assert "another test set, and a retriever of format 1" in world.enter(2, 62.0, test="2", compare=compare).reason
 
 
 def test_a_champion_that_was_deleted_is_replaced(world):
@@ -199,5 +199,5 @@ def test_the_list_of_versions(world):
 
 def test_a_dry_run_moves_and_keeps_nothing(world):
     world.register(0)
-    assert contest(world.tracker, "xc", "1", dry_run=True).promoted
+    assert promote_by_gates(world.tracker, "xc", "1", dry_run=True).promoted
     assert world.aliases() == {"challenger": "1"} and "xc.gates" not in world.versions()[0].tags

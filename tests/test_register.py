@@ -96,7 +96,7 @@ def test_the_retriever_is_linked_rather_than_copied(world):
 
 
 @pytest.mark.parametrize("step", [f"tasks.registry.{name}" for name in (
-    "logged_model._link", "promotion._judged", "promotion.move")])
+    "logged_model._link", "promotion._decide", "promotion.move")])
 def test_a_registration_that_was_cut_off_is_completed(world, monkeypatch, step):
     def fail(*_, **__):
         raise OSError("killed")

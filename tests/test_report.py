@@ -17,7 +17,7 @@ import pytest
 
 from tasks.core.wording import clean
 from tasks.evaluation import report
-from tasks.evaluation.gates import Score, weigh
+from tasks.evaluation.gates import Score, evaluate_gates
 from tasks.evaluation.report import Report, ReportFacts, intervals, verdict
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
@@ -54,7 +54,7 @@ def write_evaluation(folder, corpus, ids, scores):
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     measured = metrics.evaluate(ids, truth, filters, inverse, recall_ks=(1, 3, 5, 10)) | {"recall/100": 91.5}
-    low, high = metrics.mean_interval(metrics.judge(ids, truth, filters, corpus.n_labels).hits[:, 0])
+    low, high = metrics.mean_interval(metrics.match(ids, truth, filters, corpus.n_labels).hits[:, 0])
     measured |= {"P/1/low": low, "P/1/high": high}
     (folder / "metrics.json").write_text(json.dumps(measured))
     deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, k=5)
@@ -203,7 +203,7 @@ def test_charts_carry_a_finding_an_alternative_text_and_their_numbers(toy, page)
 def test_the_gates_the_contract_and_the_champions_deciles_are_shown(toy):
     table = json.loads((toy[1] / "deciles.json").read_text())
     champion = {"version": "3", "gains": {"P/1": -1.0}, "deciles": [{**row, "recall/5": 12.34} for row in table]}
-    gates = weigh(Score({"P/1": 9.0, "PSP/5": 9.0}), Score({"P/1": 10.0, "PSP/5": 9.0}))
+    gates = evaluate_gates(Score({"P/1": 9.0, "PSP/5": 9.0}), Score({"P/1": 10.0, "PSP/5": 9.0}))
     contract = {"rules": 184, "tables": {"labels": 60, "queries.train": 1000}}
     page = Report(*toy, facts(champion=champion, gates=gates, contract=contract)).page()
     text = Reader(page).text

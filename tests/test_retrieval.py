@@ -18,7 +18,7 @@ from xcmodels.data.corpus import Corpus, Texts
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import fit_trees
-from xcmodels.retrieval.fusion import Term, fit_fusion
+from xcmodels.retrieval.fusion import FusedScore, fit_fusion
 from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.retriever import Label, Retriever
@@ -47,7 +47,7 @@ def contents(toy):
 
 def twice(vectors):
     """Return terms of which both are the same vectors."""
-    return {"encoder": Term(vectors), "classifier": Term(vectors)}
+    return {"encoder": FusedScore(vectors), "classifier": FusedScore(vectors)}
 
 
 def with_fusion(toy, out, **settings):

@@ -11,7 +11,7 @@ import xcflow
 from tasks.core.manifest import MANIFEST
 from tasks.core.store import Store, digest_of
 from tasks.evaluation.gates import Score
-from tasks.registry.promotion import contest
+from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.resolve import resolve
 from tasks.tracking.tracker import Tracker
@@ -76,7 +76,7 @@ def test_a_run_is_compared_with_the_champion_on_its_own_test_queries(whole, plan
     for name, artifact in (("same", same), ("other", tiny.publish(store))):
         register(tracker, whole[1]["run_id"], name, retriever_dir=store.open(artifact), card="",
                  retriever_digest=artifact.digest, score=Score({"P/1": 120.0, "PSP/5": 120.0}), test_digest="last year")
-        assert contest(tracker, name, "1").promoted
+        assert promote_by_gates(tracker, name, "1").promoted
     code, out, said = xc(*command(planted, home), "--name", "same")
     assert code == 0 and json.loads(out)["version"] == "2", said
     assert "same version 2: ±0.0 P@1 over champion v1; promoted" in said

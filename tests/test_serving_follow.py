@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from serving.model_watcher import Follower, Registry
+from serving.model_watcher import AliasFollower, Registry
 from tasks.tracking.tracker import Tracker
 from tests.support.running_server import DIGEST, World, running, within
 
@@ -19,7 +19,7 @@ def world(tmp_path):
 
 def follower_of(world, spec="xc@champion"):
     registry = Registry(Tracker(world.home), spec)
-    return Follower(registry.look, registry.load)
+    return AliasFollower(registry.look, registry.load)
 
 
 def test_a_version_says_what_it_is(world):
@@ -75,7 +75,7 @@ def test_a_damaged_version_changes_nothing(world, caplog):
 def test_a_version_that_cannot_predict_is_not_taken(world):
     world.add()
     registry = Registry(Tracker(world.home), "xc@champion")
-    follower = Follower(registry.look, registry.load)
+    follower = AliasFollower(registry.look, registry.load)
     follower.step()
     world.add(seed=1, p1=70.0)
 

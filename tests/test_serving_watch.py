@@ -13,7 +13,7 @@ from serving import model_watcher
 from serving.answers import Question, Service, answer
 from serving.file_watcher import Watch
 from serving.http.guard import Problem
-from serving.model_watcher import Follower, Registry
+from serving.model_watcher import AliasFollower, Registry
 from serving.prometheus import Measures
 from serving.schemas import PredictRequest
 from tasks.tracking.tracker import Tracker
@@ -30,7 +30,7 @@ def world(tmp_path):
 @pytest.fixture
 def follower(world):
     registry = Registry(Tracker(world.home), "xc@champion")
-    follower = Follower(registry.look, registry.load)
+    follower = AliasFollower(registry.look, registry.load)
     follower.step()
     return follower
 
@@ -120,7 +120,7 @@ def test_a_version_whose_files_change_is_refused_until_they_are_right_again(worl
 
 
 def test_another_copy_takes_over_from_a_damaged_one(world, follower, monkeypatch):
-    monkeypatch.setattr(model_watcher, "AGAIN", 0.0)
+    monkeypatch.setattr(model_watcher, "RETRY_SECONDS", 0.0)
     path, first, before = vectors(world), ask(follower), follower.current
     shutil.copy(path, world.home / "right")
     poison(path)

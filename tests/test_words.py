@@ -60,7 +60,7 @@ class Oracle:
 @pytest.mark.parametrize(("held_out", "most", "marks"), [(False, 128, 1 << 13), (True, 128, 4), (True, 3, 1)])
 def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, held_out, most, marks):
     monkeypatch.setattr(lexical, "MARKS", marks)    # few enough for different words to share one
-    monkeypatch.setattr(lexical, "KEPT", most)
+    monkeypatch.setattr(lexical, "MAX_WORDS", most)
     monkeypatch.setattr(lexical, "CHUNK", 64)    # several chunks
     made = CorpusWords(corpus).labels(held_out)
     oracle = Oracle(corpus, list(range(600)) if held_out else corpus.training_rows().tolist(), most)

@@ -23,7 +23,7 @@ Pairs = Any  # a Ragged, (indptr, indices), or a scipy CSR matrix whose stored e
 
 
 @dataclass(frozen=True)
-class Judged:
+class Matches:
     """Predictions joined with the truth, over the m rows that have a true label."""
 
     rows: np.ndarray  # (m,) the row in `predictions`
@@ -58,7 +58,7 @@ def propensity(frequencies: np.ndarray, n: int, a: float, b: float) -> np.ndarra
     return 1 / (1 + c * (np.asarray(frequencies) + b) ** -a)
 
 
-def judge(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels: int) -> Judged:
+def match(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels: int) -> Matches:
     """Join predictions with the truth less the filters.
 
     Raises ValueError for a wrong number of rows, a label outside [0, n_labels) and a label predicted twice in a row.
@@ -73,7 +73,7 @@ def judge(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels
     labels = predictions[rows]
     hits = among(rows[:, None] * n_labels + labels, keys) & (labels >= 0)
     new_row = np.cumsum(counts > 0) - 1
-    return Judged(rows, labels, hits, new_row[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
+    return Matches(rows, labels, hits, new_row[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
 
 
 def evaluate(
@@ -90,27 +90,27 @@ def evaluate(
     P divides by k always. nDCG divides by the DCG of min(k, positives) hits. PSP and PSnDCG are ratios of means
     (numerator: 1/p over the hits; denominator: over the best k true labels); in PSnDCG both sides of a row are first
     divided by its ideal DCG, as pyxclib and napkinXC do. `inverse_propensity` is (L,), 1 / propensity(...).
-    Raises ValueError where a k exceeds the depth K, where no row has a true label, and as `judge` does.
+    Raises ValueError where a k exceeds the depth K, where no row has a true label, and as `match` does.
     """
     deepest = _deepest(predictions, (*ks, *recall_ks))
-    judged = judge(predictions[:, :deepest], truth, filters, len(inverse_propensity))
-    _need_points(judged)
-    hits, gains = _gains(judged, inverse_propensity, max(ks, default=0))
-    best, rank = _best(judged, inverse_propensity)
+    matches = match(predictions[:, :deepest], truth, filters, len(inverse_propensity))
+    _need_points(matches)
+    hits, gains = _gains(matches, inverse_propensity, max(ks, default=0))
+    best, rank = _best(matches, inverse_propensity)
     discount = 1 / np.log2(np.arange(2, deepest + 2))
     ideal = np.cumsum(discount)
     result: dict[str, float] = {}
     for k in ks:
-        scale = ideal[np.minimum(judged.positives, k) - 1]
+        scale = ideal[np.minimum(matches.positives, k) - 1]
         top = rank < k
-        attainable = best[top] * discount[rank[top]] / scale[judged.truth_rows[top]]
+        attainable = best[top] * discount[rank[top]] / scale[matches.truth_rows[top]]
         result[f"P/{k}"] = 100 * float(hits[:, :k].sum(1).mean() / k)
         result[f"nDCG/{k}"] = 100 * float((hits[:, :k] @ discount[:k] / scale).mean())
         result[f"PSP/{k}"] = 100 * float(gains[:, :k].sum() / best[top].sum())
         result[f"PSnDCG/{k}"] = 100 * float((gains[:, :k] @ discount[:k] / scale).sum() / attainable.sum())
     for k in recall_ks:
-        result[f"recall/{k}"] = 100 * float((judged.hits[:, :k].sum(1) / judged.positives).mean())
-    return result | {"points": float(len(judged.rows)), "left_out": float(judged.left_out)}
+        result[f"recall/{k}"] = 100 * float((matches.hits[:, :k].sum(1) / matches.positives).mean())
+    return result | {"points": float(len(matches.rows)), "left_out": float(matches.left_out)}
 
 
 def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles are cut by
@@ -126,20 +126,20 @@ def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles ar
     Labels are sorted by frequency, then id, and cut so that each decile holds a tenth of the training positives
     (ASTRA, Table 10; NGAME, Figure 3a): with an equal number of labels, most deciles of a long tail would be the same
     frequency. A label goes where the middle of its positives lies, so a very frequent one may leave a decile empty.
-    Keys: decile, labels, min_frequency, max_frequency, positives (true pairs judged); "P/k" and "PSP/k" are the shares
+    Keys: decile, labels, min_frequency, max_frequency, positives (true pairs counted); "P/k" and "PSP/k" are the shares
     that add up to those of `evaluate`; "recall/k" is of the decile's own positives (0 where it has none).
     """
     if len(frequencies) != len(inverse_propensity):
         raise ValueError(f"{len(frequencies)} frequencies but {len(inverse_propensity)} propensities; need one a label")
-    judged = judge(predictions[:, : _deepest(predictions, (k,))], truth, filters, len(inverse_propensity))
-    _need_points(judged)
+    matches = match(predictions[:, : _deepest(predictions, (k,))], truth, filters, len(inverse_propensity))
+    _need_points(matches)
     decile = _deciles(np.asarray(frequencies))
-    hits, gains = _gains(judged, inverse_propensity, k)
-    best, rank = _best(judged, inverse_propensity)
-    at = decile[judged.labels[hits]]
+    hits, gains = _gains(matches, inverse_propensity, k)
+    best, rank = _best(matches, inverse_propensity)
+    at = decile[matches.labels[hits]]
     hit_counts = np.bincount(at, minlength=10)
     gained = np.bincount(at, weights=gains[hits], minlength=10)
-    positives = np.bincount(decile[judged.truth_labels], minlength=10)
+    positives = np.bincount(decile[matches.truth_labels], minlength=10)
     table = []
     for i in range(10):
         members = np.asarray(frequencies)[decile == i]
@@ -147,7 +147,7 @@ def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles ar
             "decile": i + 1, "labels": len(members), "positives": int(positives[i]),
             "min_frequency": int(members.min()) if len(members) else 0,
             "max_frequency": int(members.max()) if len(members) else 0,
-            f"P/{k}": 100 * float(hit_counts[i] / (k * len(judged.rows))),
+            f"P/{k}": 100 * float(hit_counts[i] / (k * len(matches.rows))),
             f"PSP/{k}": 100 * float(gained[i] / best[rank < k].sum()),
             f"recall/{k}": 100 * float(hit_counts[i] / max(positives[i], 1)),
         })  # fmt: skip
@@ -169,16 +169,16 @@ def difference_errors(  # noqa: PLR0917 - the arguments of by_decile
     under equality a query's difference d has mean 0, and the error is sqrt(sum d^2) / divisor. For P@1 a
     difference of z errors is McNemar's test (1947): (b - c)^2 / (b + c) = z^2.
     """
-    left, right = (judge(ids[:, :_deepest(ids, (k,))], truth, filters, len(inverse_propensity)) for ids in predictions)
+    left, right = (match(ids[:, :_deepest(ids, (k,))], truth, filters, len(inverse_propensity)) for ids in predictions)
     _need_points(left)
     best, rank = _best(left, inverse_propensity)
     precise = (left.hits[:, 0].astype(np.float64) - right.hits[:, 0]) / len(left.rows)
-    gained = sum(sign * _gains(judged, inverse_propensity, k)[1].sum(1) for sign, judged in ((1, left), (-1, right)))
+    gained = sum(sign * _gains(matches, inverse_propensity, k)[1].sum(1) for sign, matches in ((1, left), (-1, right)))
     propense = gained / best[rank < k].sum()
     decile = _deciles(np.asarray(frequencies))
     hits = np.zeros((len(left.rows), 10))
-    for sign, judged in ((1, left), (-1, right)):
-        np.add.at(hits, (np.nonzero(judged.hits)[0], decile[judged.labels[judged.hits]]), sign)
+    for sign, matches in ((1, left), (-1, right)):
+        np.add.at(hits, (np.nonzero(matches.hits)[0], decile[matches.labels[matches.hits]]), sign)
     recalled = hits / np.maximum(np.bincount(decile[left.truth_labels], minlength=10), 1)
     differences = {"P/1": precise, f"PSP/{k}": propense, "mean": (precise + propense) / 2,
                    **{f"decile/{number + 1}": recalled[:, number] for number in range(10)}}
@@ -188,7 +188,7 @@ def difference_errors(  # noqa: PLR0917 - the arguments of by_decile
 def mean_interval(values: np.ndarray) -> tuple[float, float]:
     """Return the normal 95% interval of the mean of per-point values in [0, 1], in percent, cut to [0, 100].
 
-    For P@1 the values are `judge(...).hits[:, 0]`. One point gives (0, 100). Raises ValueError for none.
+    For P@1 the values are `match(...).hits[:, 0]`. One point gives (0, 100). Raises ValueError for none.
     """
     values = np.asarray(values, dtype=np.float64)
     if not len(values):
@@ -205,7 +205,7 @@ def drop_filtered(
     """Return the first k predictions of each row that are not filtered, (n, k), and their scores.
 
     The others move up in order; a row with fewer than k left is padded with -1 and -inf, so retrieve deeper than k.
-    Raises ValueError for k above the depth and as `judge` does.
+    Raises ValueError for k above the depth and as `match` does.
     """
     _deepest(predictions, (k,))
     n_labels = 1 + max(int(predictions.max(initial=0)), int(_parts(filters)[1].max(initial=0)))
@@ -257,23 +257,23 @@ def _deepest(predictions: np.ndarray, ks: tuple[int, ...]) -> int:
     return max(ks)
 
 
-def _need_points(judged: Judged) -> None:
-    if not len(judged.rows):
-        raise ValueError(f"no row has a true label left, of {judged.left_out}; look at the split and its filters")
+def _need_points(matches: Matches) -> None:
+    if not len(matches.rows):
+        raise ValueError(f"no row has a true label left, of {matches.left_out}; look at the split and its filters")
 
 
-def _gains(judged: Judged, inverse_propensity: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def _gains(matches: Matches, inverse_propensity: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first k columns of hits, and 1/p where there is a hit, (m, k) each."""
-    hits = judged.hits[:, :k]
-    return hits, np.where(hits, np.asarray(inverse_propensity)[judged.labels[:, :k]], 0.0)
+    hits = matches.hits[:, :k]
+    return hits, np.where(hits, np.asarray(inverse_propensity)[matches.labels[:, :k]], 0.0)
 
 
-def _best(judged: Judged, inverse_propensity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _best(matches: Matches, inverse_propensity: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return 1/p of every true pair, largest first within its row, and its rank there from 0."""
-    values = np.asarray(inverse_propensity)[judged.truth_labels]
-    order = np.lexsort((-values, judged.truth_rows))  # truth_rows are ascending, so rows stay where they are
-    starts = np.cumsum(judged.positives) - judged.positives
-    return values[order], np.arange(len(order)) - np.repeat(starts, judged.positives)
+    values = np.asarray(inverse_propensity)[matches.truth_labels]
+    order = np.lexsort((-values, matches.truth_rows))  # truth_rows are ascending, so rows stay where they are
+    starts = np.cumsum(matches.positives) - matches.positives
+    return values[order], np.arange(len(order)) - np.repeat(starts, matches.positives)
 
 
 def _deciles(frequencies: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.examples import KEPT
+from xcmodels.retrieval.examples import MAX_EXAMPLES
 from xcmodels.training.optimisers import Optimisers
 
 PROBED = (1000, 2000)    # numbers of labels for which models are built
@@ -158,7 +158,7 @@ def _probe(stage: Stage[Any], width: int, n: int, vocabulary: int) -> tuple[floa
 
 def _examples(size: Size) -> float:
     """Return the bytes of the training texts that a retriever shows: their tokens, texts and labels."""
-    return (10 * size.tokens + 8 * size.positives + 32) * min(size.points, KEPT * size.labels)
+    return (10 * size.tokens + 8 * size.positives + 32) * min(size.points, MAX_EXAMPLES * size.labels)
 
 
 def _corpus(size: Size) -> float:

@@ -16,7 +16,7 @@ from data_contracts.errors import ProjectError
 from flows.cli.options import home_flag
 from flows.services.processes import WELL
 from flows.services.stack import Stack
-from tasks.core.devices import free_space, gpus, standing
+from tasks.core.devices import free_space, gpus, nearest_existing
 from tasks.core.files import others_may
 from tasks.core.store import Store
 from tasks.tracking.mlflow_client import probe, without_passwords
@@ -93,7 +93,7 @@ def machine() -> Iterator[Check]:
 
 def state(home: Path) -> Iterator[Check]:
     """Check the home: space on its disk, write access, permissions, format."""
-    folder, free = standing(home), free_space(home)
+    folder, free = nearest_existing(home), free_space(home)
     yield Check("disk", free >= DISK, f"{free / 1e9:,.1f} GB free for {home}", "free space on that disk")
     try:
         with tempfile.TemporaryFile(dir=folder):

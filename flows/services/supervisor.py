@@ -15,7 +15,7 @@ from flows.services.processes import last_line
 from flows.services.stack import Say, Stack
 
 NAME = "supervisor"
-EVERY = 1.0                # seconds between two checks
+CHECK_SECONDS = 1.0                # seconds between two checks
 FIRST, MOST = 1.0, 60.0    # first and longest pause before a restart, in seconds; it doubles each time
 STEADY = 300.0             # seconds of running after which the pause is FIRST again
 
@@ -80,7 +80,7 @@ def main() -> None:
         with suppress(ChildProcessError):    # reaps ended children, which would stay as zombies
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        time.sleep(EVERY)
+        time.sleep(CHECK_SECONDS)
 
 
 if __name__ == "__main__":

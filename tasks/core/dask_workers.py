@@ -9,7 +9,7 @@ from typing import Any
 from data_contracts.errors import ProjectError, ServerError
 
 STARTS = 3    # attempts at starting the embedded workers
-KEPT = 1 << 28    # bytes of freed memory that a worker keeps
+CACHED_BYTES = 1 << 28    # bytes of freed memory that a worker keeps
 
 
 class Workers:
@@ -107,7 +107,7 @@ class Workers:
         # By Dask's default a worker returns memory 64 KB at a time, and faults it in again for the next array.
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in (
             ("OMP_NUM_THREADS", max(1, (os.cpu_count() or 2) - 1)),
-            ("MALLOC_TRIM_THRESHOLD_", KEPT), ("MALLOC_MMAP_THRESHOLD_", KEPT))})
+            ("MALLOC_TRIM_THRESHOLD_", CACHED_BYTES), ("MALLOC_MMAP_THRESHOLD_", CACHED_BYTES))})
         # A worker tokenises with one thread. Set here, since the environment of the run, which sets it otherwise,
         # would override the configuration.
         environment = {"TOKENIZERS_PARALLELISM": "false"}

@@ -16,11 +16,11 @@ def gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def standing(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """Return the folder, or its nearest parent that exists."""
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def free_space(folder: Path) -> int:
     """Return the free bytes on the disk where a folder is, or would be created."""
-    return shutil.disk_usage(standing(folder)).free
+    return shutil.disk_usage(nearest_existing(folder)).free

@@ -15,7 +15,7 @@ from xcmodels.retrieval.ranker import Ranker, predict
 
 DEPTH = 100        # recall is reported to this depth
 SAMPLE = 2000      # queries on which the indexes are compared with exact search
-KEPT = 10          # predictions stored per test query
+STORED_PREDICTIONS = 10          # predictions stored per test query
 
 
 def evaluate_step(seed: int) -> Step:
@@ -35,13 +35,13 @@ def evaluate(seed: int, job: Job) -> None:
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     measured = metrics.evaluate(ids, truth, filters, inverse)
-    low, high = metrics.mean_interval(metrics.judge(ids, truth, filters, corpus.n_labels).hits[:, 0])
+    low, high = metrics.mean_interval(metrics.match(ids, truth, filters, corpus.n_labels).hits[:, 0])
     measured |= {"P/1/low": low, "P/1/high": high} | _recalls(ranker, corpus, seed)
     deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
     for name, value in (("metrics", measured), ("deciles", deciles)):
         (job.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    np.save(job.out / "predictions.npy", ids[:, :KEPT])
-    np.save(job.out / "scores.npy", scores[:, :KEPT])
+    np.save(job.out / "predictions.npy", ids[:, :STORED_PREDICTIONS])
+    np.save(job.out / "scores.npy", scores[:, :STORED_PREDICTIONS])
     job.say(metrics.line_of(measured, metrics.SHOWN[:4]))
 
 

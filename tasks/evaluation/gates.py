@@ -93,7 +93,7 @@ class Gate:
                                ("error", self.error))}}
 
 
-def weigh(ours: Score, theirs: Score | None, gates: Gates = GATES,
+def evaluate_gates(ours: Score, theirs: Score | None, gates: Gates = GATES,
           errors: Mapping[str, float] | None = None) -> list[Gate]:
     """Return every gate, in display order; theirs: None where there is no champion to compare with.
 

@@ -67,7 +67,7 @@ class Found:
 
     measured: dict[str, float]     # as `metrics.evaluate` returns it
     deciles: list[dict[str, float]]
-    judged: metrics.Judged
+    judged: metrics.Matches
     scores: np.ndarray             # (m, K) of judged.labels
     inverse: np.ndarray            # (L,) 1 / propensity
 
@@ -76,7 +76,7 @@ class Found:
         """Read the folder. Raises ValueError where its predictions are of another test split."""
         content = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
         truth, filters = ((part.offsets, part.values) for part in (corpus.positives["test"], corpus.filters["test"]))
-        judged = metrics.judge(np.load(evaluation / "predictions.npy"), truth, filters, corpus.n_labels)
+        judged = metrics.match(np.load(evaluation / "predictions.npy"), truth, filters, corpus.n_labels)
         scores = np.load(evaluation / "scores.npy", mmap_mode="r")[judged.rows]
         propensity = metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
         return cls(content["metrics"], content["deciles"], judged, scores, 1 / propensity)

@@ -13,7 +13,7 @@ from xcmodels.retrieval.retriever import Retriever
 
 
 @dataclass(frozen=True)
-class Judged:
+class ChampionScore:
     """A champion's score on a corpus' test queries, over the labels that it knows, and its run in MLflow.
 
     note: a remark on the score, such as how many queries were left out.
@@ -26,7 +26,7 @@ class Judged:
     run_id: str
 
 
-def evaluate_champion(tracker: Tracker, name: str, corpus: Corpus, pack: Artifact, command: str = "") -> Judged:
+def evaluate_champion(tracker: Tracker, name: str, corpus: Corpus, pack: Artifact, command: str = "") -> ChampionScore:
     """Score the champion of `name` on a corpus as it answers today, and log that as a run in MLflow.
 
     Test queries that it was trained on are left out: a new import may have put them there.
@@ -46,4 +46,4 @@ def evaluate_champion(tracker: Tracker, name: str, corpus: Corpus, pack: Artifac
               f"P@1 {score.metrics['P/1']:.2f}, PSP@5 {score.metrics['PSP/5']:.2f}")
     tracker.finish("FINISHED", f"{result}{'; ' if note else ''}{note}\n\n    {command}")
     tracker.close()
-    return Judged(name, champion.version, score, note, tracker.run_id or "")
+    return ChampionScore(name, champion.version, score, note, tracker.run_id or "")

@@ -27,13 +27,13 @@ from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.retriever import Retriever
 
 DEPTH = 100      # predictions per query, before labels that not all retrievers know are left out
-KEPT = 10        # predictions per query that are compared
+COMPARED = 10        # predictions per query that are compared
 CHUNK = 1024     # queries per search
 TIMED = 40       # texts that are tagged one by one to time a retriever
 
 
 @dataclass(frozen=True)
-class Ground:
+class ComparisonCorpus:
     """A corpus on whose test queries versions are compared; comparisons in the store are reused."""
 
     store: Store
@@ -63,13 +63,13 @@ class Ground:
         return Comparison(**{**stored, "scores": [Score(**score) for score in stored["scores"]]})
 
 
-def newest_ground(store: Store, version: Resolved, say: Callable[[str], None]) -> Ground | None:
+def newest_corpus(store: Store, version: Resolved, say: Callable[[str], None]) -> ComparisonCorpus | None:
     """Return the corpus of a version's data set that was made or used last; None where the store has none."""
     data = json.loads((version.folder / "retriever.json").read_text())["data"]
     keys = [key for key, manifest in store.steps() if manifest["kind"] == "corpus"
             and manifest["about"].get("settings", {}).get("facts", {}).get("name") == data]
     pack = store.find(keys[-1]) if keys else None
-    return Ground(store, pack, say) if pack else None
+    return ComparisonCorpus(store, pack, say) if pack else None
 
 
 def trained_texts(store: Store, version: Resolved) -> np.ndarray | None:
@@ -131,18 +131,18 @@ def _tokens(retriever: Retriever, corpus: Corpus, rows: np.ndarray) -> Iterator[
 
 def _predict(retriever: Retriever, labels: np.ndarray, corpus: Corpus, rows: np.ndarray,
              filters: Ragged) -> np.ndarray:
-    """Return a retriever's KEPT best labels for test queries, as labels of the corpus; -1 is no label.
+    """Return a retriever's COMPARED best labels for test queries, as labels of the corpus; -1 is no label.
 
     labels: the corpus' number of each of the retriever's labels. filters: of the same queries.
     """
-    best = np.full((len(rows), KEPT), -1, np.int64)
+    best = np.full((len(rows), COMPARED), -1, np.int64)
     depth = min(DEPTH + int(filters.lengths.max(initial=0)), len(labels))
     for part, tokens in _tokens(retriever, corpus, rows):
         ids, _ = retriever.search(tokens, depth)
-        candidates = np.full((len(ids), max(depth, KEPT)), -1, np.int64)
+        candidates = np.full((len(ids), max(depth, COMPARED)), -1, np.int64)
         candidates[:, :depth] = np.where(ids >= 0, labels[ids], -1)
         excluded = filters.subset(np.arange(part.start, part.stop))
-        best[part] = metrics.drop_filtered(candidates, np.zeros(candidates.shape, np.float32), excluded, KEPT)[0]
+        best[part] = metrics.drop_filtered(candidates, np.zeros(candidates.shape, np.float32), excluded, COMPARED)[0]
     return best
 
 

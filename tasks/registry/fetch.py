@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import explained
 from tasks.core.manifest import MANIFEST
-from tasks.registry.resolve import AGAIN, download, find, model_folder
+from tasks.registry.resolve import REGISTER_AGAIN, download, find, model_folder
 from tasks.registry.tags import FILES, Version
 from tasks.tracking.tracker import Tracker
 
@@ -88,4 +88,4 @@ def _read(path: Path) -> bytes:
 
 
 def _changed(path: Path) -> DamagedArtifact:
-    return DamagedArtifact(f"{path} is not as it was registered", hint=AGAIN)
+    return DamagedArtifact(f"{path} is not as it was registered", hint=REGISTER_AGAIN)

@@ -15,7 +15,7 @@ from typing import Any
 from tasks.core.code_digest import modules
 from tasks.core.files import write_file
 from tasks.core.manifest import MANIFEST, VERSION, canonical, sealed
-from tasks.registry.tags import DIGEST, FILES, INSIDE, local_folder
+from tasks.registry.tags import DIGEST, FILES, RETRIEVER_PATH, local_folder
 from tasks.tracking.mlflow_client import Client
 
 PACKAGES = ("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "faiss-cpu", "scipy", "transformers")
@@ -61,8 +61,8 @@ def _write_model(out: Path, model: Any, retriever: Path, digest: str) -> str:
         code_paths=[str(Path(__file__).parents[2] / package) for package in packages],
         signature=_signature(), input_example=(pd.DataFrame({"text": ["a member of the genus Canis"]}), {"k": 5}),
         pip_requirements=_requirements(), model_config={"retriever": digest})
-    shutil.copytree(retriever, out / INSIDE, copy_function=_link)
-    about.flavors["python_function"]["artifacts"] = {"retriever": {"path": INSIDE, "uri": f"objects/{digest}"}}
+    shutil.copytree(retriever, out / RETRIEVER_PATH, copy_function=_link)
+    about.flavors["python_function"]["artifacts"] = {"retriever": {"path": RETRIEVER_PATH, "uri": f"objects/{digest}"}}
     about.model_size_bytes = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     about.save(str(out / "MLmodel"))
     manifest = canonical({"version": VERSION, "kind": "model", "files": sealed(out)[0]})

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import GateRefused, ProjectError, UsageError
-from tasks.evaluation.gates import Comparison, Gate, Incomparable, Score, weigh
+from tasks.evaluation.gates import Comparison, Gate, Incomparable, Score, evaluate_gates
 from tasks.registry.resolve import Resolved, resolve
 from tasks.registry.tags import BASE, CHAMPION, DECILES, DIGEST, GATES, METRICS, PROMOTIONS, TEST, Version, champion_of
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.mlflow_run import user_name
 from tasks.tracking.tracker import Tracker
 
-Ground = Callable[[Resolved, Resolved], Comparison]    # compares a version with the champion on the same test queries
+Compare = Callable[[Resolved, Resolved], Comparison]    # compares a version with the champion on the same test queries
 _log = logging.getLogger(__name__)
 
 
@@ -45,11 +45,11 @@ class Decision:
         return f"{self.reason}; {self.note}" if self.note else self.reason
 
 
-def contest(tracker: Tracker, name: str, version: str, ground: Ground | None = None, *,
-            dry_run: bool = False, edited: Callable[[], str] | None = None) -> Decision:
+def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare | None = None, *,
+                     dry_run: bool = False, edited: Callable[[], str] | None = None) -> Decision:
     """Check a version by the gates against the champion, and promote it where all of them hold.
 
-    ground: compares both; without one, their recorded metrics are compared, if they are of the same test set.
+    compare: compares both; without one, their recorded metrics are compared, if they are of the same test set.
     edited: returns the version to promote in its place, the same with the labels that were edited meanwhile.
     """
     with tracker.required() as client:
@@ -57,7 +57,7 @@ def contest(tracker: Tracker, name: str, version: str, ground: Ground | None = N
         if champion is not None and _trained(champion) == _trained(ours):
             current = {**_champion_facts(champion, score_of(champion)), "version": version}
             return Decision(False, "it is the champion already", champion=current)
-        decision = _judged(tracker, ours, champion, ground)
+        decision = _decide(tracker, ours, champion, compare)
         if not dry_run:
             record = {"promoted": decision.promoted, "reason": str(decision),
                       "gates": [gate.to_json() for gate in decision.gates]}
@@ -68,7 +68,7 @@ def contest(tracker: Tracker, name: str, version: str, ground: Ground | None = N
         return decision
 
 
-def _judged(tracker: Tracker, ours: Version, champion: Version | None, ground: Ground | None) -> Decision:
+def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: Compare | None) -> Decision:
     if champion is None:
         return _apply_gates(Comparison([score_of(ours)]), None, "there was no champion")
     try:
@@ -78,8 +78,8 @@ def _judged(tracker: Tracker, ours: Version, champion: Version | None, ground: G
         theirs = None
     own = resolve(tracker, f"{ours.name}/{ours.version}") if theirs else None
     try:
-        if ground and own and theirs:
-            comparison, note = _measure(ours, champion, partial(ground, own, theirs))
+        if compare and own and theirs:
+            comparison, note = _measure(ours, champion, partial(compare, own, theirs))
         else:
             why = "no test set is prepared here (xc prepare --data DIR)" if theirs else "its files cannot be opened"
             comparison, note = _recorded(ours, champion, why)
@@ -117,7 +117,7 @@ def _recorded(ours: Version, champion: Version, why: str) -> tuple[Comparison, s
 def _apply_gates(comparison: Comparison, champion: Version | None, reason: str = "") -> Decision:
     """Return the decision of the gates; reason: why the version is promoted where there is no champion."""
     score, champion_score = comparison.scores[0], comparison.scores[1] if champion else None
-    gates = weigh(score, champion_score, errors=comparison.errors)
+    gates = evaluate_gates(score, champion_score, errors=comparison.errors)
     failed = [gate for gate in gates if not gate.holds]
     if failed:
         reason = "; ".join(map(str, failed[:3]))
@@ -163,12 +163,12 @@ def _trained(version: Version) -> str:
     return str(version.tags.get(BASE, version.version))
 
 
-def promote(tracker: Tracker, name: str, version: str, reason: str, *, ground: Ground | None = None,
+def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: Compare | None = None,
             edited: Callable[[], str] | None = None, force: bool = False, dry_run: bool = False) -> Decision:
     """Make a version the champion because a person says so, if it passes the gates or with `force`.
 
-    ground, edited: as in `contest`. Raises GateRefused, which names the gate, and UsageError where it is the champion
-    already.
+    compare, edited: as in `promote_by_gates`. Raises GateRefused, which names the gate, and UsageError where it is the
+    champion already.
     """
     with tracker.required() as client:
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
@@ -177,7 +177,7 @@ def promote(tracker: Tracker, name: str, version: str, reason: str, *, ground: G
                 raise UsageError(f"{name}/{version} is the champion already")
             raise UsageError(f"{name}/{version} is the champion already, as {name}/{champion.version}: its labels were "
                              "edited", hint="xc labels list shows the edits; one is undone by its opposite")
-        decision = Decision(True, reason) if force else contest(tracker, name, version, ground, dry_run=True)
+        decision = Decision(True, reason) if force else promote_by_gates(tracker, name, version, compare, dry_run=True)
         if not decision.promoted:
             raise GateRefused(f"{name}/{version} does not pass the gates: {decision}",
                               hint=f"xc promote {name}/{version} --force --reason '...' overrules them")

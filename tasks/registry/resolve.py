@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import file_digest
 from tasks.core.store import MANIFEST, Artifact, Store
-from tasks.registry.tags import CHAMPION, DIGEST, INSIDE, Version, did_you_mean, local_folder, version_at
+from tasks.registry.tags import CHAMPION, DIGEST, RETRIEVER_PATH, Version, did_you_mean, local_folder, version_at
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 
-AGAIN = "repeat the run that registered it, which writes it anew, or name another version"
+REGISTER_AGAIN = "repeat the run that registered it, which writes it anew, or name another version"
 _log = logging.getLogger(__name__)
 
 
@@ -127,14 +127,14 @@ def _stored(home: Path, digest: str) -> Path | None:
 def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) -> Path:
     """Return MLflow's verified copy: in place where it is on this machine, else downloaded once to HOME/downloads."""
     if (place := local_folder(version.source)) is not None:
-        return verified(place / INSIDE, digest)
+        return verified(place / RETRIEVER_PATH, digest)
     folder = tracker.home / "downloads" / digest
     if folder.exists():
         return verified(folder, digest)
     part = folder.with_suffix(f".{os.getpid()}.part")
     part.mkdir(parents=True, exist_ok=True)
     try:
-        download(tracker, client, version, INSIDE, part)
+        download(tracker, client, version, RETRIEVER_PATH, part)
         with suppress(OSError):    # another process was faster
             os.rename(verified(next(path.parent for path in part.rglob(MANIFEST)), digest), folder)
     finally:
@@ -168,5 +168,5 @@ def verified(folder: Path, digest: str) -> Path:
     except OSError as error:
         wrong = f"{error.filename}: {error.strerror}"
     if wrong is not None:
-        raise DamagedArtifact(f"{folder} is not {digest[:12]} as it was registered: {wrong}", hint=AGAIN)
+        raise DamagedArtifact(f"{folder} is not {digest[:12]} as it was registered: {wrong}", hint=REGISTER_AGAIN)
     return folder

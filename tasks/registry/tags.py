@@ -15,7 +15,7 @@ GATES, PROMOTIONS = "xc.gates", "xc.promotions"
 EXAMPLES = "xc.examples"          # a few texts of the test set
 BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: its trained version, the edits' digest
 FILES = "xc.files"                # sha256 of the manifest in the model's folder, which lists the sha256 of each file
-INSIDE = "artifacts/retriever"    # where the retriever is in the model's folder
+RETRIEVER_PATH = "artifacts/retriever"    # where the retriever is in the model's folder
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
 

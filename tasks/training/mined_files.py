@@ -7,7 +7,7 @@ import numpy as np
 from xcmodels.method import Mined
 
 SIDES = ("queries", "labels")
-CLUSTERS, NEGATIVES, KEPT = "clusters.npy", "negatives.npy", "kept."
+CLUSTERS, NEGATIVES, EDGES = "clusters.npy", "negatives.npy", "kept."
 
 
 def read_mined(mined: Path | None, vectors: Path | None) -> Mined:
@@ -15,8 +15,8 @@ def read_mined(mined: Path | None, vectors: Path | None) -> Mined:
     def load(name: str) -> np.ndarray | None:
         return np.load(mined / name, mmap_mode="r") if mined and (mined / name).exists() else None
 
-    kept = {file.name.removeprefix(KEPT).removesuffix(".npy"): np.load(file, mmap_mode="r")
-            for file in sorted(mined.glob(f"{KEPT}*"))} if mined else {}
+    kept = {file.name.removeprefix(EDGES).removesuffix(".npy"): np.load(file, mmap_mode="r")
+            for file in sorted(mined.glob(f"{EDGES}*"))} if mined else {}
     return Mined(load(CLUSTERS), load(NEGATIVES), kept, read_vectors(vectors))
 
 

@@ -15,7 +15,7 @@ from data_contracts.tables import Tables
 from tasks.core.step import Job
 from tasks.data.tables import contract_view
 from tasks.training.embed import vectors_of
-from tasks.training.mined_files import CLUSTERS, KEPT, NEGATIVES, SIDES
+from tasks.training.mined_files import CLUSTERS, EDGES, NEGATIVES, SIDES
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Round, Stage, Vectors
@@ -48,7 +48,7 @@ def mine(stage: Stage[Any], round_: Round, job: Job) -> None:
         _check(job, "negatives", rows, lambda part: _lists(negatives[rows[part]]))
         job.say(f"{len(rows):,} queries with {negatives.shape[1]} hard negatives each")
     for name, kept in mined.kept.items():
-        np.save(job.out / f"{KEPT}{name}.npy", kept)
+        np.save(job.out / f"{EDGES}{name}.npy", kept)
         graph, _, side = name.rpartition(".")
         edges = corpus.graphs[graph].edges[side]
         nodes, ends = np.repeat(np.arange(len(edges)), edges.lengths)[kept], edges.values[kept].astype(np.int64)

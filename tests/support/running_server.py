@@ -18,7 +18,7 @@ from typing import Any
 
 from tasks.core.store import Artifact, digest_of
 from tasks.evaluation.gates import Score
-from tasks.registry.promotion import contest, move
+from tasks.registry.promotion import move, promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.tags import DATA, EXAMPLES
 from tests.conftest import ROOT
@@ -43,7 +43,7 @@ class World(tiny.World):
         version = register(self.tracker, self.run or "", "xc", retriever_dir=self.store.open(artifact),
                            retriever_digest=artifact.digest, score=score, test_digest="test 1", card="# card",
                            facts={EXAMPLES: json.dumps(TEXTS), DATA: DIGEST}).version
-        contest(self.tracker, "xc", version)
+        promote_by_gates(self.tracker, "xc", version)
         return version
 
     def _named(self, titles: list[str]) -> Artifact:

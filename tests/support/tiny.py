@@ -22,7 +22,7 @@ from tokenizers.models import WordPiece
 
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Score
-from tasks.registry.promotion import contest
+from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.tracking.tracker import Tracker
 from xcmodels.data.corpus import Ragged, Side, Texts
@@ -32,7 +32,7 @@ from xcmodels.nn.encoders import LABEL, build_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import RegressionTrees
 from xcmodels.retrieval.builder import save_retriever
-from xcmodels.retrieval.fusion import Term, TreeFusion
+from xcmodels.retrieval.fusion import FusedScore, TreeFusion
 from xcmodels.retrieval.proposers import Proposer
 
 KINDS = ("wolf", "fox", "dog", "cat", "seal", "oak", "elm", "fern", "moss", "pike")
@@ -60,7 +60,7 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     trees = RegressionTrees(np.zeros((1, 1), np.int64), np.full((1, 1), np.inf, np.float32),
                             np.zeros((1, 2), np.float32))
     frequencies = corpus.frequencies().astype(np.float32)
-    terms = {"encoder": Term(vectors), "classifier": Term(index.vectors)}
+    terms = {"encoder": FusedScore(vectors), "classifier": FusedScore(index.vectors)}
     fusion = TreeFusion(trees, terms, frequencies, indexed=("classifier",))
     (folder / "retriever").mkdir()
     save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, proposers={"labels": Proposer(index)},
@@ -132,8 +132,8 @@ class World:
 
     def enter(self, seed, p1=60.0, **more):
         """Register a version and let the gates decide on its promotion."""
-        ground = more.pop("ground", None)
-        return contest(self.tracker, "xc", self.register(seed, p1, **more).version, ground)
+        compare = more.pop("compare", None)
+        return promote_by_gates(self.tracker, "xc", self.register(seed, p1, **more).version, compare)
 
     def versions(self, name="xc"):
         with self.tracker.required() as client:

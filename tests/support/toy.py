@@ -171,7 +171,7 @@ def precision(made: TrainedMethod) -> float:
     assert list(curves.values())[-1][-1] > 75, curves
     ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
     truth, filters = made.corpus.positives["test"], made.corpus.filters["test"]
-    return 100 * metrics.judge(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
+    return 100 * metrics.match(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
 
 
 def explains_its_answers(made: TrainedMethod, parts: set[str]) -> None:

@@ -16,7 +16,7 @@ from xcmodels.nn.encoders import QUERY, Encoder, encode_all, save_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
-from xcmodels.retrieval.fusion import Term, fit_fusion
+from xcmodels.retrieval.fusion import FusedScore, fit_fusion
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
 from xcmodels.retrieval.serving import FUSED, SUM, ServingConfig
@@ -68,7 +68,7 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
         depth = config.fusion.shortlist
         cached = trained.queries if heads == trained.views[names[0]] else None
         queries = encode_all(encoder, train, QUERY, corpus.validation) if cached is None else cached[corpus.validation]
-        terms = {name: Term(trained.labels[name], offsets[name]) for name in names}
+        terms = {name: FusedScore(trained.labels[name], offsets[name]) for name in names}
         scorer, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth), terms=terms,
                                       indexed=proposing, config=config.fusion, embedded=lambda: encode_all(
                                           encoder, train, names[0]) if trained.queries is None else trained.queries)

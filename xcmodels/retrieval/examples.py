@@ -12,7 +12,7 @@ from xcmodels.data.corpus import Corpus, Ragged, Side, Texts, mapped
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.inner_products import put
 
-KEPT = 16    # training texts of a label
+MAX_EXAMPLES = 16    # training texts of a label
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Examples:
     """The training texts that a retriever keeps, numbered from 0."""
 
     counts: np.ndarray         # (L,) int64: training texts that have each label, kept or not
-    kept: Ragged               # (L, up to KEPT): the numbers of each label's texts
+    kept: Ragged               # (L, up to MAX_EXAMPLES): the numbers of each label's texts
     side: Side                 # their tokens
     texts: Texts               # as shown to people
     labels: Ragged             # ids of the labels of each text
@@ -65,10 +65,10 @@ class Examples:
 
 
 def save_examples(corpus: Corpus, folder: Path) -> None:
-    """Write up to KEPT training texts of each label of a corpus, with their tokens and labels."""
+    """Write up to MAX_EXAMPLES training texts of each label of a corpus, with their tokens and labels."""
     labels_of = corpus.positives["train"].subset(np.arange(corpus.n_queries))
     rows = np.repeat(np.arange(corpus.n_queries, dtype=np.int64), labels_of.lengths)
-    chosen = spread(Ragged.of_pairs(labels_of.values, rows, corpus.n_labels), KEPT)
+    chosen = spread(Ragged.of_pairs(labels_of.values, rows, corpus.n_labels), MAX_EXAMPLES)
     rows, numbers = np.unique(chosen.values, return_inverse=True)
     side = corpus.sides["train"]
     Examples(corpus.frequencies(), Ragged(chosen.offsets, numbers.astype(np.int32)),

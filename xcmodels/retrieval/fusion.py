@@ -20,7 +20,7 @@ from xcmodels.retrieval.serving import ENCODER, SIMILAR, TREES, WORDS, FusionCon
 
 
 @dataclass(frozen=True)
-class Term:
+class FusedScore:
     """An inner-product score: label vectors, and the first of a query vector's dimensions that they are for."""
 
     matrix: np.ndarray    # (L, d)
@@ -45,7 +45,7 @@ class TreeFusion:
     """
 
     trees: RegressionTrees
-    terms: Mapping[str, Term]
+    terms: Mapping[str, FusedScore]
     frequencies: np.ndarray      # (L,) float32, f: how many training queries have the label
     indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
@@ -108,7 +108,7 @@ class TreeFusion:
         """Map what `save` wrote."""
         (index,) = indexes.values()
         facts = json.loads((folder / "fusion.json").read_text())
-        terms = {name: Term(index.vectors[:, slice(*term["place"])] if term["place"] else
+        terms = {name: FusedScore(index.vectors[:, slice(*term["place"])] if term["place"] else
                             mapped(_file(folder, name)), term["first"]) for name, term in facts["terms"].items()}
         return cls(RegressionTrees.load(folder / "fusion.npz"), terms, mapped(folder / "frequencies.npy"),
                    tuple(facts["indexed"]), LabelWords.load(folder))
@@ -118,7 +118,7 @@ def _file(folder: Path, term: str) -> Path:
     return folder / f"term.{term.replace(' ', '-')}.npy"
 
 
-def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, Term],
+def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
                config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
     """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
@@ -143,7 +143,7 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
 
     def fusion(trees: RegressionTrees, held_out: bool) -> TreeFusion:
         frequencies = corpus.frequencies(None if held_out else corpus.training_rows()).astype(np.float32)
-        similar = {} if vectors is None else {SIMILAR: Term(label_centroids(corpus, vectors, held_out))}
+        similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, held_out))}
         return TreeFusion(trees, {**terms, **similar}, frequencies, indexed,
                           None if words is None else words.labels(held_out))
 

@@ -19,7 +19,7 @@ from xcmodels.retrieval.inner_products import put
 
 PAIRS = 1 << 20    # hash buckets of bigrams; bigrams in the same bucket count as equal
 MARKS = 1 << 13    # hash buckets to find a query's words by, a power of two; collisions are resolved
-KEPT = 128         # words kept of a label: those of largest weight
+MAX_WORDS = 128         # words kept of a label: those of largest weight
 CHUNK = 1 << 14    # texts, or labels, at once
 
 
@@ -61,12 +61,12 @@ class CorpusWords:
         self.queries, self.texts = self.lexicon.side(sides["train"]), self.lexicon.side(sides["label"])
 
     def labels(self, held_out: bool) -> "LabelWords":
-        """Return the sum of each label's training queries and its own text, cut to KEPT words, at unit length.
+        """Return the sum of each label's training queries and its own text, cut to MAX_WORDS words, at unit length.
 
         held_out: include the validation split.
         """
         queries_of = label_matrix(self.corpus, held_out)
-        parts = [heaviest(queries_of[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], KEPT)
+        parts = [heaviest(queries_of[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], MAX_WORDS)
                  for start in range(0, queries_of.shape[0], CHUNK)]
         return LabelWords.of(self.lexicon, sp.vstack(parts, format="csr"))
 
@@ -115,7 +115,7 @@ class LabelWords:
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "LabelWords":
         """Return this with the words of n texts as those of labels `rows`, which are replaced or added."""
-        new, width = LabelWords.of(self.lexicon, heaviest(self.lexicon(tokens), KEPT)), self.ids.shape[1]
+        new, width = LabelWords.of(self.lexicon, heaviest(self.lexicon(tokens), MAX_WORDS)), self.ids.shape[1]
         width = max(width, new.ids.shape[1])
 
         def widened(matrix: np.ndarray, fill: int) -> np.ndarray:

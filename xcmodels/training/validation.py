@@ -43,4 +43,4 @@ def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, row
         scores[np.repeat(np.arange(len(part)), lengths), excluded] = -np.inf
         best[start:start + _BLOCK, 0] = scores.argmax(1)
     truth = corpus.train_positives.subset(rows)
-    return 100 * float(metrics.judge(best, truth, None, corpus.n_labels).hits[:, 0].mean())
+    return 100 * float(metrics.match(best, truth, None, corpus.n_labels).hits[:, 0].mean())

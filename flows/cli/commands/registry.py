@@ -69,7 +69,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
         raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
     tracker = _tracker(home, mlflow)
     from tasks.core.store import Store
-    from tasks.registry.comparison import newest_ground
+    from tasks.registry.comparison import newest_corpus
     from tasks.registry.label_edits import with_edits
     from tasks.registry.promotion import promote as promoted
     from tasks.registry.resolve import resolve
@@ -77,7 +77,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     store, named = Store(home), resolve(tracker, model)
     with store.kept():
         decision = promoted(
-            tracker, named.name, named.version, why, ground=None if force else newest_ground(store, named, say),
+            tracker, named.name, named.version, why, compare=None if force else newest_corpus(store, named, say),
             edited=lambda: with_edits(store, tracker, named.name, named.version), force=force, dry_run=dry_run)
     for gate in decision.gates:
         say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")

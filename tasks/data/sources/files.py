@@ -38,7 +38,7 @@ class Share:
         return block % self.of == self.number
 
 
-EVERY = Share(1)
+WHOLE_FILE = Share(1)
 
 
 class _Hashing(io.RawIOBase):
@@ -142,7 +142,7 @@ def blocks(path: Path, share: Share, sha256: str = "") -> Iterator[tuple[int, It
         yield 0, iter(())
 
 
-def text_lines(path: Path | str, share: Share = EVERY, sha256: str = "") -> Iterator[tuple[int, str]]:
+def text_lines(path: Path | str, share: Share = WHOLE_FILE, sha256: str = "") -> Iterator[tuple[int, str]]:
     """Yield every line of a share of a file as text with its number in the file, counted from 1.
 
     The whole file is read, and hashed, whatever the share. Raises what `lines` raises. How many lines are not UTF-8 is

@@ -87,7 +87,7 @@ class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
         truth, p1 = corpus.positives["train"].subset(rows), {}
         for alpha in np.linspace(0, 1, 11).round(1).tolist():
             best, _ = best_of(ids, np.where(ids >= 0, alpha * classified + (1 - alpha) * similar, -np.inf), 1)
-            p1[alpha] = 100 * float(metrics.judge(best, truth, None, corpus.n_labels).hits.mean())
+            p1[alpha] = 100 * float(metrics.match(best, truth, None, corpus.n_labels).hits.mean())
         alpha = max(p1, key=p1.__getitem__)
         return alpha, {"alpha": alpha, "validation/P/1": p1[alpha], "validation/P/1/classifiers": p1[1.0],
                        "validation/P/1/embeddings": p1[0.0]}
