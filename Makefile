@@ -30,9 +30,9 @@ run: $(VENV)/.ready $(DATA)/dataset.json
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-## test-fast: what starts no process and no server, for while one writes
+## test-fast: units and trainings of toys, which start no server and no command, for while one writes
 test-fast: $(VENV)/.ready
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not starts_processes"
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder tests/unit tests/training
 
 ## check: lint, types, import contracts
 check: $(VENV)/.ready

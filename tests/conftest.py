@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -12,7 +11,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,26 +32,9 @@ os.environ.update({
 ROOT = Path(__file__).parent.parent
 
 
-STARTS_PROCESSES = re.compile(r"^(import subprocess|from tests\.support\."
-                              r"(browser|docs_reader|running_server|home_services|run_command) )", re.M)
-PROCESS_FIXTURES = {"cli", "prefect_server", "xc"}    # they start a process, or import as slow a library
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start processes, which `make test-fast` leaves out.
-
-    Whole runs, the longest files, come first, so that the processors finish at about the same time.
-    """
-    for item in items:
-        if PROCESS_FIXTURES & set(item.fixturenames) or _starts_processes(item.path):  # type: ignore[attr-defined]
-            item.add_marker("starts_processes")
-    items.sort(key=lambda item: not item.path.name.startswith("test_run"))
-
-
-@cache
-def _starts_processes(file: Path) -> bool:
-    """Return whether a test file starts processes or servers, judging by its imports."""
-    return STARTS_PROCESSES.search(file.read_text()) is not None
+    """Sort whole runs, the longest files, to the front, so that the processors finish at about the same time."""
+    items.sort(key=lambda item: item.path.parent.name != "e2e")
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from tasks.core.dask_workers import Workers
 from tasks.core.step import Job, Step
 from tasks.core.store import Store
 from tasks.plan import pipeline
+from tests.e2e.test_run_methods import ASTRA
 from tests.support.run_command import objects
-from tests.test_run_methods import ASTRA
 
 
 def latest(name: str):

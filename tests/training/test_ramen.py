@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_config
-from tests.test_unidec import RELATIVES
-from tests.test_unidec import TOY as JOINT
+from tests.training.test_unidec import RELATIVES
+from tests.training.test_unidec import TOY as JOINT
 from xcmodels.data import seeds
 from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, flat, resolve

@@ -94,7 +94,7 @@ def test_the_run_again_writes_anew_what_is_not_as_it_was(world, tmp_path, listed
     assert refused.value.hint.startswith("repeat the run that registered it")
     assert world.register(0).reused
     fetch(world.tracker, "xc/1", tmp_path / "model")
-    own = Path(__file__).parents[1] / "tasks" / "registry" / "pyfunc_model.py"
+    own = Path(__file__).parents[2] / "tasks" / "registry" / "pyfunc_model.py"
     assert (tmp_path / "model" / "pyfunc_model.py").read_text() == own.read_text()
 
 

@@ -69,7 +69,7 @@ ELSEWHERE = """
 
 def test_the_model_loads_where_the_project_is_not_installed(world, tmp_path):
     world.enter(0)
-    script = textwrap.dedent(ELSEWHERE).format(root=str(Path(__file__).parents[1]),
+    script = textwrap.dedent(ELSEWHERE).format(root=str(Path(__file__).parents[2]),
                                                uri=world.tracker.uri, queries=tiny.QUERIES)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.faults import NEW, problems, put, scenario, stranded, with_old, write_new
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CALLS = ("openat", "write", "fsync", "mkdir", "rename", "link")
 CODE = f"""
 import os, sys

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.e2e.test_run_methods import ASTRA
 from tests.support.home_services import until
 from tests.support.long_tests import at_length
-from tests.test_run_methods import ASTRA
 
 
 def words(planted: Path, home: Path, *more: str, **changed: str) -> list[str]:
@@ -48,7 +48,7 @@ def of_home(home: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.parametrize("number", [
-    pytest.param(signal.SIGINT, marks=at_length("one process is interrupted in tests/test_run_kills.py")),
+    pytest.param(signal.SIGINT, marks=at_length("one process is interrupted in tests/e2e/test_run_kills.py")),
     signal.SIGKILL])
 def test_what_is_stopped_or_killed_goes_on(planted, tmp_path, number, xc):
     home = tmp_path / "home"

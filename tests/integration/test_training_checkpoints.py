@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.support.toy import trained
-from tests.test_training import MINED, again, assert_same, checkpoints, interrupted
+from tests.training.test_training import MINED, again, assert_same, checkpoints, interrupted
 from xcmodels.training.loop import Watch
 
 pytestmark = pytest.mark.usefixtures("one_thread")

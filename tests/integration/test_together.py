@@ -14,9 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests import test_astra, test_siamesexml, test_unidec
 from tests.conftest import ROOT
 from tests.support import toy
+from tests.training import test_astra, test_siamesexml, test_unidec
 from xcmodels.methods.astra.method import astra
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.siamesexml.method import siamesexml

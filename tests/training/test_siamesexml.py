@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from tests.support.toy import ends_the_same_when_stopped, explains_its_answers, precision
-from tests.test_losses import case
+from tests.unit.test_losses import case
 from xcmodels.data import seeds
 from xcmodels.data.batching import sample_pair
 from xcmodels.data.centroids import label_centroids, queries_of

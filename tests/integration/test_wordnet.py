@@ -192,7 +192,7 @@ def test_a_killed_run_leaves_no_folder_and_spoils_none(tmp_path: Path):
                "    (made / 'trn.json.gz').write_bytes(b'half')\n"
                "    os._exit(9)")
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "out")], check=False,
-                          cwd=Path(__file__).parents[1])
+                          cwd=Path(__file__).parents[2])
     assert done.returncode == 9
     assert not (tmp_path / "out").exists()
     with raw_folder(tmp_path / "out", {}) as made:

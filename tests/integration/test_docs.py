@@ -131,7 +131,7 @@ def test_the_page_on_serving_lists_what_is_measured():
 
 def test_every_fault_of_the_catalogue_is_injected_by_a_test_that_there_is():
     page = (ROOT / "docs" / "reliability.md").read_text()
-    there = {f"{path.name}::{name}" for path in (ROOT / "tests").glob("test_*.py")
+    there = {f"{path.name}::{name}" for path in (ROOT / "tests").rglob("test_*.py")
              for node in ast.parse(path.read_text()).body for name in _defined(node)}
     rows = [line for line in page.splitlines() if re.match(r"\| (?!fault \||attack \|)", line)]
     assert len(rows) > 80

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.evaluation import report, report_charts
 from tasks.evaluation.report import Report
-from tests.test_report import facts, make, write_corpus, write_evaluation
+from tests.integration.test_report import facts, make, write_corpus, write_evaluation
 
 
 @pytest.fixture(scope="module")

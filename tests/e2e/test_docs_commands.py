@@ -28,18 +28,18 @@ from tests.support.planted import write_planted
 ORDER = ["README.md", "running.md", "labels.md", "serving.md", "operate.md", "data.md", "scaling.md", "restore.md",
          "tutorial.md"]
 EXACT = ("head", "cat", "ls")    # whose output is shown whole
-_METHOD = "a training of a method; tests/test_run_methods.py does one of each family"
+_METHOD = "a training of a method; tests/e2e/test_run_methods.py does one of each family"
 _GPUS = "wants two GPUs"
 LISTED = {
-    "make bench-claims": "hours of training; tests/test_claims.py tries its parts",
-    "mlflow models serve -m model": "tests/test_serving_http.py asks one",
+    "make bench-claims": "hours of training; tests/training/test_claims.py tries its parts",
+    "mlflow models serve -m model": "tests/integration/test_serving_http.py asks one",
     **{f"xc run --data data/wordnet --method {name}": _METHOD for name in (
         "astra", "renee", "ramen", "ramen-ance", "ramen-unidec", "siamesexml", "siamesexml++", "unidec", "depsl",
         "dpr")},
     **{f"python -m benchmarks.bench_{name}": "minutes of measuring" for name in (
         "loop", "classifier_step", "clustering", "walks", "prepare", "search", "query", "scale")},
-    "python -m benchmarks.datasets": "packages from the network; tests/test_datasets.py tries its parsers",
-    "xc run --data tickets --method astra --processes 2": "tests/test_run_processes.py does one",
+    "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",
+    "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
 TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after password change,login;account"]
 

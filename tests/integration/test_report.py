@@ -259,7 +259,7 @@ def test_same_inputs_same_bytes(toy, page, tmp_path):
             "sys.stdout.buffer.write(report.Report(Corpus(folder), evaluation, facts).page().encode())")
     elsewhere = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo"}
     again = subprocess.run([sys.executable, "-c", code, str(tmp_path / "facts")], stdout=subprocess.PIPE, check=True,
-                           cwd=Path(__file__).parents[1], env=elsewhere)
+                           cwd=Path(__file__).parents[2], env=elsewhere)
     assert again.stdout.decode() == page
 
 

@@ -16,7 +16,7 @@ from tasks.tracking import mlflow_client
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
 from tests.support.long_tests import at_length
-from tests.test_tracking import ABOUT, ENTRIES, EXPECTED, ROOT, points, started, whole
+from tests.unit.test_tracking import ABOUT, ENTRIES, EXPECTED, ROOT, points, started, whole
 
 KILLED = """
     import os, signal, sys

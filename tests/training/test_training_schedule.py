@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.toy import toy_config, toy_corpus, trained
-from tests.test_training import MINED, again
+from tests.training.test_training import MINED, again
 from xcmodels.method import Mined
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame.stages import ENCODER, EncoderModule

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.errors import ContractError, ProjectError
 from tasks.data.sources import importing
 from tasks.data.sources.importing import import_file
-from tests.test_importing import points, write
+from tests.unit.test_importing import points, write
 
 ROWS = [{"u": f"u{n}", "t": f"text {n % 200}", "l": ["x"]} for n in range(400)]
 

@@ -13,7 +13,7 @@ from tasks.tracking import mlflow_run
 from tasks.tracking.tracker import Entry, Tracker
 from tests.support import tiny
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ABOUT: dict[str, Any] = {
     "experiment": "xc", "name": "ngame · tiny", "params": {"method": "ngame", "preset": "cpu", "m1.epochs": "2"},
     "config_yaml": "m1:\n  epochs: 2\n", "data": {"tiny": {"path": "/data/tiny", "digest": "ab" * 32}},

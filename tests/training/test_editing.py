@@ -10,9 +10,9 @@ import torch
 
 from tests.support import tiny
 from tests.support.toy import toy_config, word
-from tests.test_astra import TOY as ASTRA
-from tests.test_siamesexml import TOY as SIAMESEXML
-from tests.test_unidec import TOY as UNIDEC
+from tests.training.test_astra import TOY as ASTRA
+from tests.training.test_siamesexml import TOY as SIAMESEXML
+from tests.training.test_unidec import TOY as UNIDEC
 from xcmodels.methods.astra.method import astra
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.siamesexml.method import siamesexml

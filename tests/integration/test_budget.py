@@ -105,7 +105,7 @@ def test_the_memory_of_an_epoch_is_within_a_fifth_of_what_was_told_at_three_size
         folder = tmp_path / str(labels)
         synthetic_corpus(folder / "corpus", CorpusShape(points, labels, 22.2, 14.0))
         run = subprocess.run([sys.executable, "-m", "benchmarks.bench_scale", "--measure", name, str(folder)],
-                             check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+                             check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
         found[labels] = json.loads(run.stdout)
     # What a process holds beside what is counted is its machine's (where there is no AVX-512, UniDEC's is a fifth of a
     # GB less): measured here at another size, as `benchmarks.bench_rates` does, it takes the place of the project's.
