@@ -14,9 +14,10 @@ def settings(**more: str) -> list[str]:
     return [word for key, value in {**QUICK, **more}.items() for word in ("--set", f"{key}={value}")]
 
 
-def command(planted: Path, home: Path, **more: str) -> list[str]:
-    """Return the arguments of `xc` for a whole run."""
-    return ["run", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--json", *settings(**more)]
+def command(planted: Path, home: Path, workers: int = 1, **more: str) -> list[str]:
+    """Return the arguments of `xc` for a whole run; each Dask worker takes seconds to start."""
+    return ["run", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--workers", str(workers),
+            "--json", *settings(**more)]
 
 
 def copied(home: Path, to: Path) -> Path:
