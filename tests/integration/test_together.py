@@ -16,18 +16,12 @@ from safetensors.torch import load_file
 
 from tests.conftest import ROOT
 from tests.support import toy
-from tests.training import test_astra, test_siamesexml, test_unidec
-from xcmodels.methods.astra.method import astra
-from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.siamesexml.method import siamesexml
 from xcmodels.methods.unidec.method import unidec
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.training.local_run import TrainedMethod, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-METHODS = {"astra": lambda: astra(test_astra.TOY), "unidec": lambda: unidec(test_unidec.TOY),
-           "ngame": lambda: ngame(toy.toy_config()), "siamesexml": lambda: siamesexml(test_siamesexml.TOY),
-           "siamesexml++": lambda: siamesexml(replace(test_siamesexml.TOY, joint=True, token_lr=1e-3))}
 
 
 def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
@@ -65,9 +59,10 @@ def bert(tmp_path_factory) -> EncoderConfig:
 @pytest.fixture(scope="module")
 def trials(corpus, bert, tmp_path_factory) -> dict[str, TrainedMethod]:
     torch.set_num_threads(1)
-    made = {name: method() for name, method in METHODS.items()}
-    made["transformer"] = unidec(replace(test_unidec.TOY, encoder=bert, epochs=5, dropout=0.0))
-    return {name: train_all(corpus, method, tmp_path_factory.mktemp("trial") / "out") for name, method in made.items()}
+    more = {"siamesexml++": siamesexml(replace(toy.SIAMESEXML, joint=True, token_lr=1e-3)),
+            "transformer": unidec(replace(toy.UNIDEC, encoder=bert, epochs=5, dropout=0.0))}
+    return {name: toy.trained(name) for name in ("astra", "unidec", "ngame", "siamesexml")} | {
+        name: train_all(corpus, method, tmp_path_factory.mktemp("trial") / "out") for name, method in more.items()}
 
 
 @pytest.fixture(scope="module")

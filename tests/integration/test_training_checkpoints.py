@@ -59,7 +59,7 @@ run_round(Corpus(Path(corpus)), stage, stage.rounds[1], Mined(np.load(clusters))
 
 @pytest.fixture(scope="module")
 def toy():
-    return trained()
+    return trained("ngame")
 
 
 def test_killed_in_the_middle(toy, tmp_path):

@@ -4,6 +4,7 @@ import atexit
 import json
 import shutil
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,14 @@ from tokenizers import models, normalizers, pre_tokenizers
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
+from xcmodels.method import Method
+from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
-from xcmodels.methods.ngame.method import ngame
+from xcmodels.methods.presets import resolve
+from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
+from xcmodels.methods.registry import METHODS
+from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
+from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
@@ -140,24 +147,81 @@ def _idf(tokenizer: Tokenizer, sides: list) -> np.ndarray:
     return np.log((n + 1) / (df + 1)).astype(np.float32).ravel()
 
 
+_BAG = EncoderConfig(source="random", dim=32, batch=256)
+_FUSION = FusionConfig(shortlist=20, min_leaf=20)
+NGAME = NgameConfig(
+    m1=ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, refresh_from=4, refresh_every=4,
+                    double_every=4, cluster_size=4, cluster_max=8),
+    m2=ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, refresh_from=0, refresh_every=6,
+                    double_every=6, cluster_size=4, cluster_max=8, positives=3, dropout=0.3),
+    fusion=_FUSION, encoder=replace(_BAG, token_dropout=0.1, idf_power=1.0))
+ASTRA = AstraConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=0.1, warmup=5, refresh_from=3,
+                    refresh_every=3, ahead=1, positives=3, hard=5, uniform=20, encoder=_BAG)
+UNIDEC = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-2, warmup=5, refresh_from=4,
+                      refresh_every=2, double_every=2, cluster_size=4, cluster_max=8, negatives=3, positives=2,
+                      encoder=_BAG)
+SIAMESEXML = SiamesexmlConfig(
+    siamese=LikelihoodConfig(epochs=30, batch_size=32, lr=2e-3, table_lr=1e-2, warmup=5, c=0.9, d=1.5, negatives=3),
+    extreme=LikelihoodConfig(epochs=6, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, c=0.75, d=3.0, negatives=3),
+    shortlist=20, mined=8, dropout=0.1, token_lr=3e-3, encoder=_BAG)
+
+
+def _relative(name: str, refresh_every: int) -> UnidecConfig:
+    """UniDEC's toy settings with what makes it another dual encoder."""
+    own = resolve(name, "cpu", {}).method
+    return replace(UNIDEC, refresh_every=refresh_every, **{key: getattr(own, key) for key in (
+        "balance", "serve", "positives", "symmetric", "cluster_size", "negatives", "every_label")})
+
+
+_ANCE, _ADAPT = _relative("ance", 2), GraphConfig(adapt=True)
+# Settings that learn the toy corpus in seconds; a name begins with its method's.
+FAMILIES: dict[str, Any] = {
+    "ngame": NGAME, "astra": ASTRA, "renee": replace(ASTRA, every_label=True), "unidec": UNIDEC,
+    "depsl": replace(UNIDEC, balance=1.0, serve="encoder"), "siamesexml": SIAMESEXML,
+    "siamesexml partitions": replace(SIAMESEXML, partitions=3, correlation=False, scored_centroid=0.25),
+    "siamesexml++": replace(SIAMESEXML, joint=True, scored_centroid=0.5, scored_query="intermediate",
+                            siamese=replace(SIAMESEXML.siamese, epochs=10, least_steps=8)),    # passes, resumed too
+    "ramen": RamenConfig(NGAME, _ADAPT), "ramen-ance": RamenConfig(_ANCE, _ADAPT),
+    "ramen-unidec": RamenConfig(UNIDEC, _ADAPT)}
+VARIANTS: dict[str, Any] = {
+    "dpr": _relative("dpr", 2), "dpr-clustered": _relative("dpr-clustered", 10_000), "ance": _ANCE,
+    "dexml": _relative("dexml", 2),
+    **{f"astra {name}": replace(ASTRA, **changed) for name, changed in {
+        "random": {"negatives": "random"}, "hard": {"negatives": "hard"}, "curriculum": {"negatives": "curriculum"},
+        "over the encoder": {"source": "encoder"}, "fresh": {"ahead": 0}, "one positive": {"positives": 1},
+        "bottleneck": {"dim": 24}}.items()},
+    **{f"unidec {name}": replace(UNIDEC, **changed) for name, changed in {
+        "tanh": {"head": "tanh", "dim": 24}, "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
+        "classifier": {"balance": 0.0, "serve": "classifier"},
+        "fused": {"serve": "fused", "unit": False, "fusion": _FUSION}}.items()},
+    "ramen fixed": RamenConfig(NGAME), "ramen labels": RamenConfig(NGAME, GraphConfig(sides="labels")),
+    "ramen-ance fixed": RamenConfig(_ANCE), "ramen-ance unpruned": RamenConfig(_ANCE, GraphConfig(prune=False)),
+    "ramen-ance queries": RamenConfig(_ANCE, GraphConfig(sides="queries"))}
+
+
 def toy_config(**overrides: Any) -> NgameConfig:
-    """Return NGAME settings that learn the toy corpus in a few seconds."""
-    m1 = ModuleConfig(epochs=12, batch_size=64, lr=2e-3, table_lr=1e-2, warmup=5, refresh_from=4, refresh_every=4,
-                      double_every=4, cluster_size=4, cluster_max=8)
-    m2 = ModuleConfig(epochs=6, batch_size=64, lr=0.0, table_lr=1e-2, warmup=5, refresh_from=0, refresh_every=6,
-                      double_every=6, cluster_size=4, cluster_max=8, positives=3, dropout=0.3)
-    return NgameConfig(**{"m1": m1, "m2": m2, "fusion": FusionConfig(shortlist=20, min_leaf=20),
-                          "encoder": EncoderConfig(source="random", dim=32, token_dropout=0.1, idf_power=1.0,
-                                                   batch=256)} | overrides)
+    """Return NGAME's settings for the toy corpus, changed."""
+    return replace(NGAME, **overrides)
+
+
+def made_by(name: str, config: Any) -> Method:
+    """Return the method of a name in FAMILIES or VARIANTS for other settings."""
+    return METHODS[name.split(maxsplit=1)[0]].make(config)
 
 
 @cache
-def trained() -> TrainedMethod:
-    """Train on the toy corpus, once a session, with one thread."""
+def trained(name: str) -> TrainedMethod:
+    """Train on the toy corpus what FAMILIES or VARIANTS has under `name`, once a session, with one thread."""
+    torch.set_num_threads(1)
+    corpus = _shared_corpus()
+    return train_all(corpus, made_by(name, (FAMILIES | VARIANTS)[name]), corpus.folder.parent / name)
+
+
+@cache
+def _shared_corpus() -> Corpus:
     folder = Path(tempfile.mkdtemp(prefix="xc-toy-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    torch.set_num_threads(1)
-    return train_all(toy_corpus(folder / "corpus"), ngame(toy_config()), folder)
+    return toy_corpus(folder / "corpus")
 
 
 def precision(made: TrainedMethod) -> float:
@@ -208,16 +272,19 @@ def explains_its_answers(made: TrainedMethod, parts: set[str]) -> None:
 def ends_the_same_when_stopped(made: TrainedMethod, folder: Path, every: int) -> None:
     """Train every round again, stopped and resumed every `every` steps; checkpoints must equal those of `made`."""
     for name, round_ in made.rounds.items():
+        stage, mined, stops = made.method.stage(round_.stage), made.mined[name], 0
         while True:
             done: list[Progress] = []
             watch = Watch(report=done.append, stop=lambda done=done: len(done) >= every)
             try:
-                out, measured = run_round(made.corpus, made.method.stage(round_.stage), round_, made.mined[name],
-                                          folder / name, start=made.starts[name], before=made.befores[name],
-                                          watch=watch)
+                out, measured = run_round(made.corpus, stage, round_, mined, folder / name, start=made.starts[name],
+                                          before=made.befores[name], watch=watch)
                 break
             except Interrupted:
-                continue
+                assert len(list((folder / name / "scratch").glob("*.safetensors"))) == 1
+                stops += 1
+        rows = len(stage.order(made.corpus, mined, round_.first))
+        assert stops == (round_.last - round_.first) * stage.plan.steps_an_epoch(rows) // every
         assert measured == made.metrics[name]
         for file in ("model.safetensors", "optimiser.safetensors"):
             mine, wanted = load_file(out / file), load_file(made.outs[name] / file)

@@ -57,7 +57,7 @@ def test_theorem_4s_constants():
 
 
 def test_theorem_1_is_counted_pair_by_pair():
-    trial = trained()
+    trial = trained("ngame")
     corpus, found = trial.corpus, theorem_1(trial, max_queries=10_000)
     rows = corpus.training_rows()
     x, z = trial.vectors["queries"][rows], trial.vectors["labels"]

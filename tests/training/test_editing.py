@@ -9,10 +9,7 @@ import pytest
 import torch
 
 from tests.support import tiny
-from tests.support.toy import toy_config, word
-from tests.training.test_astra import TOY as ASTRA
-from tests.training.test_siamesexml import TOY as SIAMESEXML
-from tests.training.test_unidec import TOY as UNIDEC
+from tests.support.toy import ASTRA, SIAMESEXML, UNIDEC, toy_config, word
 from xcmodels.methods.astra.method import astra
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.siamesexml.method import siamesexml

@@ -19,7 +19,7 @@ from xcmodels.retrieval.serving import FusionConfig
 
 @pytest.fixture(scope="module")
 def toy():
-    return trained()
+    return trained("ngame")
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,12 @@
 """RAMEN over NGAME, ANCE and UniDEC: the regularisers as the paper writes them, pruning, the bandit, what is served."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.support.toy import ends_the_same_when_stopped, explains_its_answers, precision, toy_config
-from tests.training.test_unidec import RELATIVES
-from tests.training.test_unidec import TOY as JOINT
+from tests.support import toy
+from tests.support.toy import FAMILIES
 from xcmodels.data import seeds
 from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, flat, resolve
@@ -20,7 +17,7 @@ from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import embed, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-BASES = {"ramen": toy_config(), "ramen-ance": replace(JOINT, **RELATIVES["ance"]), "ramen-unidec": JOINT}
+BASES = {name: FAMILIES[name].base for name in ("ramen", "ramen-ance", "ramen-unidec")}
 
 
 def made(name, **graph):
@@ -28,22 +25,13 @@ def made(name, **graph):
 
 
 @pytest.fixture(scope="module", params=BASES)
-def trained(request, corpus, tmp_path_factory):
-    torch.set_num_threads(1)
-    return train_all(corpus, made(request.param, adapt=True), tmp_path_factory.mktemp(request.param))
-
-
-@pytest.mark.parametrize(("name", "graph"), [("ramen", {}), ("ramen", {"sides": "labels"}), ("ramen-ance", {}),
-                                              ("ramen-ance", {"prune": False}), ("ramen-ance", {"sides": "queries"})],
-                         ids=str)
-def test_learns_the_planted_labels(corpus, tmp_path, name, graph):
-    assert precision(train_all(corpus, made(name, **graph), tmp_path)) > 88
+def trained(request):
+    return toy.trained(request.param)
 
 
 def test_without_a_side_it_is_its_base(corpus, tmp_path):
-    alone = train_all(corpus, METHODS["ance"].make(BASES["ramen-ance"]), tmp_path / "base")
-    none = train_all(corpus, made("ramen-ance", sides="none"), tmp_path / "none")
-    for one, other in zip(alone.outs.values(), none.outs.values(), strict=True):
+    none = train_all(corpus, made("ramen-ance", sides="none"), tmp_path)
+    for one, other in zip(toy.trained("ance").outs.values(), none.outs.values(), strict=True):
         mine, wanted = (load_file(folder / "model.safetensors") for folder in (other, one))
         assert all(torch.equal(mine[f"base.{name}"], value) for name, value in wanted.items())
 
@@ -154,18 +142,6 @@ def test_nothing_of_the_graph_is_left(trained):
     assert retriever.facts["method"] == "ramen"
 
 
-def test_an_answer_is_explained(trained):
-    served = trained.method.build_retriever.settings["serve"]
-    more = {"fused": {"classifier", "trees"}, "sum": {"classifier"}, "encoder": set()}
-    explains_its_answers(trained, {"encoder", *more[served]})
-
-
-@pytest.mark.parametrize("every", [7])
-def test_stopped_again_and_again_ends_the_same(trained, tmp_path, every):
-    """The bandit among it: it draws and learns as if nothing had happened."""
-    ends_the_same_when_stopped(trained, tmp_path, every)
-
-
 def test_the_bandit_follows_what_helps():
     """Two arms: accuracy rises with the first weight's rise and does not depend on the second."""
     torch.manual_seed(0)
@@ -191,16 +167,6 @@ def test_the_bandit_stays_above_its_floor_and_draws_once_a_stretch():
     assert all(torch.equal(seen[step], seen[step - step % 10]) for step in range(60))
     assert len({tuple(weights.tolist()) for weights in seen}) > 3
     assert float(torch.stack(seen).std()) < 20 * SIGMA
-
-
-@pytest.mark.parametrize(("changed", "said"), [
-    ({"sides": "query"}, "sides must be one of both, queries, labels, none, got 'query'"),
-    ({"strength": -1.0}, "strength must be 0 or more, got -1"),
-    ({"negatives": 0}, "negatives must be at least 1, got 0")])
-def test_invalid_settings(changed, said):
-    with pytest.raises(ValueError) as caught:
-        GraphConfig(**changed)
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("name", BASES)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def toy():
-    return trained()
+    return trained("ngame")
 
 
 def test_another_format_is_refused(toy, tmp_path):

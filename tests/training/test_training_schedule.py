@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def toy():
-    return trained()
+    return trained("ngame")
 
 
 def test_the_rounds_follow_the_schedule(toy):

@@ -1,4 +1,4 @@
-"""UniDEC and its relatives: the losses as the paper writes them, what a pool holds, resuming, the planted labels."""
+"""UniDEC and its relatives: the losses as the paper writes them, what a pool holds, what is mined and served."""
 
 from dataclasses import replace
 
@@ -8,50 +8,30 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from tests.support import oracles
-from tests.support.toy import ends_the_same_when_stopped, explains_its_answers, precision
+from tests.support import oracles, toy
+from tests.support.toy import FAMILIES, UNIDEC, VARIANTS
 from xcmodels.data import seeds
 from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.methods.unidec.method import unidec
 from xcmodels.methods.unidec.stages import JointStage
-from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.serving import CLASSIFIER, FusionConfig
-from xcmodels.training.local_run import train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-TOY = UnidecConfig(epochs=8, batch_size=64, lr=2e-3, token_lr=1e-2, label_lr=1e-2, warmup=5, refresh_from=4,
-                   refresh_every=2, double_every=2, cluster_size=4, cluster_max=8, negatives=3, positives=2,
-                   encoder=EncoderConfig(source="random", dim=32, batch=256))
-RELATIVES = {"unidec": {}, "depsl": {"balance": 1.0, "serve": "encoder"}, "tanh": {"head": "tanh", "dim": 24},
-             "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
-             "classifier": {"balance": 0.0, "serve": "classifier"},
-             "fused": {"serve": "fused", "unit": False, "fusion": FusionConfig(shortlist=20, min_leaf=20)}}
-for name in ("dpr", "dpr-clustered", "ance", "dexml"):
-    own = resolve(name, "cpu", {}).method
-    RELATIVES[name] = {key: getattr(own, key) for key in
-                       ("balance", "serve", "positives", "symmetric", "cluster_size", "negatives", "every_label")}
-    RELATIVES[name]["refresh_every"] = 2 if name != "dpr-clustered" else own.refresh_every
 
 
 @pytest.fixture(scope="module")
-def trained(corpus, tmp_path_factory):
-    torch.set_num_threads(1)
-    return train_all(corpus, unidec(TOY), tmp_path_factory.mktemp("unidec"))
+def trained():
+    return toy.trained("unidec")
 
 
-@pytest.mark.parametrize("relative", RELATIVES)
-def test_learns_the_planted_labels(corpus, tmp_path, relative):
-    made = train_all(corpus, unidec(replace(TOY, **RELATIVES[relative])), tmp_path)
-    assert precision(made) > 90
-
-
-@pytest.mark.parametrize("relative", ["unidec", "depsl", "supcon", "bce", "classifier", "tanh"])
-def test_the_loss_is_the_papers(corpus, trained, relative):
+@pytest.mark.parametrize("name", ["unidec", "depsl", *(f"unidec {name}" for name in (
+    "supcon", "bce", "classifier", "tanh"))])
+def test_the_loss_is_the_papers(corpus, trained, name):
     """L = lambda L_D + (1 - lambda) L_C, each half q2l and half l2q (sections 3.2, 3.3), by loops over pairs."""
-    config = replace(TOY, dropout=0.0, **RELATIVES[relative])
+    config = replace((FAMILIES | VARIANTS)[name], dropout=0.0)
     stage = JointStage(config)
     model = stage.build(corpus, {})
     stage.begin(model, corpus, None)
@@ -83,8 +63,8 @@ def test_the_loss_is_the_papers(corpus, trained, relative):
             wanted["bce"] = (1 - config.balance) * config.bce * sum(terms) / len(rows)
     mine = stage.loss(model.train(), batch)
     assert mine.keys() == wanted.keys()
-    for name, value in wanted.items():
-        torch.testing.assert_close(mine[name], value, rtol=1e-4, atol=1e-5)
+    for term, value in wanted.items():
+        torch.testing.assert_close(mine[term], value, rtol=1e-4, atol=1e-5)
 
 
 def test_a_pool_holds_some_positives_and_some_mined_negatives(corpus, trained):
@@ -108,7 +88,7 @@ def test_a_pool_holds_some_positives_and_some_mined_negatives(corpus, trained):
 
 
 def test_every_label_is_in_every_pool(corpus):
-    stage = JointStage(replace(TOY, every_label=True))
+    stage = JointStage(replace(UNIDEC, every_label=True))
     batch = stage.batch(corpus, stage.rounds[0], Mined(), np.array([3, 5]), seeds.generator(0, "all"))
     assert batch.sides["labels"].ids.tolist() == list(range(corpus.n_labels))
 
@@ -128,40 +108,18 @@ def test_mined_negatives_are_the_nearest_that_are_none_of_the_querys(corpus, tra
 
 
 def test_the_rounds_of_the_relatives():
-    def shape(**changed):
-        return [(r.first, r.last, r.cluster_size, r.negatives) for r in unidec(replace(TOY, **changed)).rounds]
+    def shape(name):
+        return [(r.first, r.last, r.cluster_size, r.negatives) for r in unidec((FAMILIES | VARIANTS)[name]).rounds]
 
-    assert shape() == [(0, 4, 0, 0), (4, 6, 4, 6), (6, 8, 8, 6)]
-    assert shape(**RELATIVES["dpr"]) == [(0, 8, 0, 0)]
-    assert shape(**RELATIVES["dpr-clustered"]) == [(0, 4, 0, 0), (4, 8, 8, 0)]
-    assert shape(**RELATIVES["ance"]) == [(0, 4, 0, 0), (4, 6, 0, 12), (6, 8, 0, 12)]
-
-
-@pytest.mark.parametrize("every", [1, 7])
-def test_stopped_again_and_again_ends_the_same(trained, tmp_path, every):
-    ends_the_same_when_stopped(trained, tmp_path, every)
-
-
-def test_what_is_served(corpus, trained, tmp_path):
-    """Both halves end to end score as the sum of the two cosines; each half alone as one of them."""
-    newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
-    served = {}
-    for serve in ("sum", "encoder", "classifier"):
-        (tmp_path / serve).mkdir()
-        unidec(replace(TOY, serve=serve)).build_retriever(corpus, newest, trained.vectors, tmp_path / serve)
-        retriever = Retriever.load(tmp_path / serve)
-        ids, scores = retriever.search(retriever.tokenizer(["l3w1 l3w0"], ["l3w2"]), corpus.n_labels)
-        served[serve] = dict(zip(ids[0].tolist(), scores[0].tolist(), strict=True))
-        assert list(served[serve].values()) == sorted(served[serve].values(), reverse=True)
-    for label, score in served["sum"].items():
-        assert score == pytest.approx(served["encoder"][label] + served["classifier"][label], abs=1e-5)
-    assert max(served["sum"], key=served["sum"].__getitem__) == 3
+    assert shape("unidec") == [(0, 4, 0, 0), (4, 6, 4, 6), (6, 8, 8, 6)]
+    assert shape("dpr") == [(0, 8, 0, 0)]
+    assert shape("dpr-clustered") == [(0, 4, 0, 0), (4, 8, 8, 0)]
+    assert shape("ance") == [(0, 4, 0, 0), (4, 6, 0, 12), (6, 8, 0, 12)]
 
 
 def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, tmp_path):
     newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
-    config = replace(TOY, **RELATIVES["fused"])
-    measured = unidec(config).build_retriever(corpus, newest, {}, tmp_path)
+    measured = unidec(VARIANTS["unidec fused"]).build_retriever(corpus, newest, {}, tmp_path)
     assert measured["relevant"] > 0
     retriever = Retriever.load(tmp_path)
     tokens = retriever.tokenizer(["l3w1 l3w0"], ["l3w2"])
@@ -177,47 +135,20 @@ def test_fused_scores_are_the_sum_of_the_tree_and_both_halves(corpus, trained, t
     assert ids[0, 0] == 3
 
 
-@pytest.mark.parametrize(("changed", "parts"), [
-    ({}, {"encoder", "classifier"}), ({"serve": "encoder"}, {"encoder"}), ({"serve": "classifier"}, {"classifier"}),
-    (RELATIVES["fused"], {"encoder", "classifier", "trees"})])
-def test_an_answer_is_explained(corpus, trained, tmp_path, changed, parts):
-    newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
-    unidec(replace(TOY, **changed)).build_retriever(corpus, newest, {}, tmp_path)
-    explains_its_answers(replace(trained, retriever=tmp_path), parts)
-
-
 def test_classifiers_at_the_length_they_learned(corpus, trained, tmp_path):
     newest = {"joint": trained.outs[list(trained.rounds)[-1]]}
-    unidec(replace(TOY, serve="classifier", unit=False)).build_retriever(corpus, newest, {}, tmp_path)
+    unidec(replace(UNIDEC, serve="classifier", unit=False)).build_retriever(corpus, newest, {}, tmp_path)
     weight = load_file(newest["joint"] / "model.safetensors")["labels.weight"]
     held = Retriever.load(tmp_path).indexes["labels"].vectors
     assert np.array_equal(held, weight.numpy())
     assert np.ptp(np.linalg.norm(held, axis=1)) > 0.05
 
 
-@pytest.mark.parametrize("changed", [{"serve": "encoder"}, {"unit": False}, {"serve": "fused"},
-                                     {"fusion": FusionConfig(depth=3)}])
+@pytest.mark.parametrize("changed", [{"unit": False}, {"fusion": FusionConfig(depth=3)}])
 def test_what_is_served_does_not_train_again(changed):
-    one, other = unidec(TOY), unidec(replace(TOY, **changed))
+    one, other = unidec(UNIDEC), unidec(replace(UNIDEC, **changed))
     assert one.stages[0].settings == other.stages[0].settings
     assert one.build_retriever.settings != other.build_retriever.settings
-
-
-@pytest.mark.parametrize(("changed", "said"), [
-    ({"positives": 0}, "positives must be at least 1, got 0"),
-    ({"negatives": -1}, "negatives must be 0 or more, got -1"),
-    ({"temperature": 0.0}, "temperature must be above 0, got 0"),
-    ({"loss": "dsm"}, "loss must be one of decoupled, supcon, got 'dsm'"),
-    ({"balance": 1.5}, "balance must be between 0 and 1, got 1.5"),
-    ({"balance": 1.0}, "serve must be encoder or fused where balance is 1, got 'sum'"),
-    ({"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
-    ({"dim": 64}, "dim must be 0 unless head is tanh, got 64"),
-    ({"refresh_from": 0}, "refresh_from must be at least 1, got 0"),
-    ({"epochs": float("nan")}, "epochs must be at least 1, got nan")])
-def test_invalid_settings(changed, said):
-    with pytest.raises(ValueError) as caught:
-        replace(TOY, **changed)
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("method", ["unidec", "depsl", "dpr", "dpr-clustered", "ance", "dexml"])

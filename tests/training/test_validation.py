@@ -23,7 +23,7 @@ from xcmodels.training.validation import P1, judging_rows, precision
 @pytest.fixture(scope="module")
 def toy():
     torch.set_num_threads(1)
-    return trained()
+    return trained("ngame")
 
 
 @pytest.mark.parametrize("name", ["encoder round 1", "classifier round 0"])

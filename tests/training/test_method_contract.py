@@ -1,0 +1,158 @@
+"""Every method learns, resumes bit for bit, serves what it trained, explains its answers and refuses bad settings."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support import toy
+from tests.support.toy import FAMILIES, VARIANTS, trained
+from xcmodels.data.corpus import Texts
+from xcmodels.methods.registry import METHODS
+from xcmodels.methods.siamesexml.config import MIXED
+from xcmodels.retrieval.ranker import predict
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, FUSED, SERVED, SIMILAR, SUM, TREES, WORDS, FusionConfig
+from xcmodels.training.checkpoint import read_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+PARTS = {ENCODER: {ENCODER}, CLASSIFIER: {CLASSIFIER}, SUM: {ENCODER, CLASSIFIER}, FUSED: {ENCODER, CLASSIFIER, TREES},
+         MIXED: {ENCODER, CLASSIFIER, SIMILAR}}
+ALONE = {"depsl", "ramen-ance"}    # there is no classifier
+# Each as it is trained to be served, and one of each retriever builder served in every other way.
+WAYS = [(name, None) for name in [*FAMILIES, "unidec fused"]] + [
+    (name, serve) for name in ("ngame", "astra", "unidec", "depsl", "siamesexml", "ramen", "ramen-ance")
+    for own in [getattr(FAMILIES[name], "base", FAMILIES[name]).serve]
+    for serve in SERVED if (serve == FUSED or serve != own) and (name not in ALONE or serve not in (CLASSIFIER, SUM))]
+
+
+def changed(config, **settings):
+    """Return settings with others in their place, by name: `{"siamese.c": 1.0}`."""
+    for key, value in settings.items():
+        part, _, rest = key.partition(".")
+        config = replace(config, **{part: changed(getattr(config, part), **{rest: value}) if rest else value})
+    return config
+
+
+def served(name, serve):
+    """Return a method served in some way; fused by all that there is."""
+    base = "base." if name.startswith("ramen") else ""
+    fusion = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True)
+    return toy.made_by(name, changed(FAMILIES[name], **{f"{base}serve": serve, f"{base}fusion": fusion}))
+
+
+def test_every_method_is_here():
+    assert {name.split()[0] for name in [*FAMILIES, *VARIANTS]} == set(METHODS)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *VARIANTS])
+def test_it_learns_the_planted_labels(name):
+    assert toy.precision(trained(name)) > (88 if name.startswith("ramen") else 95 if name.startswith("siamese") else 90)
+    found = Retriever.load(trained(name).retriever).predict(["l3w1 l3w0", "l9w0 l9w1"], k=2)
+    assert [labels[0].id for labels in found] == [3, 9]
+
+
+@pytest.mark.parametrize(("name", "every"), [("unidec", 1), *((name, 7) for name in FAMILIES)])
+def test_stopped_again_and_again_it_ends_the_same(name, every, tmp_path):
+    """RAMEN's bandit among it: it draws and learns as if nothing had happened."""
+    toy.ends_the_same_when_stopped(trained(name), tmp_path, every)
+
+
+@pytest.mark.parametrize(("name", "serve"), WAYS)
+def test_the_parts_of_an_answer_sum_to_its_score(name, serve, tmp_path):
+    """However it is served, with nothing trained again."""
+    made = trained(name)
+    parts = PARTS[serve or made.method.build_retriever.settings["serve"]]
+    if serve:
+        method = served(name, serve)
+        assert [stage.settings for stage in method.stages] == [stage.settings for stage in made.method.stages]
+        assert method.build_retriever.settings["serve"] == serve
+        method.build_retriever(made.corpus, made.models, made.vectors, tmp_path)
+        made = replace(made, retriever=tmp_path)
+        parts = parts | ({SIMILAR, WORDS} if serve == FUSED else set())
+    ids, scores = predict(Retriever.load(made.retriever), made.corpus, 5)
+    assert (ids[:, 0] >= 0).all() and np.isfinite(scores[:, 0]).all()
+    toy.explains_its_answers(made, parts - ({CLASSIFIER} if name in ALONE else set()))
+
+
+@pytest.mark.parametrize("name", ["ngame", "astra", "unidec", "siamesexml"])
+def test_a_sum_is_the_sum_of_both(name, tmp_path):
+    made, scores = trained(name), {}
+    for serve in (ENCODER, CLASSIFIER, SUM):
+        out = tmp_path / serve
+        out.mkdir()
+        served(name, serve).build_retriever(made.corpus, made.models, made.vectors, out)
+        retriever = Retriever.load(out)
+        ids, found = retriever.search(retriever.tokenizer(["l3w1 l3w0"], ["l3w2"]), made.corpus.n_labels)
+        assert (np.diff(found[0]) <= 0).all()
+        scores[serve] = found[0][np.argsort(ids[0])]
+    np.testing.assert_allclose(scores[SUM], scores[ENCODER] + scores[CLASSIFIER], atol=1e-5)
+    assert np.argmax(scores[SUM]) == 3
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_trained_is_what_is_indexed_and_served(name):
+    """The parts of an answer are the products that the losses of the stages are over."""
+    made, corpus = trained(name), trained(name).corpus
+    retriever, rows = Retriever.load(made.retriever), corpus.training_rows()[:20]
+    titles, contents = ([Texts.load(corpus.folder, f"train.{part}")[row] for row in rows]
+                        for part in ("title", "content"))
+    products, alpha = {}, made.measured.get("alpha")
+    for stage in made.method.stages:
+        last = stage.rounds[-1].name
+        model = read_model(stage, corpus, made.outs[last], made.mined[last].vectors).eval()
+        queries, labels = stage.ranking_vectors(model, corpus, made.mined[last], rows)
+        part = CLASSIFIER if stage.name in ("classifier", "extreme") or name in ("astra", "renee") else ENCODER
+        if stage.name != "siamese":    # the mix scores its labels under queries of the next stage
+            products[part] = queries @ labels.T
+    if name == "siamesexml++":
+        vectors = stage.vectors(model, corpus)
+        products[ENCODER] = vectors["queries"]()[rows] @ vectors["labels"]().T
+    for part, scores in products.items():
+        share = 1.0 if alpha is None else alpha if part == CLASSIFIER else 1 - alpha
+        for text, content, wanted in zip(titles, contents, share * scores, strict=True):
+            (found,) = retriever.predict([text], 6, [content])
+            for label, why in zip(found, retriever.explain(text, found, 0, content), strict=True):
+                assert why.parts[part] == pytest.approx(wanted[label.id], abs=1e-5)
+    if "labels" in retriever.indexes:
+        indexed, sums = retriever.indexes["labels"].vectors, made.method.build_retriever.settings["serve"] == SUM
+        assert indexed.shape == (corpus.n_labels, 32 * (1 + sums))
+        assert np.array_equal(indexed[:, :32], labels)
+
+
+@pytest.mark.parametrize(("name", "settings", "said"), [
+    ("astra", {"positives": 0}, "positives must be at least 1, got 0"),
+    ("astra", {"hard": 0, "uniform": 0}, "hard + uniform must be at least 1, got 0"),
+    ("astra", {"negatives": "all"}, "negatives must be one of both, random, hard, curriculum, got 'all'"),
+    ("astra", {"source": "labels"}, "source must be one of classifier, encoder, got 'labels'"),
+    ("astra", {"label_lr": 3.0, "weight_decay": 0.5}, "label_lr * weight_decay must be below 1, got 1.5"),
+    ("astra", {"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
+    ("astra", {"refresh_from": 0}, "refresh_from must be at least 1, got 0"),
+    ("astra", {"ahead": -1}, "ahead must be 0 or more, got -1"),
+    ("unidec", {"positives": 0}, "positives must be at least 1, got 0"),
+    ("unidec", {"negatives": -1}, "negatives must be 0 or more, got -1"),
+    ("unidec", {"temperature": 0.0}, "temperature must be above 0, got 0"),
+    ("unidec", {"loss": "dsm"}, "loss must be one of decoupled, supcon, got 'dsm'"),
+    ("unidec", {"balance": 1.5}, "balance must be between 0 and 1, got 1.5"),
+    ("unidec", {"balance": 1.0}, "serve must be encoder or fused where balance is 1, got 'sum'"),
+    ("unidec", {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+    ("unidec", {"dim": 64}, "dim must be 0 unless head is tanh, got 64"),
+    ("unidec", {"refresh_from": 0}, "refresh_from must be at least 1, got 0"),
+    ("unidec", {"epochs": float("nan")}, "epochs must be at least 1, got nan"),
+    *((name, {key: serve}, "serve must be encoder or fused") for serve in (CLASSIFIER, SUM)
+      for name, key in (("depsl", "serve"), ("ramen-ance", "base.serve"))),
+    ("siamesexml", {"siamese.c": 1.0}, "c must be above 0 and below 1, got 1.0"),
+    ("siamesexml", {"siamese.negatives": 0}, "negatives must be at least 1, got 0"),
+    ("siamesexml", {"extreme.d": 0.5}, "d must be at least 1, got 0.5"),
+    ("siamesexml", {"partitions": 0}, "partitions must be at least 1, got 0"),
+    ("siamesexml", {"power": -1.0}, "power must be 0 or more, got -1"),
+    ("siamesexml", {"centroid": 2.0}, "centroid must be between 0 and 1, got 2.0"),
+    ("siamesexml", {"partitions": 3, "serve": "fused"},
+     "serve must be mixed or encoder where there are 3 partitions, got 'fused'"),
+    ("ramen", {"graph.sides": "query"}, "sides must be one of both, queries, labels, none, got 'query'"),
+    ("ramen", {"graph.strength": -1.0}, "strength must be 0 or more, got -1"),
+    ("ramen", {"graph.negatives": 0}, "negatives must be at least 1, got 0")], ids=str)
+def test_bad_settings_are_refused(name, settings, said):
+    with pytest.raises(ValueError) as caught:
+        changed(FAMILIES[name], **settings)
+    assert said in str(caught.value)
