@@ -20,9 +20,9 @@ from tests.unit.test_tracking import ABOUT, ENTRIES, EXPECTED, ROOT, points, sta
 
 KILLED = """
     import os, signal, sys
-    sys.path[:0] = [{root!r}, {root!r} + "/tests"]
+    sys.path.insert(0, {root!r})
     from pathlib import Path
-    from test_tracking import ABOUT, ENTRIES
+    from tests.unit.test_tracking import ABOUT, ENTRIES
     from tasks.tracking import tracker as module
     tracker = module.Tracker(Path({home!r}))
     run = tracker.start("k1", **ABOUT)
