@@ -136,9 +136,9 @@ def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles ar
     decile = _deciles(np.asarray(frequencies))
     hits, gains = _gains(matches, inverse_propensity, k)
     best, rank = _best(matches, inverse_propensity)
-    at = decile[matches.labels[hits]]
-    hit_counts = np.bincount(at, minlength=10)
-    gained = np.bincount(at, weights=gains[hits], minlength=10)
+    hit_deciles = decile[matches.labels[hits]]
+    hit_counts = np.bincount(hit_deciles, minlength=10)
+    gained = np.bincount(hit_deciles, weights=gains[hits], minlength=10)
     positives = np.bincount(decile[matches.truth_labels], minlength=10)
     table = []
     for i in range(10):

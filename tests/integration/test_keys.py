@@ -17,7 +17,7 @@ RULES = {f"data_contracts.{name}" for name in (
     "check", "drift", "errors", "findings", "list_rules", "row_rules", "schemas", "suites", "tables", "verdict",
     "table_rules")}
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
-    "data", "data.batching", "data.centroids", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
+    "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
     "nn.encoders", "nn.row_table")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers",
@@ -26,7 +26,7 @@ MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
     "retrieval.inner_products", "retrieval.serving")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
-    "boosted_trees", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
+    "boosted_trees", "centroids", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
 NGAME = {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 READERS = {f"tasks.data.sources{name}" for name in (
     "", ".decoding", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
@@ -45,7 +45,7 @@ KEYS = {
     "vectors": LOOP | MINING | NGAME | {"tasks.training.embed", "tasks.training.mined_files"},
     "retriever": (LOOP | MINING | NGAME | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
-        "xcmodels.methods.served", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples"})
+        "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples"})
     - {"xcmodels.metrics", "xcmodels.training.loop", "xcmodels.training.validation"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",

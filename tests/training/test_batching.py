@@ -16,15 +16,15 @@ from xcmodels.data.batching import (
     clustered_order,
     epoch_order,
     membership,
-    own_block,
     pooled_block,
     sample_columns,
     sample_positive,
     sample_some,
+    shortlist_block,
 )
-from xcmodels.data.centroids import queries_of
 from xcmodels.data.corpus import Ragged
 from xcmodels.data.tokens import Tokens
+from xcmodels.retrieval.centroids import queries_of
 
 
 @pytest.fixture(scope="module")
@@ -200,14 +200,14 @@ def test_a_batch_moves_whole():
     batch = Batch({"queries": Entries(torch.tensor([3]), tokens=tokens),
                    "labels": Entries(torch.tensor([0]), vectors=torch.ones(1, 2))},
                   {"triplet": Block("queries", "labels", torch.ones(1, 1) > 0, torch.ones(1, 1)),
-                   "own": Block("queries", "labels", torch.ones(1, 1) > 0, None, torch.tensor([[0]]))})
+                   "shortlist": Block("queries", "labels", torch.ones(1, 1) > 0, None, torch.tensor([[0]]))})
     moved = batch.to(torch.device("meta"))
     assert moved.sides["queries"].tokens.ids.is_meta
     assert moved.sides["labels"].vectors.is_meta
     assert moved.sides["labels"].tokens is None
     assert moved.blocks["triplet"].weights.is_meta
-    assert moved.blocks["own"].columns.is_meta
-    assert moved.blocks["own"].weights is None
+    assert moved.blocks["shortlist"].columns.is_meta
+    assert moved.blocks["shortlist"].weights is None
 
 
 def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
@@ -222,7 +222,7 @@ def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
     assert [(row, label) for row in rows for label in made.train_positives[row].tolist()] == [
         (row, label) for row in rows for label in corpus.positives["train"][row].tolist()[1:]]
     at, rng = np.array(rows), seeds.generator(0, "filters")
-    own = own_block(made, at, 99, np.empty((len(at), 0), np.int32), rng)
+    own = shortlist_block(made, at, 99, np.empty((len(at), 0), np.int32), rng)
     held = {(rows[r], int(own.columns[r, c])) for r, c in own.weights.nonzero().tolist()}
     assert held == {(row, label) for row in rows for label in made.train_positives[row].tolist()}
     assert not banned & {(row, label) for label, of in enumerate(queries_of(made)) for row in of.tolist()}

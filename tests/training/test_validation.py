@@ -83,7 +83,7 @@ def test_labels_of_a_partition_are_judged_under_its_layer(toy):
         inner = model.encoder(tokens, "intermediate")
         ones = torch.ones(every.shape)
         block = SimpleNamespace(columns=every, weights=ones, positives=ones.bool())
-        batch: Any = SimpleNamespace(blocks={"own": block},
+        batch: Any = SimpleNamespace(blocks={"shortlist": block},
                                      sides={"queries": Entries(torch.from_numpy(rows), vectors=inner)})
         scores, _ = model(batch, 1)
     np.testing.assert_allclose(queries @ labels.T, scores.numpy(), atol=1e-5)

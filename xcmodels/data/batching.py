@@ -180,7 +180,7 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
     return _chosen_block(("queries", "labels"), positives, pool, chosen, _filters(corpus, rows, pool))
 
 
-def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
+def label_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
     """Return the block of `labels` (B,) against one training query drawn for each, `queries` (B,) (SiameseXML, I).
 
     Only a label's own query counts as its positive; other queries that have it, or a filter pair with it, are ignored
@@ -237,7 +237,7 @@ def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
 
 
-def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:
+def shortlist_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:
     """Return the block of training queries `rows` against each row's own labels: positives and mined negatives.
 
     most: positives of a row; where a row has more, `most` are drawn, each weighed by positives / most, so that the

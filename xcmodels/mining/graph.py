@@ -161,7 +161,7 @@ def random_walks(
     step = max(1, _CHUNK // hops)
     parts = [
         _most_visited(part, _walk(prepared, part, hops, restart, seed, land=False), top, own=None)
-        for part in (nodes[at : at + step] for at in range(0, len(nodes), step))
+        for part in (nodes[start : start + step] for start in range(0, len(nodes), step))
     ]
     return _join(parts)
 
@@ -188,7 +188,7 @@ def label_correlation(
     labels, step = np.flatnonzero(connected), max(1, _CHUNK // hops)
     isolated = np.flatnonzero(~connected)
     parts: list[Edges] = [(isolated, isolated, np.ones(len(isolated), dtype=np.float32))]
-    for part in (labels[at : at + step] for at in range(0, len(labels), step)):
+    for part in (labels[start : start + step] for start in range(0, len(labels), step)):
         landed = _walk(graph, part, hops, restart, seed, land=True)
         parts.append(_most_visited(part, np.column_stack([landed, part.astype(np.int32)]), top, own=part))
     row, column, weight = _join(parts)
@@ -203,8 +203,8 @@ def similar_edges(edges: Ragged, node_vectors: np.ndarray, anchor_vectors: np.nd
     """
     nodes, anchors = np.repeat(np.arange(len(edges)), edges.lengths), edges.values
     keep = np.zeros(len(nodes), dtype=bool)
-    for at in range(0, len(nodes), 8192):
-        part = slice(at, at + 8192)
+    for start in range(0, len(nodes), 8192):
+        part = slice(start, start + 8192)
         left, right = node_vectors[nodes[part]], anchor_vectors[anchors[part]]
         lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
         keep[part] = np.einsum("ed,ed->e", left, right) / np.where(lengths > 0, lengths, 1) > threshold
@@ -254,17 +254,16 @@ def _walk(graph: WalkGraph, nodes: np.ndarray, hops: int, restart: float, seed: 
     visits = np.empty(len(pick), dtype=np.int32)
     starting = np.ones(len(pick), dtype=bool)
     starting[1:] = ~goes_on[:-1]
-    at = np.flatnonzero(starting)
-    current = nodes[at // hops]
-    while len(at):
-        anchor = graph.anchors.draw(current, pick[at])
-        leaving = goes_on[at]
+    hop = np.flatnonzero(starting)
+    current = nodes[hop // hops]
+    while len(hop):
+        anchor, leaving = graph.anchors.draw(current, pick[hop]), goes_on[hop]
         if land:
-            landed = visits[at] = graph.nodes.draw(anchor, onward[at])
-            current, at = landed[leaving], at[leaving] + 1
+            landed = visits[hop] = graph.nodes.draw(anchor, onward[hop])
+            current, hop = landed[leaving], hop[leaving] + 1
         else:
-            visits[at] = anchor
-            current, at = graph.nodes.draw(anchor[leaving], onward[at[leaving]]), at[leaving] + 1
+            visits[hop] = anchor
+            current, hop = graph.nodes.draw(anchor[leaving], onward[hop[leaving]]), hop[leaving] + 1
     return visits.reshape(len(nodes), hops)
 
 

@@ -57,7 +57,7 @@ class Backbone(Model):
         """Return (n, sums * dim) vectors of texts on `side`, "query" or "label"; not normalised."""
         raise NotImplementedError
 
-    def plain(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
+    def in_numpy(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
         """Return a function to encode one text on `side` as (1, sums * dim) by numpy alone; None if there is none."""
         return None
 
@@ -119,13 +119,13 @@ class BagOfTokens(Backbone):
         sum_weights = weights[:, None]
         if self.places is not None:
             n = self.places.shape[3]
-            at = (2 * sides + (~in_title).long()) * n + position.clamp(max=n - 1)
+            weight_ids = (2 * sides + (~in_title).long()) * n + position.clamp(max=n - 1)
             # Not self.places[...]: the gradient of indexing is summed in random order by several threads.
-            sum_weights = sum_weights * F.embedding(at, self.places.view(self.sums, -1).T)
+            sum_weights = sum_weights * F.embedding(weight_ids, self.places.view(self.sums, -1).T)
         rows, inverse = self.table.gather(ids)
         return weighted_sums(rows, sum_weights.T.contiguous(), inverse, tokens.offsets)
 
-    def plain(self, side: str) -> Callable[[Tokens], np.ndarray]:
+    def in_numpy(self, side: str) -> Callable[[Tokens], np.ndarray]:
         """Return a function to encode one text as (1, sums * dim) by numpy, with the weights of `forward`."""
         table, idf, vocabulary = self.table.weight.numpy(), self.idf.numpy(), self.vocabulary
         places = None if self.places is None else self.places.detach().numpy()[:, self.sides[side]]
@@ -158,7 +158,7 @@ class Transformer(Backbone):
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, dim) vectors, the same on both sides; distributed training splits the texts over processes."""
         if self.training:
-            return distributed.by_shares(len(tokens), lambda part: self._encoded(tokens.part(part)))
+            return distributed.by_shards(len(tokens), lambda part: self._encoded(tokens.part(part)))
         return self._encoded(tokens)
 
     def _encoded(self, tokens: Tokens) -> torch.Tensor:

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 
 from xcmodels.data.batching import counting
-from xcmodels.nn.autograd import Products
+from xcmodels.nn.autograd import SparseGradScores
 
 
-def triplet(scores: Products, pulled: torch.Tensor, pushed: torch.Tensor, *, margin: float, hard_positives: int,
+def triplet(scores: SparseGradScores, pulled: torch.Tensor, pushed: torch.Tensor, *, margin: float, hard_positives: int,
             hard_negatives: int, temperature: float) -> torch.Tensor:
     """Mean over rows of the weighted mean of [s_k - s_l + margin]+ over hard pairs (l, k) (NGAME, eq. 1).
 
@@ -28,7 +28,8 @@ def triplet(scores: Products, pulled: torch.Tensor, pushed: torch.Tensor, *, mar
     cols = pulled.clamp_min(0)
     lowest, positive = _hardest(-scores.values.gather(1, cols), pulled >= 0, hard_positives)
     highest, negative = _hardest(scores.values, pushed, hard_negatives)
-    low, high = scores.at(torch.cat([cols.gather(1, lowest), highest], 1)).split([lowest.shape[1], highest.shape[1]], 1)
+    picked = scores.pick(torch.cat([cols.gather(1, lowest), highest], 1))
+    low, high = picked.split([lowest.shape[1], highest.shape[1]], 1)
     ranked = torch.where(negative, high.detach(), -torch.inf)
     share = F.softmax(ranked / temperature, dim=1) if temperature > 0 else torch.ones_like(high)
     share = torch.where(negative, share, 0.0)
@@ -78,8 +79,8 @@ def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Te
     worth = pulled.float() if weights is None else weights * pulled
     positive_terms = (d * (1 - scores) - math.log(c)) * worth
     depth = min(int(hard_negatives.max()), scores.shape[1])
-    hardest, at = torch.where(pushed, scores, -torch.inf).topk(depth, dim=1)
-    kept = pushed.gather(1, at) & (torch.arange(depth, device=scores.device) < hard_negatives[:, None])
+    hardest, columns = torch.where(pushed, scores, -torch.inf).topk(depth, dim=1)
+    kept = pushed.gather(1, columns) & (torch.arange(depth, device=scores.device) < hard_negatives[:, None])
     negative_terms = -torch.log1p(-c * torch.exp(d * (torch.where(kept, hardest, -1.0) - 1)))
     return (positive_terms.sum(1) + torch.where(kept, negative_terms, 0.0).sum(1)).mean()
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from xcmodels.nn import distributed
-from xcmodels.nn.autograd import direction
+from xcmodels.nn.autograd import normalise
 
 _BLOCK = 1 << 16    # rows drawn at once
 
@@ -32,35 +32,35 @@ class RowTable(nn.Module):
         self.decay: Decay | None = None    # of its weights, pending for rows that are not touched
 
     @classmethod
-    def shared(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
-        """Return a table of this process's share of n rows; `rows` returns those of a slice."""
-        part = distributed.share(n)
+    def sharded(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
+        """Return a table of this process's shard of n rows; `rows` returns those of a slice."""
+        part = distributed.shard(n)
         return cls(rows(part), n=n, first=part.start)
 
     @classmethod
     def zeros(cls, n: int, dim: int) -> "RowTable":
-        """Return a table of this process's share of n rows of zeros."""
-        return cls.shared(n, lambda part: torch.zeros(part.stop - part.start, dim))
+        """Return a table of this process's shard of n rows of zeros."""
+        return cls.sharded(n, lambda part: torch.zeros(part.stop - part.start, dim))
 
     @property
-    def whole(self) -> bool:
+    def holds_all_rows(self) -> bool:
         """Whether all rows are held here."""
         return len(self.weight) == self.n
 
-    def fill(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
+    def set_all(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
         """Set every row that is held here; `rows` returns those of ids (m,)."""
         self.weight.copy_(torch.from_numpy(rows(np.arange(self.first, self.first + len(self.weight)))))
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `ids` (k,), sorted and unique; the same ids in every process."""
-        if self.whole:
+        if self.holds_all_rows:
             return self.current(ids)
         local, part = self._local(ids)
         rows = self.weight.new_zeros(len(ids), self.weight.shape[1])
         rows[part] = self.current(local)
-        return distributed.summed(rows)
+        return distributed.sum_over_processes(rows)
 
-    def all(self) -> np.ndarray:
+    def read_all(self) -> np.ndarray:
         """Return every row, (n, d), as `read` does."""
         return self.read(torch.arange(self.n, device=self.weight.device)).cpu().numpy()
 
@@ -74,7 +74,7 @@ class RowTable(nn.Module):
 
         In training mode the rows are a leaf whose gradient `take_gradients` will return.
         """
-        if not (self.training and torch.is_grad_enabled()) and self.whole:
+        if not (self.training and torch.is_grad_enabled()) and self.holds_all_rows:
             return self.weight, ids
         unique, inverse = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 ids
         leaf = self.read(unique)
@@ -97,7 +97,7 @@ class RowTable(nn.Module):
         unique, inverse = self.gather(ids)
         # Not unique[inverse]: the gradient of indexing is summed in random order by several threads.
         vectors = F.embedding(inverse, unique)
-        return (F.embedding(rows, queries) * (direction(vectors) if unit else vectors)).sum(1)
+        return (F.embedding(rows, queries) * (normalise(vectors) if unit else vectors)).sum(1)
 
     def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return which rows of `weight` were touched (u,), sorted, with their gradients (u, d), and clear them.
@@ -113,13 +113,13 @@ class RowTable(nn.Module):
             ids, inverse = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
             gradients = self.weight.new_zeros(len(ids), self.weight.shape[1])
             gradients.index_add_(0, inverse, torch.cat([g for _, g in touched]))
-        if self.whole:    # every process has a copy, which must stay equal
-            return ids, distributed.averaged(gradients)
+        if self.holds_all_rows:    # every process has a copy, which must stay equal
+            return ids, distributed.mean_over_processes(gradients)
         local, part = self._local(ids)
         return local, gradients[part]
 
 
-def drawn(n: int, dim: int, part: slice) -> torch.Tensor:
+def normal_rows(n: int, dim: int, part: slice) -> torch.Tensor:
     """Return the rows `part` of an (n, dim) draw from the normal distribution; a row is the same in any part."""
     out = torch.empty(part.stop - part.start, dim)
     for start in range(0, n, _BLOCK):

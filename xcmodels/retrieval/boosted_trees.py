@@ -38,8 +38,8 @@ class RegressionTrees:
         values, row = x.ravel(), x.shape[1] * np.arange(len(x))
         node = np.zeros((len(self.feature), len(x)), dtype=np.int64)
         for _ in range(inner.bit_length()):
-            at = first + node
-            node = 2 * node + 1 + (values.take(row + feature.take(at)) > threshold.take(at))
+            place = first + node
+            node = 2 * node + 1 + (values.take(row + feature.take(place)) > threshold.take(place))
         return node - inner
 
     def save(self, path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from xcmodels.data import seeds
-from xcmodels.data.centroids import unit
 from xcmodels.data.corpus import Corpus, Ragged, Side, Texts, mapped
 from xcmodels.data.tokens import Tokens
+from xcmodels.nn.autograd import normalise
 from xcmodels.retrieval.inner_products import put
 
 MAX_EXAMPLES = 16    # training texts of a label
@@ -30,7 +30,7 @@ class Examples:
         """Return (number, cosine) of the `most` texts of each label that are nearest to a query vector (d,)."""
         numbers, lengths = self.kept.take(labels)
         unique, inverse = np.unique(numbers, return_inverse=True)
-        cosines = unit(embed(self.side.tokens(unique))) @ unit(query[None])[0] if len(unique) else np.empty(0)
+        cosines = normalise(embed(self.side.tokens(unique))) @ normalise(query[None])[0] if len(unique) else np.empty(0)
         out = []
         for texts in np.split(inverse, np.cumsum(lengths)[:-1]):
             best = texts[np.argsort(-cosines[texts], kind="stable")[:most]]

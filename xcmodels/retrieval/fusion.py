@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from xcmodels.data.centroids import label_centroids
 from xcmodels.data.corpus import Corpus, mapped
 from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
+from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.lexical import CorpusWords, LabelWords
 from xcmodels.retrieval.scorers import NewLabels, spread, total

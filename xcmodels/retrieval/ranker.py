@@ -30,7 +30,7 @@ class Ranker:
     def __init__(self, folder: Path) -> None:
         self.facts = read_facts(folder)
         self.encoder: Encoder = load_encoder(folder / "encoder").eval()
-        self.embed_one = self.encoder.plain(QUERY)    # without torch; None where the backbone cannot
+        self.embed_one = self.encoder.in_numpy(QUERY)    # without torch; None where the backbone cannot
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
         self.removed = np.load(folder / REMOVED)
         self.proposers = {name: Proposer.load(folder / "index" / name, self.removed)

@@ -104,7 +104,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
     optimisers = Optimisers(model, model.tables(), stage.plan)
     if start is not None:
         load_model(model, start)
-        optimisers.restore(read(start / OPTIMISER, optimisers.shares()))
+        optimisers.restore(read(start / OPTIMISER, optimisers.shards()))
     checkpoints = StepCheckpoints(scratch)
     position = checkpoints.restore(model, optimisers)
     if position is None:
@@ -117,7 +117,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
         loop.epoch(position, checkpoints, watch)
     optimisers.apply_pending_decay()
     save_model(model, out)
-    write(out / OPTIMISER, optimisers.state(), optimisers.shares())
+    write(out / OPTIMISER, optimisers.state(), optimisers.shards())
     return position.epochs or []
 
 
@@ -156,7 +156,8 @@ class _Loop:
             position.step += 1
             # an accelerator gets its next step before this process waits for the loss of the last
             read_losses(0 if device().type == "cpu" else 1)
-            stopping, due = distributed.agreed(device(), watch.stop(), time.monotonic() - saved > watch.save_every)
+            overdue = time.monotonic() - saved > watch.save_every
+            stopping, due = distributed.broadcast_flags(device(), watch.stop(), overdue)
             if stopping or due:
                 read_losses()
                 checkpoints.save(position, self.model, self.optimisers)

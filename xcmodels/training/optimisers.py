@@ -9,8 +9,8 @@ from xcmodels.method import RowRule, TrainingPlan
 from xcmodels.nn import distributed
 from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
 
-# Tensor name -> (first row held here, rows in all), for tensors that are a share of the rows of a larger one.
-Shares = Mapping[str, tuple[int, int]]
+# Tensor name -> (first row held here, rows in all), for tensors that are a shard of the rows of a larger one.
+Shards = Mapping[str, tuple[int, int]]
 
 
 class Optimisers:
@@ -38,10 +38,10 @@ class Optimisers:
         for table in self.rows.values():
             table.apply_pending_decay()
 
-    def shares(self) -> Shares:
-        """Return which tensors of `state` are a share of the rows of a larger one."""
+    def shards(self) -> Shards:
+        """Return which tensors of `state` are a shard of the rows of a larger one."""
         return {f"rows.{name}.{key}": (rows.table.first, rows.table.n) for name, rows in self.rows.items()
-                if not rows.table.whole for key, value in rows.state().items() if value.ndim}
+                if not rows.table.holds_all_rows for key, value in rows.state().items() if value.ndim}
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return every moment as one flat dict."""

@@ -16,14 +16,14 @@ from scipy.special import expit
 from torch import nn
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, Entries, own_block, pooled_block, uniform_block
+from xcmodels.data.batching import Batch, Entries, pooled_block, shortlist_block, uniform_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
-from xcmodels.nn.row_table import Model, RowTable, drawn
+from xcmodels.nn.row_table import Model, RowTable, normal_rows
 
 PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # sampled for the initial bias
 
@@ -41,7 +41,7 @@ class OneVsAll(Model):
         super().__init__()
         self.encoder = first_encoder(config, corpus)
         width = self.encoder.width(QUERY)
-        self.labels = RowTable.shared(corpus.n_labels, lambda part: drawn(corpus.n_labels, width, part) * 0.02)
+        self.labels = RowTable.sharded(corpus.n_labels, lambda part: normal_rows(corpus.n_labels, width, part) * 0.02)
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
 
     def tables(self) -> dict[str, RowTable]:
@@ -57,11 +57,11 @@ class OneVsAll(Model):
         queries = self.encoder.heads[QUERY](self.encoder.backbone(batch.sides["queries"].tokens, QUERY))
         rows, inverse = self.labels.gather(batch.sides["labels"].ids)
         scores = {"pool": queries @ rows[inverse].T}
-        if (own := batch.blocks.get("own")) is not None:
+        if (own := batch.blocks.get("shortlist")) is not None:
             assert own.columns is not None and own.weights is not None
             row, slot = torch.nonzero(own.weights, as_tuple=True)
             products = self.labels.score_pairs(queries, row, own.columns[row, slot])
-            scores["own"] = torch.zeros_like(own.weights).index_put((row, slot), products)
+            scores["shortlist"] = torch.zeros_like(own.weights).index_put((row, slot), products)
         return {name: self.scale * products + self.bias for name, products in scores.items()}
 
 
@@ -103,7 +103,7 @@ class JointStage(Stage[OneVsAll]):
     def begin(self, model: OneVsAll, corpus: Corpus, before: Path | None) -> None:
         """Start each classifier at its label's embedding, the label's text read as a query's, and the bias by it."""
         if self.config.start == "label":
-            model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], QUERY))
+            model.labels.set_all(partial(encode_all, model.encoder, corpus.sides["label"], QUERY))
         model.bias.data.fill_(self._prior(model, corpus))
 
     def _prior(self, model: OneVsAll, corpus: Corpus) -> float:
@@ -128,7 +128,7 @@ class JointStage(Stage[OneVsAll]):
         pool = np.sort(rng.choice(n, min(uniform, n), replace=False))
         weight = n / max(len(pool), 1) if config.unbiased else 1.0
         return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
-                     {"own": own_block(corpus, rows, config.positives, hardest, rng),
+                     {"shortlist": shortlist_block(corpus, rows, config.positives, hardest, rng),
                       "pool": uniform_block(corpus, rows, pool, hardest, weight)})
 
     def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
@@ -146,7 +146,7 @@ class JointStage(Stage[OneVsAll]):
     def ranking_vectors(self, model: OneVsAll, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the embeddings of `rows` and the classifiers, pending weight decay applied."""
-        return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.all()
+        return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.read_all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Return the hard negatives of each query."""

@@ -9,13 +9,13 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.stages import CLASSIFIER, ENCODER, ClassifierModule, EncoderModule
-from xcmodels.methods.served import ComposedRetriever
+from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.encoders import QUERY
 from xcmodels.retrieval.builder import Trained
 from xcmodels.training.checkpoint import read_model
 
 
-class NgameRetriever(ComposedRetriever[NgameConfig]):
+class NgameRetrieverBuilder(BaseRetrieverBuilder[NgameConfig]):
     """Serves embeddings and classifiers on one query vector; in a fusion the classifiers propose (Appendix C)."""
 
     def __init__(self, method: str, config: NgameConfig, encoder: EncoderModule, classifier: ClassifierModule) -> None:
@@ -34,5 +34,5 @@ class NgameRetriever(ComposedRetriever[NgameConfig]):
 def ngame(config: NgameConfig) -> Method:
     """Return the method for one configuration."""
     encoder, classifier = EncoderModule(config), ClassifierModule(config)
-    return Method("ngame", config.seed, [encoder, classifier], NgameRetriever("ngame", config, encoder, classifier),
-                  config.encoder)
+    builder = NgameRetrieverBuilder("ngame", config, encoder, classifier)
+    return Method("ngame", config.seed, [encoder, classifier], builder, config.encoder)

@@ -17,7 +17,7 @@ from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, Training
 from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
-from xcmodels.nn.autograd import Products, dropout
+from xcmodels.nn.autograd import SparseGradScores, dropout
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, build_encoder
 from xcmodels.nn.row_table import Model, RowTable
 
@@ -29,17 +29,17 @@ class Classifiers(Model):
 
     def __init__(self, start: np.ndarray, dropout: float) -> None:
         super().__init__()
-        self.table = RowTable.shared(len(start), lambda part: torch.from_numpy(start[part].copy()))
+        self.table = RowTable.sharded(len(start), lambda part: torch.from_numpy(start[part].copy()))
         self.dropout = dropout
 
     def tables(self) -> dict[str, RowTable]:
         """The matrix trained by rows."""
         return {"labels": self.table}
 
-    def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> Products:
+    def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> SparseGradScores:
         """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted and unique."""
         rows, inverse = self.table.gather(labels)
-        return Products(dropout(queries, self.dropout, self.training), F.embedding(inverse, rows))
+        return SparseGradScores(dropout(queries, self.dropout, self.training), F.embedding(inverse, rows))
 
 
 class EncoderModule(EncoderStage[Encoder]):
@@ -66,7 +66,7 @@ class EncoderModule(EncoderStage[Encoder]):
 
     def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the triplet loss of equation 1 over the hardest pairs of the batch."""
-        scores = Products(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
+        scores = SparseGradScores(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
         return {"triplet": _triplet(self.module, batch, scores)}
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
@@ -104,7 +104,7 @@ class ClassifierModule(Stage[Classifiers]):
     def ranking_vectors(self, model: Classifiers, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the fixed embeddings of `rows`, and the classifiers."""
-        return mined.vectors["queries"][rows], model.table.all()
+        return mined.vectors["queries"][rows], model.table.read_all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         """Return balanced clusters of about `round_.cluster_size` training queries each."""
@@ -116,7 +116,7 @@ def _plan(module: ModuleConfig, table: str) -> TrainingPlan:
                         least_steps=module.least_steps)
 
 
-def _triplet(module: ModuleConfig, batch: Batch, scores: Products) -> torch.Tensor:
+def _triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:
     block = batch.blocks["triplet"]
     assert block.active_positives is not None
     return losses.triplet(

@@ -24,7 +24,7 @@ from xcmodels.methods.ramen.bandit import Bandit
 from xcmodels.methods.ramen.config import SIDES, GraphConfig
 from xcmodels.mining.graph import shared_anchors, similar_edges
 from xcmodels.nn import losses
-from xcmodels.nn.autograd import Products
+from xcmodels.nn.autograd import SparseGradScores
 from xcmodels.nn.encoders import LABEL, Encoder, encode_all
 from xcmodels.nn.row_table import Model, RowTable
 
@@ -94,9 +94,10 @@ class GraphStage(EncoderStage[Regularised]):
         weights = model.bandit.weights() if model.bandit else [self.graph.strength] * len(blocks)
         for weight, (name, block) in zip(weights, blocks.items(), strict=True):
             assert block.active_positives is not None
+            scores = SparseGradScores(vectors[block.rows], vectors[block.cols])
             terms[name] = weight * losses.triplet(
-                Products(vectors[block.rows], vectors[block.cols]), block.active_positives, block.active_negatives,
-                margin=self.graph.margin, hard_positives=1, hard_negatives=self.graph.negatives, temperature=0.0)
+                scores, block.active_positives, block.active_negatives, margin=self.graph.margin, hard_positives=1,
+                hard_negatives=self.graph.negatives, temperature=0.0)
         if model.bandit and model.training:
             model.bandit.learn(_accuracy(batch, vectors))
         return terms

@@ -9,12 +9,12 @@ import numpy as np
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
-from xcmodels.methods.served import ComposedRetriever
+from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.methods.siamesexml.config import MIXED, SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers
 from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, ExtremeModule, SiameseModule
 from xcmodels.mining.negatives import not_excluded
-from xcmodels.nn.autograd import direction
+from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all
 from xcmodels.retrieval.builder import Trained, save_retriever
 from xcmodels.retrieval.centroid_mix import CentroidMix
@@ -24,7 +24,7 @@ from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device
 
 
-class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
+class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig]):
     """Serves embeddings mixed with classifiers over three indexes (section 4), or as other methods are served."""
 
     def __init__(self, method: str, config: SiamesexmlConfig, stage: ExtremeModule) -> None:
@@ -62,7 +62,7 @@ class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
             vectors = {side: make() for side, make in self.stage.vectors(model.to(device()), corpus).items()}
             model.cpu()
         views = model.encoder.layout.views
-        return Trained(model.encoder, {ENCODER: vectors["labels"], CLASSIFIER: direction(model.labels.weight).numpy()},
+        return Trained(model.encoder, {ENCODER: vectors["labels"], CLASSIFIER: normalise(model.labels.weight).numpy()},
                        {ENCODER: views[INTERMEDIATE], CLASSIFIER: views[EXTREME]}, (ENCODER, CLASSIFIER),
                        vectors["queries"])
 
@@ -97,4 +97,4 @@ def siamesexml(config: SiamesexmlConfig) -> Method:
     """Return the method for one configuration."""
     first, second = SiameseModule(config), ExtremeModule(config)
     name = "siamesexml++" if config.joint else "siamesexml"
-    return Method(name, config.seed, [first, second], SiamesexmlRetriever(name, config, second), config.encoder)
+    return Method(name, config.seed, [first, second], SiamesexmlRetrieverBuilder(name, config, second), config.encoder)

@@ -7,13 +7,14 @@ from functools import lru_cache, partial
 import numpy as np
 import scipy.sparse as sp
 
-from xcmodels.data.centroids import label_centroids, label_matrix, queries_of, unit
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.mining.graph import label_correlation
 from xcmodels.mining.negatives import not_excluded
+from xcmodels.nn.autograd import normalise
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.centroids import label_centroids, label_matrix, queries_of
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct
 
@@ -42,7 +43,7 @@ def correlation(corpus: Corpus, seed: int) -> sp.csr_array:
 
 def smoothed(config: SiamesexmlConfig, corpus: Corpus, labels: np.ndarray) -> np.ndarray:
     """Return label embeddings averaged over correlated labels, at unit length (module II)."""
-    return unit(correlation(corpus, config.seed) @ labels) if config.correlation else labels
+    return normalise(correlation(corpus, config.seed) @ labels) if config.correlation else labels
 
 
 def proposers(config: SiamesexmlConfig, corpus: Corpus, queries: np.ndarray, labels: np.ndarray,

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, Entries, drawn_block, own_block, sample_pair
-from xcmodels.data.centroids import queries_of, unit
+from xcmodels.data.batching import Batch, Entries, label_block, sample_pair, shortlist_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import Shortlist, proposers, smoothed
 from xcmodels.mining.negatives import excluded_pairs
 from xcmodels.nn import losses
-from xcmodels.nn.autograd import direction
+from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.retrieval.centroids import queries_of
 from xcmodels.retrieval.scorers import InnerProduct
 from xcmodels.training.checkpoint import load_part
 
@@ -73,12 +73,12 @@ class Extreme(Model):
 
         Positives count, and each query's hardest negatives, `kappa` per positive.
         """
-        block, side = batch.blocks["own"], batch.sides["queries"]
+        block, side = batch.blocks["shortlist"], batch.sides["queries"]
         assert block.columns is not None and block.weights is not None
         intermediate = side.vectors if side.vectors is not None else \
             self.encoder.view(self.encoder.pool(batch.sides)["queries"], INTERMEDIATE)
         layers = [self.encoder.heads[name] for name in self.encoder.layout.views[EXTREME]]
-        embedded = torch.stack([direction(layer(intermediate)) for layer in layers], 1).flatten(0, 1)
+        embedded = torch.stack([normalise(layer(intermediate)) for layer in layers], 1).flatten(0, 1)
         with torch.no_grad():   # other labels are read, but not trained
             cosines = self._cosines(embedded, block.columns, block.weights > 0)
             hardness = cosines.masked_fill(block.positives | (block.weights == 0), -torch.inf)
@@ -124,7 +124,7 @@ class SiameseModule(EncoderStage[Encoder]):
         """Return labels against one query of each, and a second one for its centroid."""
         queries = queries_of(corpus)
         first, second = sample_pair(queries, rows, rng)
-        text, block = corpus.sides["train"].tokens, drawn_block(corpus, rows, first)
+        text, block = corpus.sides["train"].tokens, label_block(corpus, rows, first)
         # the centroid of a single query is that query: it has no positive, but would have negatives
         assert block.weights is not None
         with_two = replace(block, weights=block.weights & torch.from_numpy(first != second)[:, None])
@@ -138,7 +138,7 @@ class SiameseModule(EncoderStage[Encoder]):
         config, share = self.config.siamese, self.config.centroid
         queries, seconds = model.view(pooled["queries"], QUERY), model.view(pooled["seconds"], QUERY)
         against = {"text": (1 - share, model.view(pooled["labels"], LABEL)),
-                   "centroid": (share, direction(queries + seconds))}
+                   "centroid": (share, normalise(queries + seconds))}
         most = torch.full((len(queries),), config.negatives, device=queries.device)
         return {name: part * losses.bounded_nll(labels @ queries.T, block.positives, block.weights, c=config.c,
                                                 d=config.d, hard_negatives=most)
@@ -168,7 +168,7 @@ class ExtremeModule(Stage[Extreme]):
         assert before is not None
         load_part(model.encoder, before)
         embeddings = encode_all(model.encoder, corpus.sides["label"], LABEL)
-        model.labels.fill(smoothed(self.config, corpus, embeddings).__getitem__)
+        model.labels.set_all(smoothed(self.config, corpus, embeddings).__getitem__)
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
         """Return the training rows, shuffled."""
@@ -180,11 +180,11 @@ class ExtremeModule(Stage[Extreme]):
         queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
             else Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
         return Batch({"queries": queries},
-                     {"own": own_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
+                     {"shortlist": shortlist_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
 
     def loss(self, model: Extreme, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the incomplete negative log-likelihood over classifiers."""
-        config, block = self.config.extreme, batch.blocks["own"]
+        config, block = self.config.extreme, batch.blocks["shortlist"]
         scores, counts = model(batch, config.negatives)
         assert block.weights is not None
         return {"nll": losses.bounded_nll(scores, block.positives, block.weights * counts, c=config.c, d=config.d,
@@ -198,7 +198,7 @@ class ExtremeModule(Stage[Extreme]):
     def ranking_vectors(self, model: Extreme, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return queries under all residual layers, concatenated, and classifiers at their partition's dimensions."""
-        labels, parts = unit(model.labels.all()), model.partitions
+        labels, parts = normalise(model.labels.read_all()), model.partitions
         spread = np.zeros((len(labels), parts, labels.shape[1]), np.float32)
         spread[np.arange(len(labels)), np.arange(len(labels)) % parts] = labels
         return encode_all(model.encoder, corpus.sides["train"], EXTREME, rows), spread.reshape(len(labels), -1)

@@ -72,7 +72,7 @@ class JointStage(EncoderStage[Joint]):
     def begin(self, model: Joint, corpus: Corpus, before: Path | None) -> None:
         """Initialise each classifier with its label's embedding; most labels are too rare to learn one from zero."""
         if model.labels is not None:
-            model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], LABEL))
+            model.labels.set_all(partial(encode_all, model.encoder, corpus.sides["label"], LABEL))
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their picked positives and hard negatives."""
@@ -117,7 +117,7 @@ class JointStage(EncoderStage[Joint]):
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the vectors of the dual encoder, or of the classifier where it alone is trained."""
         if model.labels is not None and self.config.balance == 0:
-            return encode_all(model.encoder, corpus.sides["train"], CLASSIFIER, rows), model.labels.all()
+            return encode_all(model.encoder, corpus.sides["train"], CLASSIFIER, rows), model.labels.read_all()
         return super().ranking_vectors(model, corpus, mined, rows)
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:

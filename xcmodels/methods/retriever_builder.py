@@ -17,7 +17,7 @@ from xcmodels.training.checkpoint import read_model
 C = TypeVar("C", bound=ServingConfig)
 
 
-class ComposedRetriever(Generic[C]):
+class BaseRetrieverBuilder(Generic[C]):
     """Builds a retriever from what `trained` returns, the only function that a method must define."""
 
     def __init__(self, method: str, config: C) -> None:
@@ -50,7 +50,7 @@ class ComposedRetriever(Generic[C]):
         return measured | self.measure(corpus, trained)
 
 
-class EncoderRetriever(ComposedRetriever[ServingConfig]):
+class EncoderRetrieverBuilder(BaseRetrieverBuilder[ServingConfig]):
     """Builds the retriever of a method whose only stage trains an encoder, without label vectors."""
 
     def __init__(self, method: str, config: ServingConfig, stage: EncoderStage[Any]) -> None:
