@@ -187,7 +187,7 @@ def _seconds(method: Method, mining: Round | None, size: Size, width: int,
 
 def _rates_at(rates: Mapping[str, Any], device: str, method: Method, width: int) -> dict[str, float]:
     """Return the rates of a method on a device at a width, interpolated linearly; none where none were measured."""
-    measured = rates.get(device, {}).get(method.timed_as, {}) if method.encoder.kind == "bag" else {}
+    measured = rates.get(device, {}).get(method.base or method.name, {}) if method.encoder.kind == "bag" else {}
     (narrow, low), (wide, high) = sorted((int(dim), by_kind) for dim, by_kind in measured.items()) or [(0, {}), (1, {})]
     share = (width - narrow) / (wide - narrow)
     return {kind: low[kind] + share * (high[kind] - low[kind]) for kind in low}

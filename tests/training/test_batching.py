@@ -13,7 +13,6 @@ from xcmodels.data.batching import (
     Batch,
     Block,
     Entries,
-    clustered_order,
     epoch_order,
     membership,
     pooled_block,
@@ -156,7 +155,7 @@ def test_clustered_order_keeps_clusters_together(n, clusters):
     rng = np.random.default_rng(n)
     rows = rng.permutation(1000)[:n]
     of = rng.permutation(np.arange(n) % clusters).astype(np.int32)
-    order = clustered_order(rows, of, np.random.default_rng(1))
+    order = epoch_order(rows, of, np.random.default_rng(1))
     assert sorted(order) == sorted(rows)
     cluster = dict(zip(rows.tolist(), of.tolist(), strict=True))
     seen = [cluster[row] for row in order.tolist()]
@@ -165,8 +164,8 @@ def test_clustered_order_keeps_clusters_together(n, clusters):
 
 def test_clustered_order_shuffles_clusters_and_members():
     rows, of = np.arange(60), np.repeat(np.arange(12), 5)
-    orders = [clustered_order(rows, of, np.random.default_rng(seed)) for seed in range(40)]
-    assert np.array_equal(orders[0], clustered_order(rows, of, np.random.default_rng(0)))
+    orders = [epoch_order(rows, of, np.random.default_rng(seed)) for seed in range(40)]
+    assert np.array_equal(orders[0], epoch_order(rows, of, np.random.default_rng(0)))
     assert len({tuple(order // 5) for order in orders}) == 40
     assert {int(order[0] // 5) for order in orders} > set(range(8))
     inside = {tuple(order[order // 5 == 3]) for order in orders}
@@ -175,7 +174,7 @@ def test_clustered_order_shuffles_clusters_and_members():
 
 def test_orders_of_nothing():
     none = np.array([], np.int64)
-    assert len(clustered_order(none, none, np.random.default_rng(0))) == 0
+    assert len(epoch_order(none, none, np.random.default_rng(0))) == 0
     assert len(epoch_order(none, None, np.random.default_rng(0))) == 0
 
 

@@ -25,7 +25,6 @@ class Entries:
     vectors: torch.Tensor | None = None
 
     def to(self, device: torch.device) -> "Entries":
-        """Return the same side on `device`."""
         return Entries(self.ids.to(device), None if self.tokens is None else self.tokens.to(device),
                        None if self.vectors is None else self.vectors.to(device))
 
@@ -53,7 +52,6 @@ class Block:
         return ~self.positives & counting(self.positives, self.weights)
 
     def to(self, device: torch.device) -> "Block":
-        """Return the same block on `device`."""
         move = {name: value.to(device) for name in ("positives", "weights", "columns", "active_positives")
                 if (value := getattr(self, name)) is not None}
         return replace(self, **move)
@@ -74,24 +72,20 @@ class Batch:
     blocks: dict[str, Block]
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the same batch on `device`."""
         return Batch({name: side.to(device) for name, side in self.sides.items()},
                      {name: block.to(device) for name, block in self.blocks.items()})
 
 
-def clustered_order(rows: np.ndarray, clusters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return `rows` with the members of each cluster adjacent and the clusters shuffled (NGAME, Algorithm 1).
+def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+    """Return `rows` shuffled, the members of a cluster adjacent where there are clusters (NGAME, Algorithm 1).
 
     clusters (len(rows),) int: the cluster of each row. Slicing the result into batches of S takes about
     S / C random clusters a batch.
     """
+    if clusters is None:
+        return rng.permutation(rows)
     rank = rng.permutation(int(clusters.max(initial=-1)) + 1)
     return rows[np.lexsort((rng.random(len(rows)), rank[clusters]))]
-
-
-def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
-    """Return `rows` shuffled, by clusters where there are any."""
-    return rng.permutation(rows) if clusters is None else clustered_order(rows, clusters, rng)
 
 
 def sample_positive(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:

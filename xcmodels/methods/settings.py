@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED
@@ -29,24 +29,15 @@ LEAST_STEPS = 40
 BAG = PrepareConfig(max_content=192)
 
 
-class MethodConfig(Protocol):
-    """A dataclass of all settings that a model of one method depends on."""
-
-    @property
-    def seed(self) -> int:
-        """The seed that every draw is keyed by."""
-
-
 @dataclass(frozen=True)
 class Settings:
-    """All settings that a run depends on."""
+    """All settings that a run depends on; method: the dataclass of those that a model of one method depends on."""
 
     prepare: PrepareConfig
-    method: MethodConfig
+    method: Any
 
     @property
     def seed(self) -> int:
-        """The seed that every draw of the run is keyed by."""
         return self.method.seed
 
 
@@ -72,6 +63,5 @@ def learned(base: Settings) -> Settings:
     Idf weighs tokens until training learns to: NGAME on Debian's tags, P@5 / PSP@5 42.9 / 58.3 with it,
     41.7 / 54.8 without (P@1 85.8 and 87.7).
     """
-    method: Any = base.method
-    encoder = replace(method.encoder, source="random", idf_power=1.0)
-    return Settings(replace(base.prepare, tokenizer=LEARNED), replace(method, encoder=encoder))
+    encoder = replace(base.method.encoder, source="random", idf_power=1.0)
+    return Settings(replace(base.prepare, tokenizer=LEARNED), replace(base.method, encoder=encoder))

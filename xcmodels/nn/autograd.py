@@ -26,8 +26,7 @@ class SparseGradScores:
 
     def pick(self, slots: torch.Tensor) -> torch.Tensor:
         """Return the scores at `slots` (R, k), columns of each row, with gradient to both sides."""
-        chosen: torch.Tensor = _Pick.apply(self.rows, self.columns, self.values, slots)
-        return chosen
+        return _Pick.apply(self.rows, self.columns, self.values, slots)
 
 
 class _Pick(torch.autograd.Function):
@@ -63,8 +62,7 @@ def normalise(vectors: V) -> V:
     F.normalize, whose operations torch differentiates one by one.
     """
     if isinstance(vectors, torch.Tensor):
-        unit: torch.Tensor = _Normalise.apply(vectors)
-        return unit
+        return _Normalise.apply(vectors)
     lengths = np.sqrt(np.vecdot(vectors, vectors))[..., None]
     return (vectors / np.where(lengths <= 1e-12, np.inf, lengths)).astype(np.float32, copy=False)
 
@@ -92,8 +90,7 @@ def weighted_sums(rows: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, 
     rows (u, d); weights (S, T) of T tokens; ids (T,) their rows; offsets (n + 1,) of the texts. Two thirds of the time
     of S of torch's own embedding bags.
     """
-    sums: torch.Tensor = _Sums.apply(rows, weights, ids, offsets)
-    return sums
+    return _Sums.apply(rows, weights, ids, offsets)
 
 
 class _Sums(torch.autograd.Function):

@@ -91,7 +91,6 @@ class BagOfTokens(Backbone):
     idf: torch.Tensor
 
     def tables(self) -> dict[str, RowTable]:
-        """The token embeddings, trained by rows."""
         return {"tokens": self.table}
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
@@ -187,7 +186,7 @@ def build_backbone(config: EncoderConfig, idf: np.ndarray) -> Backbone:
 
     Raises ValueError for a source that cannot be opened, or whose vocabulary is not the tokenizer's.
     """
-    return _BUILDERS[config.kind](config, idf)
+    return (_build_bag if config.kind == "bag" else _build_transformer)(config, idf)
 
 
 def save_backbone(backbone: Backbone, folder: Path) -> dict[str, Any]:
@@ -244,8 +243,7 @@ def _stored_embeddings(source: str) -> torch.Tensor | None:
         return None
     with safe_open(file, "pt") as tensors:
         names = [name for name in tensors.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118
-        weight: torch.Tensor | None = tensors.get_tensor(names[0]) if len(names) == 1 else None
-        return weight
+        return tensors.get_tensor(names[0]) if len(names) == 1 else None
 
 
 def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
@@ -274,7 +272,3 @@ def _load(source: str) -> Any:
     except (OSError, ValueError) as error:    # ValueError: a folder without a model
         raise ValueError(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
                          f"{str(error).splitlines()[0]}") from error
-
-
-_BUILDERS: dict[str, Callable[[EncoderConfig, np.ndarray], Backbone]] = {
-    "bag": _build_bag, "transformer": _build_transformer}

@@ -36,12 +36,10 @@ def leave(code: int = 0) -> None:
 
 
 def rank() -> int:
-    """Return the number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def count() -> int:
-    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -121,8 +119,7 @@ def by_shards(n: int, encode: Callable[[slice], torch.Tensor]) -> torch.Tensor:
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1])
-    gathered: torch.Tensor = _Gather.apply(own, n)
-    return gathered
+    return _Gather.apply(own, n)
 
 
 class _Gather(torch.autograd.Function):

@@ -95,7 +95,6 @@ class UnitHead(Head):
         self.dim, self.kind = dim, kind
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
-        """Return the first of a text's vectors at unit length."""
         return normalise(_activated(vectors, self.kind)[:, :self.dim])
 
 
@@ -115,7 +114,6 @@ class ResidualHead(Head):
         nn.init.zeros_(self.outer.weight)
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
-        """Return the sum at unit length."""
         (inner, outer), units = layers, _each_normalised(vectors, self.sums)
         return normalise(units[:, :self.dim] + outer(inner(units)))
 
@@ -135,7 +133,6 @@ class ProjectionHead(Head):
         nn.init.zeros_(self.linear.bias)
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
-        """Return what the layer makes of the vectors."""
         return layers[0](_each_normalised(vectors, self.sums) * self.scale)
 
 
@@ -166,7 +163,6 @@ class Encoder(Model):
         self.heads = nn.ModuleDict({name: _head(backbone, head) for name, head in layout.heads.items()})
 
     def tables(self) -> dict[str, RowTable]:
-        """The matrices that are trained by rows."""
         return self.backbone.tables()
 
     def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
@@ -213,7 +209,6 @@ class Encoder(Model):
         return sum(map(self.head_width, self.layout.views[view]))
 
     def head_width(self, name: str) -> int:
-        """Return the length of a head's vectors."""
         return self.layout.heads[name].dim or self.backbone.dim
 
 

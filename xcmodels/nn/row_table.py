@@ -17,6 +17,7 @@ from xcmodels.nn import distributed
 from xcmodels.nn.autograd import normalise
 
 _BLOCK = 1 << 16    # rows drawn at once
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8    # of Adam
 
 
 class RowTable(nn.Module):
@@ -44,7 +45,6 @@ class RowTable(nn.Module):
 
     @property
     def holds_all_rows(self) -> bool:
-        """Whether all rows are held here."""
         return len(self.weight) == self.n
 
     def set_all(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -137,8 +137,8 @@ class RowAdam:
     counts the optimiser's steps.
     """
 
-    def __init__(self, table: RowTable, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        self.table, self.betas, self.eps, self.steps = table, betas, eps, 0
+    def __init__(self, table: RowTable) -> None:
+        self.table, self.steps = table, 0
         self.mean = torch.zeros_like(table.weight)
         self.square = torch.zeros_like(table.weight)
 
@@ -149,13 +149,13 @@ class RowAdam:
         if touched is None:
             return
         ids, gradients = touched
-        first, second = self.betas
+        first, second = _BETAS
         mean = self.mean.index_select(0, ids).lerp_(gradients, 1 - first)
         square = self.square.index_select(0, ids).mul_(second).addcmul_(gradients, gradients, value=1 - second)
         self.mean.index_copy_(0, ids, mean)
         self.square.index_copy_(0, ids, square)
         scale = lr * (1 - second**self.steps) ** 0.5 / (1 - first**self.steps)
-        rows = self.table.weight.index_select(0, ids).addcdiv_(mean, square.sqrt_().add_(self.eps), value=-scale)
+        rows = self.table.weight.index_select(0, ids).addcdiv_(mean, square.sqrt_().add_(_EPSILON), value=-scale)
         self.table.weight.index_copy_(0, ids, rows)
 
     def apply_pending_decay(self) -> None:
@@ -166,7 +166,6 @@ class RowAdam:
         return {"mean": self.mean, "square": self.square, "steps": torch.tensor(self.steps)}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:
-        """Take up the state of a checkpoint."""
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.steps = int(state["steps"])
@@ -217,7 +216,6 @@ class RowSGD:
         return {"velocity": self.velocity, "settled": self.decay.settled, "left": self.decay.left}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:
-        """Take up the state of a checkpoint."""
         self.velocity.copy_(state["velocity"])
         self.decay.settled.copy_(state["settled"])
         self.decay.left = state["left"].double().cpu()

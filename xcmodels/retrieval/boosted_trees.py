@@ -43,12 +43,10 @@ class RegressionTrees:
         return node - inner
 
     def save(self, path: Path) -> None:
-        """Write the three arrays to `path`, an .npz file."""
         np.savez(path, feature=self.feature, threshold=self.threshold, value=self.value)
 
     @classmethod
     def load(cls, path: Path) -> "RegressionTrees":
-        """Read what `save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             return cls(arrays["feature"], arrays["threshold"], arrays["value"])
 

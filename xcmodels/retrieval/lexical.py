@@ -126,7 +126,6 @@ class LabelWords:
                           put(widened(self.weights, 0), rows, widened(new.weights, 0)))
 
     def save(self, folder: Path) -> None:
-        """Write `words.*.npy`."""
         for name, array in (("idf", self.lexicon.idf), ("ids", self.ids), ("weights", self.weights)):
             np.save(folder / f"words.{name}.npy", array)
 

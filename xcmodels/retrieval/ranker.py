@@ -21,6 +21,7 @@ from xcmodels.retrieval.scorers import InnerProduct
 
 SCORERS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {
     scorer.kind: scorer for scorer in (InnerProduct, TreeFusion, CentroidMix)}
+CHUNK = 1024       # texts embedded at once
 BLOCK = 64         # texts ranked by one thread at a time, so that their data stays in cache
 
 
@@ -78,13 +79,11 @@ class Ranker:
             ids, scores = np.pad(ids, padding, constant_values=-1), np.pad(scores, padding, constant_values=-np.inf)
         return ids, scores
 
-    def search_side(self, side: Side, k: int, rows: np.ndarray | None = None,
-                    chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `search` returns, for a whole side of a corpus or `rows` of it, `chunk` texts at a time."""
-        rows = np.arange(len(side)) if rows is None else rows
+    def search_side(self, side: Side, k: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `search` returns, for `rows` of a side of a corpus, CHUNK texts at a time."""
         ids, scores = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
-        for start in range(0, len(rows), chunk):
-            part = slice(start, start + chunk)
+        for start in range(0, len(rows), CHUNK):
+            part = slice(start, start + CHUNK)
             ids[part], scores[part] = self.search(side.tokens(rows[part]), k)
         return ids, scores
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from xcmodels.data.corpus import Texts
 from xcmodels.retrieval.examples import Examples
-from xcmodels.retrieval.explain import Explained, Near
 from xcmodels.retrieval.ranker import Ranker, finite
 
 
@@ -24,8 +23,29 @@ class Label:
     score: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as an object of plain values."""
         return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Near:
+    """A training text of a label: its cosine with the explained text by the query encoder, and its labels' texts."""
+
+    text: str
+    similarity: float
+    labels: list[str]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The parts that a label's score is the sum of, its number of training texts, and the most similar of those.
+
+    parts: those that the retriever has of "encoder" (the label's own text), "classifier", "similar texts" (the centroid
+    of the label's training texts), "words" (shared with them), "trees" (what the fusion adds to the others).
+    """
+
+    parts: dict[str, float]
+    frequency: int
+    nearest: list[Near]
 
 
 class Retriever(Ranker):

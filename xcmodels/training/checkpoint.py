@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -41,7 +41,6 @@ def shards_of(model: nn.Module) -> Shards:
 
 
 def save_model(model: nn.Module, folder: Path) -> None:
-    """Write a model's tensors to `folder`."""
     write(folder / MODEL, model.state_dict(), shards_of(model))
 
 
@@ -99,15 +98,9 @@ def read(path: Path, shards: Shards) -> dict[str, torch.Tensor]:
     if distributed.count() == 1:
         return load_file(path)
     with safe_open(path, "pt") as file:
-        names: list[str] = list(file.keys())
-        return {name: _rows(file, name) if name in shards else file.get_tensor(name) for name in names}
-
-
-def _rows(file: Any, name: str) -> torch.Tensor:
-    """Return this process's shard of a tensor's rows."""
-    part = file.get_slice(name)
-    rows: torch.Tensor = part[distributed.shard(part.get_shape()[0])]
-    return rows
+        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {name: part[distributed.shard(part.get_shape()[0])] if name in shards else file.get_tensor(name)
+                for name, part in parts.items()}
 
 
 @dataclass
@@ -178,7 +171,8 @@ class StepCheckpoints:
             parts[kind][rest] = value
         # compared before anything is loaded, so that an ignored file leaves the model unchanged
         for kind, state in (("model", model.state_dict()), ("optimiser", optimisers.rows_state())):
-            if wrong := [name for name, value in state.items() if _shape(parts[kind].get(name)) != value.shape]:
+            shapes = {name: value.shape for name, value in parts[kind].items()}
+            if wrong := [name for name, value in state.items() if shapes.get(name) != value.shape]:
                 raise ValueError(f"{kind} tensor {wrong[0]} is missing or of another shape")
         model.load_state_dict(parts["model"])
         optimisers.restore(parts["optimiser"])
@@ -192,7 +186,3 @@ def _shards(model: nn.Module, optimisers: Optimisers) -> Shards:
     """Return which tensors of a step checkpoint are a shard of the rows of a larger one."""
     by_kind = {"model": shards_of(model), "optimiser": optimisers.shards()}
     return {f"{kind}.{name}": shard for kind, shards in by_kind.items() for name, shard in shards.items()}
-
-
-def _shape(tensor: torch.Tensor | None) -> torch.Size | None:
-    return None if tensor is None else tensor.shape

@@ -34,7 +34,6 @@ class TrainedMethod:
 
     @property
     def rounds(self) -> dict[str, Round]:
-        """The rounds by name."""
         return {round_.name: round_ for round_ in self.method.rounds}
 
     @property

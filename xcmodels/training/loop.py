@@ -207,7 +207,6 @@ class _Loop:
                 yield last.result()
 
     def _purpose(self, epoch: int, step: int) -> tuple[str | int, ...]:
-        """Return the purpose that the draws of a step are seeded by."""
         return "batch", self.stage.name, epoch, step
 
     def step(self, rows: np.ndarray, batch: Batch, position: Position, factor: float) -> torch.Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from xcmodels.method import RowRule, TrainingPlan
+from xcmodels.method import TrainingPlan
 from xcmodels.nn import distributed
 from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
 
@@ -20,7 +20,9 @@ class Optimisers:
         self.plan = plan
         dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dense = torch.optim.AdamW(dense, lr=plan.lr, weight_decay=plan.weight_decay) if dense else None
-        self.rows = {name: _row_optimiser(table, plan.tables[name]) for name, table in tables.items()}
+        self.rows = {name: RowAdam(table) if (rule := plan.tables[name]).momentum is None else
+                     RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
+                     for name, table in tables.items()}
 
     def step(self, factor: float) -> None:
         """Take one step with the plan's learning rates times `factor`, and clear the gradients."""
@@ -54,7 +56,6 @@ class Optimisers:
         return {f"rows.{name}.{key}": value for name, rows in self.rows.items() for key, value in rows.state().items()}
 
     def restore(self, flat: dict[str, torch.Tensor]) -> None:
-        """Load the moments that `state` returned."""
         for name, rows in self.rows.items():
             rows.restore({key: flat[f"rows.{name}.{key}"] for key in rows.state()})
         if not self.dense:
@@ -66,9 +67,3 @@ class Optimisers:
                 index, _, field = rest.partition(".")
                 state.setdefault(int(index), {})[field] = value
         self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
-
-
-def _row_optimiser(table: RowTable, rule: RowRule) -> RowAdam | RowSGD:
-    if rule.momentum is None:
-        return RowAdam(table)
-    return RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)

@@ -17,12 +17,8 @@ from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 
 
-class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig]):
+class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
     """Serves the classifiers, or the label texts encoded as queries, from which the classifiers started."""
-
-    def __init__(self, method: str, config: AstraConfig, stage: JointStage) -> None:
-        super().__init__(method, config)
-        self.stage = stage
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder and the classifiers, and label embeddings where those are served."""
@@ -56,7 +52,6 @@ def displacement(start: np.ndarray, end: np.ndarray, frequencies: np.ndarray) ->
 
 
 def astra(config: AstraConfig) -> Method:
-    """Return the method for one configuration."""
     stage, name = JointStage(config), "renee" if config.every_label else "astra"
     reads_texts = (config.start == "label" or (config.source == "encoder" and config.mined > 0)
                    or config.serve != CLASSIFIER)

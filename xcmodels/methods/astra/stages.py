@@ -90,14 +90,12 @@ class JointStage(Stage[OneVsAll]):
         self.config, self.seed = config, config.seed
         tables = {"tokens": RowRule(config.token_lr),
                   "labels": RowRule(config.label_lr, config.momentum, config.weight_decay)}
-        self.plan = TrainingPlan(config.epochs, config.batch_size, config.lr, tables, config.warmup,
-                                 decay=config.decay, least_steps=config.least_steps)
+        self.plan = TrainingPlan.of(config, tables)
         # uniform negatives alone first, then a round for every refresh, mined with the model of `ahead` epochs before
         self.rounds = schedule.rounds(STAGE, config, config.mined, config.ahead)
         self.settings = config.training
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> OneVsAll:
-        """Build the encoder and the classifiers."""
         return OneVsAll(self.config, corpus)
 
     def begin(self, model: OneVsAll, corpus: Corpus, before: Path | None) -> None:
@@ -149,5 +147,4 @@ class JointStage(Stage[OneVsAll]):
         return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.read_all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return the hard negatives of each query."""
         return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)

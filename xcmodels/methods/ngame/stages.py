@@ -33,7 +33,6 @@ class Classifiers(Model):
         self.dropout = dropout
 
     def tables(self) -> dict[str, RowTable]:
-        """The matrix trained by rows."""
         return {"labels": self.table}
 
     def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> SparseGradScores:
@@ -49,11 +48,11 @@ class EncoderModule(EncoderStage[Encoder]):
 
     def __init__(self, config: NgameConfig) -> None:
         self.module, self.config, self.seed = config.m1, config.encoder, config.seed
-        self.plan, self.rounds = _plan(self.module, "tokens"), schedule.rounds(ENCODER, self.module)
+        self.plan = TrainingPlan.of(self.module, {"tokens": RowRule(self.module.table_lr)})
+        self.rounds = schedule.rounds(ENCODER, self.module)
         self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
-        """Build the encoder."""
         return build_encoder(self.config, corpus.idf, self.seed)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
@@ -70,7 +69,6 @@ class EncoderModule(EncoderStage[Encoder]):
         return {"triplet": _triplet(self.module, batch, scores)}
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return balanced clusters of about `round_.cluster_size` training queries each."""
         return negatives.mine(vectors, corpus, round_, seed=self.seed)
 
 
@@ -81,7 +79,8 @@ class ClassifierModule(Stage[Classifiers]):
 
     def __init__(self, config: NgameConfig) -> None:
         self.module, self.seed = config.m2, config.seed
-        self.plan, self.rounds = _plan(self.module, "labels"), schedule.rounds(CLASSIFIER, self.module)
+        self.plan = TrainingPlan.of(self.module, {"labels": RowRule(self.module.table_lr)})
+        self.rounds = schedule.rounds(CLASSIFIER, self.module)
         self.settings = {"seed": config.seed, "m2": self.module}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Classifiers:
@@ -107,13 +106,7 @@ class ClassifierModule(Stage[Classifiers]):
         return mined.vectors["queries"][rows], model.table.read_all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return balanced clusters of about `round_.cluster_size` training queries each."""
         return negatives.mine(vectors, corpus, round_, seed=self.seed)
-
-
-def _plan(module: ModuleConfig, table: str) -> TrainingPlan:
-    return TrainingPlan(module.epochs, module.batch_size, module.lr, {table: RowRule(module.table_lr)}, module.warmup,
-                        least_steps=module.least_steps)
 
 
 def _triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:

@@ -19,12 +19,11 @@ from xcmodels.training.checkpoint import read_model, save_model
 class RamenRetrieverBuilder:
     """Builds the base's retriever from the base's part of the model, without graphs."""
 
-    def __init__(self, base: BaseRetrieverBuilder[Any], stage: GraphStage) -> None:
+    def __init__(self, base: BaseRetrieverBuilder[Any, Any], stage: GraphStage) -> None:
         self.base, self.stage = base, stage
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """The settings of the base's retriever."""
         return self.base.settings
 
     def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],

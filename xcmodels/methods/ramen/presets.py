@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame.presets import NGAME
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
@@ -28,7 +27,6 @@ def _paper() -> Settings:
     """Table 10's row: batches of 1,024, 300 epochs at 2e-4 over NGAME, M2 with 2 positives and 12 negatives."""
     ngames = NGAME["lf-amazontitles-131k"].settings()
     base = ngames.method
-    assert isinstance(base, NgameConfig)
     base = replace(base, m1=replace(base.m1, batch_size=1024, lr=2e-4), m2=replace(base.m2, positives=2, negatives=12))
     return replace(ngames, method=RamenConfig(base, GraphConfig(adapt=True)))
 

@@ -37,7 +37,6 @@ class Regularised(Model):
         self.base, self.bandit = base, bandit
 
     def tables(self) -> dict[str, RowTable]:
-        """The base's matrices that are trained by rows."""
         return self.base.tables()
 
 
@@ -51,17 +50,14 @@ class GraphStage(EncoderStage[Regularised]):
         self.query_view, self.query_sides = base.query_view, base.query_sides
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Regularised:
-        """Build the base's model, and the bandit."""
         arms = len(corpus.graphs) * len(self.graph.regularised_sides)
         bandit = Bandit(arms, self.graph.strength, self.graph.rate) if self.graph.adapt else None
         return Regularised(self.base.build(corpus, vectors), bandit)
 
     def begin(self, model: Regularised, corpus: Corpus, before: Path | None) -> None:
-        """Initialise the base's model."""
         self.base.begin(model.base, corpus, before)
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
-        """Return the base's order."""
         return self.base.order(corpus, mined, epoch)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
@@ -82,7 +78,6 @@ class GraphStage(EncoderStage[Regularised]):
         return Batch(sides, blocks)
 
     def encoder(self, model: Regularised) -> Encoder:
-        """Return the base's encoder."""
         return self.base.encoder(model.base)
 
     def terms(self, model: Regularised, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -110,7 +105,6 @@ class GraphStage(EncoderStage[Regularised]):
 
     def ranking_vectors(self, model: Regularised, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the base's vectors."""
         return self.base.ranking_vectors(model.base, corpus, mined, rows)
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:

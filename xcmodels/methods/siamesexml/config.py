@@ -66,5 +66,4 @@ class SiamesexmlConfig(ServingConfig):
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The values that `serve` may take."""
         return (MIXED, *SERVED)

@@ -20,14 +20,15 @@ from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, Entries, label_block, sample_pair, shortlist_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
-from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
-from xcmodels.methods.siamesexml.shortlist import Shortlist, proposers, smoothed
+from xcmodels.methods.siamesexml.config import SiamesexmlConfig
+from xcmodels.methods.siamesexml.shortlist import proposers, shortlists, smoothed
 from xcmodels.mining.negatives import excluded_pairs
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.nn.row_table import Model, RowTable
 from xcmodels.retrieval.centroids import queries_of
+from xcmodels.retrieval.proposers import best_of
 from xcmodels.retrieval.scorers import InnerProduct
 from xcmodels.training.checkpoint import load_part
 
@@ -103,13 +104,12 @@ class SiameseModule(EncoderStage[Encoder]):
     def __init__(self, config: SiamesexmlConfig) -> None:
         module = config.siamese
         self.config, self.seed = config, config.seed
-        self.plan = _plan(module, {"tokens": RowRule(module.table_lr)})
+        self.plan = TrainingPlan.of(module, {"tokens": RowRule(module.table_lr)})
         self.rounds = [Round(SIAMESE, 0, 0, module.epochs)]
         self.settings = {"seed": config.seed, "siamese": module, "encoder": config.encoder, "head": config.head,
                          "power": config.power, "centroid": config.centroid}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
-        """Build the encoder."""
         return build_encoder(self.config.encoder, corpus.idf, self.seed, siamese_layout(self.config))
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
@@ -154,13 +154,12 @@ class ExtremeModule(Stage[Extreme]):
         module = config.extreme
         self.config, self.seed, self.frozen = config, config.seed, not config.joint
         tokens = {"tokens": RowRule(config.token_lr)} if config.joint else {}
-        self.plan = _plan(module, {"labels": RowRule(module.table_lr), **tokens})
+        self.plan = TrainingPlan.of(module, {"labels": RowRule(module.table_lr), **tokens})
         self.rounds = [Round(EXTREME, 0, 0, module.epochs, negatives=config.mined)]
         self.settings = {"seed": config.seed, "extreme": module, **{name: getattr(config, name) for name in (
             "mined", "positives", "partitions", "joint", "token_lr", "dropout", "correlation", "shortlist", "index")}}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Extreme:
-        """Build residual layers and classifiers."""
         return Extreme(self.config, corpus)
 
     def begin(self, model: Extreme, corpus: Corpus, before: Path | None) -> None:
@@ -171,11 +170,9 @@ class ExtremeModule(Stage[Extreme]):
         model.labels.set_all(smoothed(self.config, corpus, embeddings).__getitem__)
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
-        """Return the training rows, shuffled."""
         return seeds.generator(self.seed, "order", EXTREME, epoch).permutation(corpus.training_rows())
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries and their shortlists."""
         assert mined.negatives is not None
         queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
             else Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
@@ -207,16 +204,13 @@ class ExtremeModule(Stage[Extreme]):
         """Return the best labels of each training query's shortlist, without its own labels (module II)."""
         queries, labels = vectors["queries"](), vectors["labels"]()
         indexes = proposers(self.config, corpus, queries, labels)
-        shortlist = Shortlist(indexes, InnerProduct(labels + indexes["centroids"].index.vectors))
+        scores = InnerProduct(labels + indexes["centroids"].index.vectors)
         rows = corpus.training_rows()
         negatives = np.full((len(queries), round_.negatives), -1, dtype=np.int32)
         for start in range(0, len(rows), CHUNK):
             part = rows[start:start + CHUNK]
-            negatives[part] = shortlist.best(queries[part], excluded_pairs(corpus, part), self.config.shortlist,
-                                             round_.negatives)
+            excluded = excluded_pairs(corpus, part)
+            ids = shortlists(indexes, queries[part], self.config.shortlist, excluded, corpus.n_labels)
+            best, _ = best_of(ids, scores(queries[part], ids), round_.negatives)
+            negatives[part, :best.shape[1]] = best
         return Mined(negatives=negatives)
-
-
-def _plan(module: LikelihoodConfig, tables: Mapping[str, RowRule]) -> TrainingPlan:
-    return TrainingPlan(module.epochs, module.batch_size, module.lr, tables, module.warmup,
-                        least_steps=module.least_steps)

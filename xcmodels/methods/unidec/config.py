@@ -57,5 +57,4 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
 
     @property
     def classifies(self) -> bool:
-        """Whether there is a classifier."""
         return self.balance < 1

@@ -18,12 +18,8 @@ from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device
 
 
-class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig]):
+class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig, JointStage]):
     """Serves the dual encoder, the classifier, or both concatenated (section 3.4)."""
-
-    def __init__(self, method: str, config: UnidecConfig, stage: JointStage) -> None:
-        super().__init__(method, config)
-        self.stage = stage
 
     @property
     def settings(self) -> Mapping[str, object]:

@@ -60,13 +60,11 @@ class JointStage(EncoderStage[Joint]):
     def __init__(self, config: UnidecConfig) -> None:
         self.config, self.seed = config, config.seed
         tables = {"tokens": RowRule(config.token_lr), "labels": RowRule(config.label_lr)}
-        self.plan = TrainingPlan(config.epochs, config.batch_size, config.lr, tables, config.warmup,
-                                 decay=config.decay, least_steps=config.least_steps)
+        self.plan = TrainingPlan.of(config, tables)
         self.rounds = schedule.rounds(STAGE, config, config.negatives * config.refresh_every)
         self.settings = {name: value for name, value in config.training.items() if name != "unit"}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Joint:
-        """Build the encoder and the classifiers."""
         return Joint(self.config, corpus)
 
     def begin(self, model: Joint, corpus: Corpus, before: Path | None) -> None:
@@ -85,7 +83,6 @@ class JointStage(EncoderStage[Joint]):
                      {"pool": pooled_block(corpus, rows, pool)})
 
     def encoder(self, model: Joint) -> Encoder:
-        """Return the encoder of a model."""
         return model.encoder
 
     def terms(self, model: Joint, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
