@@ -24,7 +24,7 @@ LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "training.validation")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
-    "retrieval.inner_products", "retrieval.serving")}
+    "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "centroids", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
 NGAME = {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
@@ -50,7 +50,7 @@ KEYS = {
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",
         "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker",
-        "xcmodels.retrieval.serving"},
+        "xcmodels.retrieval.serving_config"},
 }
 # Files of which an edit can change no step's result, but where a method's own is trained.
 FREE = ("data_contracts/page.py", "tasks/evaluation/report.py", "tasks/session.py", "xcmodels/retrieval/retriever.py",

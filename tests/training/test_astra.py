@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.support import toy
 from tests.support.toy import ASTRA, FAMILIES, precision, toy_corpus
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, Entries, shortlist_block, uniform_block
+from xcmodels.data.batching import Batch, BatchSide, shortlist_block, uniform_block
 from xcmodels.data.corpus import Ragged, Side
 from xcmodels.method import Mined
 from xcmodels.methods.astra.method import astra
@@ -157,7 +157,7 @@ def test_training_begins_at_the_prior(corpus, start):
     model = stage.build(corpus, {})
     stage.begin(model, corpus, None)
     batch = stage.batch(corpus, stage.rounds[0], Mined(), corpus.training_rows(), seeds.generator(0, "prior"))
-    sides = {**batch.sides, "labels": Entries(torch.arange(corpus.n_labels))}
+    sides = {**batch.sides, "labels": BatchSide(torch.arange(corpus.n_labels))}
     logits = model.eval()(Batch(sides, {"pool": batch.blocks["pool"]}))["pool"].detach()
     positives = corpus.positives["train"].subset(corpus.training_rows()).lengths.mean()
     assert float(torch.sigmoid(logits).sum(1).mean()) == pytest.approx(positives, rel=0.1)

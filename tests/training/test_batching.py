@@ -11,14 +11,14 @@ from tests.support.toy import toy_corpus
 from xcmodels.data import seeds
 from xcmodels.data.batching import (
     Batch,
+    BatchSide,
     Block,
-    Entries,
     epoch_order,
     membership,
     pooled_block,
-    sample_columns,
+    sample_negatives,
     sample_positive,
-    sample_some,
+    sample_positives,
     shortlist_block,
 )
 from xcmodels.data.corpus import Ragged
@@ -126,7 +126,7 @@ def test_some_positives_of_each_row(corpus, most):
     positives, rows = corpus.positives["train"], np.array([5, 3, 3, 60, 0])
     drawn = []
     for seed in range(200):
-        labels, lengths = sample_some(positives, rows, most, np.random.default_rng(seed))
+        labels, lengths = sample_positives(positives, rows, most, np.random.default_rng(seed))
         drawn.append(labels)
         assert lengths.tolist() == np.minimum(positives.lengths[rows], most).tolist()
         ends = np.cumsum(np.minimum(positives.lengths[rows], most))
@@ -143,7 +143,7 @@ def test_some_columns_of_each_row():
     matrix = np.array([[4, 7, 9, 1], [3, -1, 2, -1], [-1, -1, -1, -1]])
     seen = {0: set(), 1: set()}
     for seed in range(60):
-        drawn = sample_columns(matrix, 2, np.random.default_rng(seed)).tolist()
+        drawn = sample_negatives(matrix, 2, np.random.default_rng(seed)).tolist()
         assert len(drawn) == 4 and len(set(drawn[:2])) == 2
         seen[0] |= set(drawn[:2])
         seen[1] |= set(drawn[2:])
@@ -196,8 +196,8 @@ def test_sampled_positives_are_positives_uniformly_drawn(corpus):
 
 def test_a_batch_moves_whole():
     tokens = Tokens(torch.tensor([1]), torch.tensor([0, 1]), torch.tensor([1]))
-    batch = Batch({"queries": Entries(torch.tensor([3]), tokens=tokens),
-                   "labels": Entries(torch.tensor([0]), vectors=torch.ones(1, 2))},
+    batch = Batch({"queries": BatchSide(torch.tensor([3]), tokens=tokens),
+                   "labels": BatchSide(torch.tensor([0]), vectors=torch.ones(1, 2))},
                   {"triplet": Block("queries", "labels", torch.ones(1, 1) > 0, torch.ones(1, 1)),
                    "shortlist": Block("queries", "labels", torch.ones(1, 1) > 0, None, torch.tensor([[0]]))})
     moved = batch.to(torch.device("meta"))

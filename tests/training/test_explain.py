@@ -13,7 +13,7 @@ from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.examples import evenly_drawn
 from xcmodels.retrieval.retriever import Explained, Label, Retriever
 from xcmodels.retrieval.scorers import InnerProduct
-from xcmodels.retrieval.serving import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Presets with `key=value` overrides as settings, and what each setting does, from the comment beside its field."""
+"""Presets, overridden by `key=value`, and the comment that explains each setting."""
 
 import ast
 import difflib

@@ -11,7 +11,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Stage
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained, build_retriever
-from xcmodels.retrieval.serving import ENCODER, ServingConfig
+from xcmodels.retrieval.serving_config import ENCODER, ServingConfig
 from xcmodels.training.checkpoint import read_model
 
 C = TypeVar("C", bound=ServingConfig)

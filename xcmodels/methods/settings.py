@@ -7,7 +7,7 @@ from typing import Any
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED
 from xcmodels.method import Method
-from xcmodels.retrieval.serving import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig
 
 # WordNet's validation split, each half scored by a fusion fitted on the other, P@1 / P@5 / PSP@1 / PSP@5 at weights 1,
 # 2, 3: NGAME 43.6 / 15.7 / 37.2 / 59.6, 44.2 / 15.9 / 36.9 / 60.0, 44.1 / 16.0 / 36.3 / 60.0; UniDEC 46.2 / 16.4 / 38.3

@@ -17,7 +17,7 @@ _UNIT = 2.0**-53
 _CHUNK = 2**17  # hops drawn at once: arrays of 1 MB, which stay in cache
 
 
-def _mix(bits: np.ndarray) -> np.ndarray:
+def _scramble(bits: np.ndarray) -> np.ndarray:
     """Scramble a fresh array of 64-bit words in place: the finaliser of splitmix64 (Steele et al. 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits ^= bits >> np.uint64(shift)
@@ -33,9 +33,9 @@ def hashed_uniform(seed: int, stream: np.ndarray | int, counter: np.ndarray | in
     (seed, stream) hashes to a start, from which the counter steps as in splitmix64; so no state is kept, and work can
     be split anywhere.
     """
-    start = _mix(np.array([seed % 2**64], dtype=np.uint64))
-    start = _mix(start + (np.atleast_1d(stream).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-    bits = _mix(start + (np.atleast_1d(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    start = _scramble(np.array([seed % 2**64], dtype=np.uint64))
+    start = _scramble(start + (np.atleast_1d(stream).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    bits = _scramble(start + (np.atleast_1d(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
     bits >>= np.uint64(11)
     return bits * _UNIT
 

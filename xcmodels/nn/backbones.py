@@ -143,16 +143,12 @@ class BagOfTokens(Backbone):
 
 
 class Transformer(Backbone):
-    """Any encoder that `transformers` loads: the mean of its last hidden states."""
+    """Any encoder that `transformers` loads: the mean of its last hidden states; its embeddings are trained densely."""
 
     def __init__(self, model: nn.Module, special: tuple[int, int], batch: int) -> None:
         super().__init__()
         self.model, (self.first, self.last), self.batch = model, special, batch
         self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-
-    def tables(self) -> dict[str, RowTable]:
-        """A transformer's embeddings are trained densely."""
-        return {}
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, dim) vectors, the same on both sides; distributed training splits the texts over processes."""

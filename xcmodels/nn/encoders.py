@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Entries
+from xcmodels.data.batching import BatchSide
 from xcmodels.data.corpus import Side
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.autograd import V, dropout, normalise
@@ -185,7 +185,7 @@ class Encoder(Model):
         heads = {name: cast(Head, head).in_numpy() for name, head in self.heads.items()}
         return lambda tokens: self._by_heads(heads.__getitem__, backbone(tokens), view)
 
-    def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
+    def pool(self, sides: Mapping[str, BatchSide], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
         """Return the backbone's vectors of each side with tokens, in one pass; sides not in `queries` are labels."""
         texts = {name: (side.tokens, QUERY if name in queries else LABEL)
                  for name, side in sides.items() if side.tokens is not None}

@@ -9,7 +9,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from xcmodels.data.batching import counting
+from xcmodels.data.batching import counted_pairs
 from xcmodels.nn.autograd import SparseGradScores
 
 
@@ -53,7 +53,7 @@ def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: to
     A row's other positives are in no denominator, so that positives do not compete (Gupta et al., DEXML; UniDEC,
     section 4.3, L_DS). scores are already divided by the temperature; rows without a positive are left out.
     """
-    counted = counting(positives, weights)
+    counted = counted_pairs(positives, weights)
     negatives = _logsumexp(scores, ~positives & counted)
     return _mean_of_rows(F.softplus(negatives - scores), positives & counted)
 
@@ -63,7 +63,7 @@ def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor 
 
     scores are already divided by the temperature; rows without a positive are left out.
     """
-    counted = counting(positives, weights)
+    counted = counted_pairs(positives, weights)
     return _mean_of_rows(_logsumexp(scores, counted) - scores, positives & counted)
 
 
@@ -74,7 +74,7 @@ def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Te
     A pair of cosine s is true with probability c exp(d (s - 1)), 0 < c < 1, so that the loss of a pair is bounded. Of a
     row's negatives the `hard_negatives` (R,) highest scores count; a positive counts by its weight.
     """
-    counted = counting(positives, weights)
+    counted = counted_pairs(positives, weights)
     pulled, pushed = positives & counted, ~positives & counted
     worth = pulled.float() if weights is None else weights * pulled
     positive_terms = (d * (1 - scores) - math.log(c)) * worth

@@ -1,6 +1,6 @@
 """Builds a retriever from a trained method: proposers, scorer and folder.
 
-Any method can be served in any of the ways that `serving` lists; training does not depend on it.
+Any method can be served in any of the ways that `serving_config` lists; training does not depend on it.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.fusion import FusedScore, fit_fusion
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
-from xcmodels.retrieval.serving import FUSED, SUM, ServingConfig
+from xcmodels.retrieval.serving_config import FUSED, SUM, ServingConfig
 
 
 @dataclass(frozen=True)

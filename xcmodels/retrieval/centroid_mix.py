@@ -12,7 +12,7 @@ from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.scorers import NewLabels, Scorer
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, SIMILAR
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.lexical import CorpusWords, LabelWords
 from xcmodels.retrieval.scorers import NewLabels, Scorer
-from xcmodels.retrieval.serving import ENCODER, SIMILAR, TREES, WORDS, FusionConfig
+from xcmodels.retrieval.serving_config import ENCODER, SIMILAR, TREES, WORDS, FusionConfig
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Edit:
     content: str = ""
 
 
-class Labels:
+class EditedLabels:
     """The labels of a retriever after a sequence of edits.
 
     Edits are idempotent, so that the same ones can be applied to a retriever of other labels: adding a label that is
@@ -86,7 +86,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     where the disk has links, so neither may ever be written to.
     """
     retriever = Retriever.load(folder)
-    labels = Labels(retriever, edits)
+    labels = EditedLabels(retriever, edits)
     for part in ("encoder", "tokenizer"):
         shutil.copytree(folder / part, out / part, copy_function=_link)
     if retriever.trained is not None:

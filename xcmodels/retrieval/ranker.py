@@ -72,7 +72,7 @@ class Ranker:
         with single_threaded():
             shortlist = candidates(self.proposers.values(), queries, self.facts["shortlist"], k)
             scores = self.scorer(queries, shortlist, tokens)
-            finite("a score", scores[shortlist >= 0])
+            check_finite("a score", scores[shortlist >= 0])
             ids, scores = best_of(shortlist, scores, k)
         if (missing := k - ids.shape[1]) > 0:
             padding = (0, 0), (0, missing)
@@ -93,7 +93,7 @@ class Ranker:
         return self.tokenizer(texts, contents)
 
 
-def finite(what: str, values: np.ndarray) -> None:
+def check_finite(what: str, values: np.ndarray) -> None:
     """Raise FloatingPointError for a number that is not finite: it would pass for a missing label."""
     if not np.isfinite(values).all():
         raise FloatingPointError(f"{what} is not finite; look for a diverged model or a damaged file")

@@ -10,7 +10,7 @@ import numpy as np
 
 from xcmodels.data.corpus import Texts
 from xcmodels.retrieval.examples import Examples
-from xcmodels.retrieval.ranker import Ranker, finite
+from xcmodels.retrieval.ranker import Ranker, check_finite
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Retriever(Ranker):
         query = self.embed(tokens)
         parts = self.scorer.parts(query, tokens, np.zeros(len(ids), np.int64), ids)
         for name, part in parts.items():
-            finite(f"the part {name!r} of a score", part)
+            check_finite(f"the part {name!r} of a score", part)
         near = self.examples.nearest(query[0], ids, nearest, self.embed)
         return [Explained({name: round(float(part[i]), 6) for name, part in parts.items()},
                           int(self.examples.counts[label]), [self._near(*example) for example in near[i]])

@@ -16,7 +16,7 @@ import numpy as np
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.serving import ENCODER
+from xcmodels.retrieval.serving_config import ENCODER
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from xcmodels.nn import distributed
 from xcmodels.nn.row_table import Model
 from xcmodels.training.checkpoint import OPTIMISER, Position, StepCheckpoints, load_model, read, save_model, write
 from xcmodels.training.optimisers import Optimisers
-from xcmodels.training.validation import P1, judging_rows, precision
+from xcmodels.training.validation import P1, precision, validation_rows
 
 
 class Interrupted(Exception):
@@ -171,7 +171,7 @@ class _Loop:
 
     def validate(self) -> dict[str, float]:
         """Return P@1 of the model on validation queries, where that is cheap; leave the model in training mode."""
-        if not len(rows := judging_rows(self.corpus)):
+        if not len(rows := validation_rows(self.corpus)):
             return {}
         try:
             return {P1: precision(self.stage, self.model.eval(), self.corpus, self.mined, rows)}

@@ -18,7 +18,7 @@ P1 = "validation/P@1"
 _BLOCK = 64         # queries scored at once: 50 MB for 200,000 labels
 
 
-def judging_rows(corpus: Corpus) -> np.ndarray:
+def validation_rows(corpus: Corpus) -> np.ndarray:
     """Return the rows of the validation queries that epochs are validated on, evenly spaced; none where that is costly.
 
     A dual encoder encodes every label's text for it, forward only: with as many labels as training texts, a sixth of

@@ -13,7 +13,7 @@ from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, first_encode
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 
 

@@ -16,7 +16,7 @@ from scipy.special import expit
 from torch import nn
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, Entries, pooled_block, shortlist_block, uniform_block
+from xcmodels.data.batching import Batch, BatchSide, pooled_block, shortlist_block, uniform_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.astra.config import STAGE, AstraConfig
@@ -116,16 +116,16 @@ class JointStage(Stage[OneVsAll]):
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against their own labels and labels shared by the batch, or against every label."""
         config, n = self.config, corpus.n_labels
-        queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
+        queries = BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
         if config.every_label:
             pool = np.arange(n)
-            return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
+            return Batch({"queries": queries, "labels": BatchSide(torch.from_numpy(pool))},
                          {"pool": pooled_block(corpus, rows, pool)})
         hard, uniform = config.counts(round_)
         hardest = mined.negatives[rows, :hard] if mined.negatives is not None else np.empty((len(rows), 0), np.int32)
         pool = np.sort(rng.choice(n, min(uniform, n), replace=False))
         weight = n / max(len(pool), 1) if config.unbiased else 1.0
-        return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
+        return Batch({"queries": queries, "labels": BatchSide(torch.from_numpy(pool))},
                      {"shortlist": shortlist_block(corpus, rows, config.positives, hardest, rng),
                       "pool": uniform_block(corpus, rows, pool, hardest, weight)})
 

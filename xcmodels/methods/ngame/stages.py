@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from xcmodels.data.batching import Batch, Entries, padded, pooled_block, sample_positive
+from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block, sample_positive
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
@@ -59,8 +59,8 @@ class EncoderModule(EncoderStage[Encoder]):
         """Return queries against the pool of their positives, one drawn per query."""
         chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
         pool = distinct(chosen)
-        sides = {"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
-                 "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
+        sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                 "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
 
     def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -91,8 +91,8 @@ class ClassifierModule(Stage[Classifiers]):
         """Return queries against the pool of all their positives."""
         chosen = padded(*corpus.train_positives.take(rows))
         pool = distinct(chosen[chosen >= 0])
-        sides = {"queries": Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
-                 "labels": Entries(torch.from_numpy(pool))}
+        sides = {"queries": BatchSide(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
+                 "labels": BatchSide(torch.from_numpy(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
 
     def loss(self, model: Classifiers, batch: Batch) -> dict[str, torch.Tensor]:

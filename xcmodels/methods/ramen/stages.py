@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from xcmodels.data.batching import Batch, Entries, anchor_block, sample_kept
+from xcmodels.data.batching import Batch, BatchSide, anchor_block, sample_anchor
 from xcmodels.data.corpus import Corpus, Ragged
 from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.method import EncoderStage, Mined, Round, Vectors
@@ -67,12 +67,12 @@ class GraphStage(EncoderStage[Regularised]):
         sides, blocks = dict(batch.sides), dict(batch.blocks)
         for name, graph in corpus.graphs.items():
             nodes = {side: batch.sides[side].ids.numpy() for side in self.graph.regularised_sides}
-            chosen = {side: sample_kept(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), ids, rng)
+            chosen = {side: sample_anchor(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), ids, rng)
                       for side, ids in nodes.items()}
             pool = distinct(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
             pool = pool[pool >= 0]
             anchors = f"anchors.{name}"
-            sides[anchors] = Entries(torch.from_numpy(pool), tokens=graph.anchors.tokens(pool))
+            sides[anchors] = BatchSide(torch.from_numpy(pool), tokens=graph.anchors.tokens(pool))
             blocks |= {f"{name}.{side}": anchor_block((side, anchors), graph.edges[SIDES[side]], ids, pool,
                                                       chosen[side]) for side, ids in nodes.items()}
         return Batch(sides, blocks)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from xcmodels import checks
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval.serving import ENCODER, SERVED, ServingConfig
+from xcmodels.retrieval.serving_config import ENCODER, SERVED, ServingConfig
 
 MIXED = "mixed"    # classifiers and embeddings, weighed on validation queries
 

@@ -18,7 +18,7 @@ from xcmodels.nn.encoders import QUERY, Encoder, encode_all
 from xcmodels.retrieval.builder import Trained, save_retriever
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.proposers import Proposer, best_of
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device
 

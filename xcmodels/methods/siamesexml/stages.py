@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, Entries, label_block, sample_pair, shortlist_block
+from xcmodels.data.batching import Batch, BatchSide, label_block, sample_pair, shortlist_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
@@ -128,9 +128,9 @@ class SiameseModule(EncoderStage[Encoder]):
         # the centroid of a single query is that query: it has no positive, but would have negatives
         assert block.weights is not None
         with_two = replace(block, weights=block.weights & torch.from_numpy(first != second)[:, None])
-        return Batch({"labels": Entries(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
-                      "queries": Entries(torch.from_numpy(first), tokens=text(first)),
-                      "seconds": Entries(torch.from_numpy(second), tokens=text(second))},
+        return Batch({"labels": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
+                      "queries": BatchSide(torch.from_numpy(first), tokens=text(first)),
+                      "seconds": BatchSide(torch.from_numpy(second), tokens=text(second))},
                      {"text": block, "centroid": with_two})
 
     def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -174,8 +174,8 @@ class ExtremeModule(Stage[Extreme]):
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         assert mined.negatives is not None
-        queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
-            else Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
+        queries = BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
+            else BatchSide(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
         return Batch({"queries": queries},
                      {"shortlist": shortlist_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
 

@@ -6,7 +6,7 @@ from xcmodels import checks
 from xcmodels.mining import schedule
 from xcmodels.nn import losses
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, FUSED, SUM, ServingConfig
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, FUSED, SUM, ServingConfig
 
 LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
 

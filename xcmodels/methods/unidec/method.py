@@ -13,7 +13,7 @@ from xcmodels.methods.unidec.stages import STAGE, JointStage
 from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device
 

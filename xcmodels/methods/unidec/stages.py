@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xcmodels.data.batching import Batch, Block, Entries, pooled_block, sample_columns, sample_some
+from xcmodels.data.batching import Batch, BatchSide, Block, pooled_block, sample_negatives, sample_positives
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, TrainingPlan, Vectors
@@ -22,7 +22,7 @@ from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.nn.row_table import Model, RowTable
-from xcmodels.retrieval.serving import CLASSIFIER
+from xcmodels.retrieval.serving_config import CLASSIFIER
 
 STAGE = "joint"
 
@@ -74,12 +74,12 @@ class JointStage(EncoderStage[Joint]):
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their picked positives and hard negatives."""
-        picked = [sample_some(corpus.train_positives, rows, self.config.positives, rng)[0]]
+        picked = [sample_positives(corpus.train_positives, rows, self.config.positives, rng)[0]]
         if mined.negatives is not None:
-            picked.append(sample_columns(mined.negatives[rows], self.config.negatives, rng))
+            picked.append(sample_negatives(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
-        return Batch({"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
-                      "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))},
+        return Batch({"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                      "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))},
                      {"pool": pooled_block(corpus, rows, pool)})
 
     def encoder(self, model: Joint) -> Encoder:
