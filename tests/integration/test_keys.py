@@ -20,8 +20,7 @@ ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
     "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
     "nn.encoders", "nn.row_table")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
-    "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers",
-    "training.validation")}
+    "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
     "retrieval.inner_products", "retrieval.serving_config")}
@@ -46,7 +45,7 @@ KEYS = {
     "retriever": (LOOP | MINING | NGAME | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
         "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples"})
-    - {"xcmodels.metrics", "xcmodels.training.loop", "xcmodels.training.validation"},
+    - {"xcmodels.metrics", "xcmodels.training.loop"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",
         "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker",

@@ -14,10 +14,10 @@ from xcmodels.data.corpus import Ragged
 from xcmodels.method import Mined
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.siamesexml.stages import ExtremeModule
-from xcmodels.training import loop, validation
+from xcmodels.training import loop
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import run_round
-from xcmodels.training.validation import P1, precision, validation_rows
+from xcmodels.training.loop import P1, precision, validation_rows
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def corpus_of(labels: int, queries: int, held_out: int) -> Any:
     (200_000, 10**6, 50, 50), (200_001, 10**6, 50, 0)])
 def test_where_it_would_cost_an_epoch_is_not_judged(labels, queries, held_out, judging):
     rows = validation_rows(corpus_of(labels, queries, held_out))
-    assert len(rows) == len(set(rows)) == judging <= validation.QUERIES
+    assert len(rows) == len(set(rows)) == judging <= loop.VALIDATION_QUERIES
 
 
 def test_labels_of_a_partition_are_judged_under_its_layer(toy):

@@ -51,11 +51,9 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     offsets = {}     # of each score's dimensions in a query vector
     for name in names:
         view = trained.views[name]
-        if not (fused and heads[:len(view)] == view):    # only terms of a fusion may share dimensions
-            offsets[name] = sum(trained.encoder.head_width(head) for head in heads)
-            heads += view
-        else:
-            offsets[name] = 0
+        shared = fused and heads[:len(view)] == view    # only terms of a fusion may share dimensions
+        offsets[name] = 0 if shared else sum(map(trained.encoder.head_width, heads))
+        heads += () if shared else view
     encoder, train = trained.encoder, corpus.sides["train"]
     encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
     proposing = trained.proposing if fused else names

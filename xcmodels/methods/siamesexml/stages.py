@@ -124,13 +124,13 @@ class SiameseModule(EncoderStage[Encoder]):
         """Return labels against one query of each, and a second one for its centroid."""
         queries = queries_of(corpus)
         first, second = sample_pair(queries, rows, rng)
-        text, block = corpus.sides["train"].tokens, label_block(corpus, rows, first)
+        train, block = corpus.sides["train"], label_block(corpus, rows, first)
         # the centroid of a single query is that query: it has no positive, but would have negatives
         assert block.weights is not None
         with_two = replace(block, weights=block.weights & torch.from_numpy(first != second)[:, None])
         return Batch({"labels": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
-                      "queries": BatchSide(torch.from_numpy(first), tokens=text(first)),
-                      "seconds": BatchSide(torch.from_numpy(second), tokens=text(second))},
+                      "queries": BatchSide(torch.from_numpy(first), tokens=train.tokens(first)),
+                      "seconds": BatchSide(torch.from_numpy(second), tokens=train.tokens(second))},
                      {"text": block, "centroid": with_two})
 
     def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -140,9 +140,9 @@ class SiameseModule(EncoderStage[Encoder]):
         against = {"text": (1 - share, model.view(pooled["labels"], LABEL)),
                    "centroid": (share, normalise(queries + seconds))}
         most = torch.full((len(queries),), config.negatives, device=queries.device)
-        return {name: part * losses.bounded_nll(labels @ queries.T, block.positives, block.weights, c=config.c,
-                                                d=config.d, hard_negatives=most)
-                for name, (part, labels) in against.items() if part for block in (batch.blocks[name],)}
+        return {name: weight * losses.bounded_nll(
+            labels @ queries.T, batch.blocks[name].positives, batch.blocks[name].weights, c=config.c, d=config.d,
+            hard_negatives=most) for name, (weight, labels) in against.items() if weight}
 
 
 class ExtremeModule(Stage[Extreme]):
