@@ -150,7 +150,7 @@ def _probe(stage: Stage[Any], width: int, n: int, vocabulary: int) -> tuple[floa
     corpus: Any = _Sketch(n, np.ones(2 * vocabulary, dtype=np.float32))
     vectors = {name: np.zeros((n, width), np.float32) for name in ("labels", "queries")}
     model = stage.build(corpus, vectors)
-    optimisers = Optimisers(model, model.tables(), stage.plan)
+    optimisers = Optimisers(model, stage.plan)
     dense = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
     return (float(sum(tensor.nbytes for tensor in model.state_dict().values())),
             float(sum(tensor.nbytes for tensor in optimisers.rows_state().values()) + 3 * dense))

@@ -47,7 +47,7 @@ def test_models_and_checkpoints_are_as_large_as_told(name, corpus, tmp_path):
     for stage in method.stages:
         vectors = {side: np.zeros((corpus.n_labels, WIDTH), np.float32) for side in ("labels", "queries")}
         model = stage.build(corpus, vectors)
-        optimisers = Optimisers(model, model.tables(), stage.plan)
+        optimisers = Optimisers(model, stage.plan)
         for parameter in model.parameters():
             parameter.grad = parameter.detach() * 0
         optimisers.step(1.0)

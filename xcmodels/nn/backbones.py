@@ -90,9 +90,6 @@ class BagOfTokens(Backbone):
 
     idf: torch.Tensor
 
-    def tables(self) -> dict[str, RowTable]:
-        return {"tokens": self.table}
-
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, sums * dim) weighted sums of token embeddings; zeros for a text without tokens."""
         return self.groups((tokens, side))[0]

@@ -23,7 +23,7 @@ from xcmodels.data.corpus import Side
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.autograd import V, dropout, normalise
 from xcmodels.nn.backbones import LABEL, QUERY, Backbone, EncoderConfig, build_backbone, empty_backbone, save_backbone
-from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.nn.row_table import Model
 
 Map = Callable[[V], V]    # of n texts by torch, or of one by numpy alone outside training
 
@@ -161,9 +161,6 @@ class Encoder(Model):
         super().__init__()
         self.backbone, self.config, self.layout = backbone, config, layout
         self.heads = nn.ModuleDict({name: _head(backbone, head) for name, head in layout.heads.items()})
-
-    def tables(self) -> dict[str, RowTable]:
-        return self.backbone.tables()
 
     def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
         """Return (n, width(view)) vectors of texts in `view`: "query", "label" or another of the layout's.

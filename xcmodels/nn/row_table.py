@@ -21,26 +21,29 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8    # of Adam
 
 
 class RowTable(nn.Module):
-    """An (n, d) matrix trained by rows; of several processes, each holds some rows, from `first` on."""
+    """An (n, d) matrix trained by rows; of several processes, each holds some rows, from `first` on.
+
+    name: that of its RowRule in a TrainingPlan, "tokens" or "labels".
+    """
 
     weight: torch.Tensor
 
-    def __init__(self, weight: torch.Tensor, *, n: int | None = None, first: int = 0) -> None:
+    def __init__(self, weight: torch.Tensor, *, name: str = "tokens", n: int | None = None, first: int = 0) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
-        self.n, self.first = len(weight) if n is None else n, first
+        self.name, self.n, self.first = name, len(weight) if n is None else n, first
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.decay: Decay | None = None    # of its weights, pending for rows that are not touched
 
     @classmethod
     def sharded(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
-        """Return a table of this process's shard of n rows; `rows` returns those of a slice."""
+        """Return a table of this process's shard of the rows of n labels; `rows` returns those of a slice."""
         part = distributed.shard(n)
-        return cls(rows(part), n=n, first=part.start)
+        return cls(rows(part), name="labels", n=n, first=part.start)
 
     @classmethod
     def zeros(cls, n: int, dim: int) -> "RowTable":
-        """Return a table of this process's shard of n rows of zeros."""
+        """Return a table of this process's shard of n labels' rows of zeros."""
         return cls.sharded(n, lambda part: torch.zeros(part.stop - part.start, dim))
 
     @property
@@ -239,8 +242,8 @@ class Decay:
 
 
 class Model(nn.Module):
-    """A module that also says which of its matrices are trained by rows."""
+    """A module some of whose matrices are trained by rows."""
 
     def tables(self) -> dict[str, RowTable]:
-        """The matrices trained by rows, by name; by default none."""
-        return {}
+        """Return the matrices trained by rows, by name."""
+        return {module.name: module for module in self.modules() if isinstance(module, RowTable)}

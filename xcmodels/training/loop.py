@@ -106,7 +106,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
     """
     keep_freed_memory()
     model.to(device())
-    optimisers = Optimisers(model, model.tables(), stage.plan)
+    optimisers = Optimisers(model, stage.plan)
     if start is not None:
         load_model(model, start)
         optimisers.restore(read(start / OPTIMISER, optimisers.shards()))

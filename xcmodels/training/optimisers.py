@@ -3,26 +3,25 @@
 from collections.abc import Mapping
 
 import torch
-from torch import nn
 
 from xcmodels.method import TrainingPlan
 from xcmodels.nn import distributed
-from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
+from xcmodels.nn.row_table import Model, RowAdam, RowSGD
 
 # Tensor name -> (first row held here, rows in all), for tensors that are a shard of the rows of a larger one.
 Shards = Mapping[str, tuple[int, int]]
 
 
 class Optimisers:
-    """The optimisers of a model: torch's AdamW for dense parameters, for each row table the plan's."""
+    """The optimisers of a model: torch's AdamW for dense parameters, and one for each row table that the plan names."""
 
-    def __init__(self, model: nn.Module, tables: dict[str, RowTable], plan: TrainingPlan) -> None:
+    def __init__(self, model: Model, plan: TrainingPlan) -> None:
         self.plan = plan
         dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dense = torch.optim.AdamW(dense, lr=plan.lr, weight_decay=plan.weight_decay) if dense else None
         self.rows = {name: RowAdam(table) if (rule := plan.tables[name]).momentum is None else
                      RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
-                     for name, table in tables.items()}
+                     for name, table in model.tables().items() if name in plan.tables}
 
     def step(self, factor: float) -> None:
         """Take one step with the plan's learning rates times `factor`, and clear the gradients."""

@@ -44,10 +44,6 @@ class OneVsAll(Model):
         self.labels = RowTable.sharded(corpus.n_labels, lambda part: normal_rows(corpus.n_labels, width, part) * 0.02)
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
 
-    def tables(self) -> dict[str, RowTable]:
-        """The token embeddings of a bag, and the classifiers."""
-        return self.encoder.tables() | {"labels": self.labels}
-
     def classifiers(self) -> np.ndarray:
         """Return the classifiers, (L, d)."""
         return self.labels.weight.cpu().numpy()

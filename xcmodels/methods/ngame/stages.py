@@ -32,9 +32,6 @@ class Classifiers(Model):
         self.table = RowTable.sharded(len(start), lambda part: torch.from_numpy(start[part].copy()))
         self.dropout = dropout
 
-    def tables(self) -> dict[str, RowTable]:
-        return {"labels": self.table}
-
     def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> SparseGradScores:
         """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted and unique."""
         rows, inverse = self.table.gather(labels)

@@ -26,7 +26,7 @@ from xcmodels.mining.graph import shared_anchors, similar_edges
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import SparseGradScores
 from xcmodels.nn.encoders import LABEL, Encoder, encode_all
-from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.nn.row_table import Model
 
 
 class Regularised(Model):
@@ -35,9 +35,6 @@ class Regularised(Model):
     def __init__(self, base: Model, bandit: Bandit | None) -> None:
         super().__init__()
         self.base, self.bandit = base, bandit
-
-    def tables(self) -> dict[str, RowTable]:
-        return self.base.tables()
 
 
 class GraphStage(EncoderStage[Regularised]):

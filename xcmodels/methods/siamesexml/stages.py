@@ -56,7 +56,7 @@ class Extreme(Model):
 
     def __init__(self, config: SiamesexmlConfig, corpus: Corpus) -> None:
         super().__init__()
-        self.partitions, self.joint = config.partitions, config.joint
+        self.partitions = config.partitions
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config))
         self.labels = RowTable.zeros(corpus.n_labels, self.encoder.backbone.dim)
         # queries and labels share the backbone, not the heads, of which module IV would train only the queries'
@@ -64,10 +64,6 @@ class Extreme(Model):
             self.encoder.heads[name].requires_grad_(False)
         if not config.joint:
             self.encoder.backbone.requires_grad_(False)
-
-    def tables(self) -> dict[str, RowTable]:
-        """The classifiers, and in SiameseXML++ the token embeddings."""
-        return {"labels": self.labels} | (self.encoder.tables() if self.joint else {})
 
     def forward(self, batch: Batch, kappa: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines (R, C) of queries with classifiers, and which of them count (R, C) bool.

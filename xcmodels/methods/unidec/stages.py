@@ -36,10 +36,6 @@ class Joint(Model):
         width = config.dim or self.encoder.backbone.dim
         self.labels = RowTable.zeros(corpus.n_labels, width) if config.classifies else None
 
-    def tables(self) -> dict[str, RowTable]:
-        """The token embeddings of a bag, and the classifiers."""
-        return self.encoder.tables() | ({} if self.labels is None else {"labels": self.labels})
-
 
 def layout(config: UnidecConfig) -> Layout:
     """Return the heads of the dual encoder, and the classifier's where there is one."""
