@@ -1,6 +1,7 @@
 """SiameseXML's settings."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from xcmodels import checks
 from xcmodels.nn.backbones import EncoderConfig
@@ -34,6 +35,8 @@ class LikelihoodConfig:
 class SiamesexmlConfig(ServingConfig):
     """All settings of a model (section 4)."""
 
+    served: ClassVar[tuple[str, ...]] = (MIXED, *SERVED)
+
     siamese: LikelihoodConfig
     extreme: LikelihoodConfig
     power: float = 0.45          # of a label's frequency in its chance to be drawn
@@ -63,7 +66,3 @@ class SiamesexmlConfig(ServingConfig):
         if self.partitions > 1 and self.serve not in (MIXED, ENCODER):
             raise ValueError(f"serve must be {MIXED} or {ENCODER} where there are {self.partitions} partitions, got "
                              f"{self.serve!r}: no vector a label scores every query")
-
-    @property
-    def served(self) -> tuple[str, ...]:
-        return (MIXED, *SERVED)
