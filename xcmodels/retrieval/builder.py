@@ -58,7 +58,8 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
     proposing = trained.proposing if fused else names
     assert offsets[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
-    index = ann.build(_concatenated([trained.labels[name] for name in proposing]), config.index,
+    vectors = [trained.labels[name] for name in proposing]
+    index = ann.build(vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1), config.index,
                       limit=ann.EXACT_MAX_ONLINE)
     proposer, depth, measured = Proposer(index), 0, dict[str, float]()
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
@@ -73,10 +74,6 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     save_retriever(out, corpus, method=method, encoder=encoder, proposers={"labels": proposer}, shortlist=depth,
                    scorer=scorer)
     return measured
-
-
-def _concatenated(vectors: list[np.ndarray]) -> np.ndarray:
-    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],

@@ -97,14 +97,13 @@ class InnerProduct(Scorer):
 
     def save(self, folder: Path) -> None:
         """Write the spans; the index holds the vectors."""
-        (folder / "spans.json").write_text(json.dumps(list(self._spans().items())))
-
-    def _spans(self) -> Mapping[str, int]:
-        return self.spans or {ENCODER: self.vectors.shape[1]}
+        (folder / "spans.json").write_text(json.dumps(
+            [(name, span.stop - span.start) for name, span in self._slices().items()]))
 
     def _slices(self) -> dict[str, slice]:
-        ends = accumulate(self._spans().values())
-        return {name: slice(end - width, end) for (name, width), end in zip(self._spans().items(), ends, strict=True)}
+        spans = self.spans or {ENCODER: self.vectors.shape[1]}
+        ends = accumulate(spans.values())
+        return {name: slice(end - width, end) for (name, width), end in zip(spans.items(), ends, strict=True)}
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "InnerProduct":

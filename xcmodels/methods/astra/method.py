@@ -9,7 +9,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import STAGE, AstraConfig
-from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, first_encoder
+from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, untrained_encoder
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
@@ -34,7 +34,7 @@ class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
             return {}
         rng = seeds.generator(self.config.seed, "displacement")
         labels = np.sort(rng.permutation(corpus.n_labels)[:PRIOR_LABELS])
-        start = encode_all(first_encoder(self.config, corpus), corpus.sides["label"], QUERY, labels)
+        start = encode_all(untrained_encoder(self.config, corpus), corpus.sides["label"], QUERY, labels)
         return displacement(start, trained.labels[CLASSIFIER][labels],
                             corpus.frequencies(corpus.training_rows())[labels])
 

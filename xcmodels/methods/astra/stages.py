@@ -28,7 +28,7 @@ from xcmodels.nn.row_table import Model, RowTable, normal_rows
 PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # sampled for the initial bias
 
 
-def first_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
+def untrained_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
     """Return the untrained encoder."""
     head = HeadConfig("linear", config.dim, config.dropout)
     return build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
@@ -39,7 +39,7 @@ class OneVsAll(Model):
 
     def __init__(self, config: AstraConfig, corpus: Corpus) -> None:
         super().__init__()
-        self.encoder = first_encoder(config, corpus)
+        self.encoder = untrained_encoder(config, corpus)
         width = self.encoder.width(QUERY)
         self.labels = RowTable.sharded(corpus.n_labels, lambda part: normal_rows(corpus.n_labels, width, part) * 0.02)
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
