@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.arguments import Count, run
 from benchmarks.measuring import timed
-from xcmodels.data.centroids import unit
 from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.nn.autograd import normalise
 
 DIM, ITERATIONS = 384, 8
 FAISS_MAX_CLUSTERS = 2_000    # with more, faiss takes too long
@@ -21,7 +21,8 @@ def noisy_vectors(count: int) -> np.ndarray:
     """Return unit vectors around centres, with as much noise as signal."""
     rng = np.random.default_rng(count)
     centres = rng.standard_normal((max(count // 64, 1), DIM), dtype=np.float32)
-    return unit(centres[rng.integers(len(centres), size=count)] + rng.standard_normal((count, DIM), dtype=np.float32))
+    own = centres[rng.integers(len(centres), size=count)]
+    return normalise(own + rng.standard_normal((count, DIM), dtype=np.float32))
 
 
 def spread(vectors: np.ndarray, clusters: np.ndarray) -> float:

@@ -64,7 +64,7 @@ def loop_seconds(stage: Stage[Any], corpus: Corpus, folder: Path, steps: int = S
 def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     """Return the seconds of each bare step, on batches that are on the device before the clock starts."""
     model = stage.build(corpus, {}).to(device())
-    optimisers = Optimisers(model, model.tables(), stage.plan)
+    optimisers = Optimisers(model, stage.plan)
     stage.begin(model, corpus, None)
     model.train()
     order = stage.order(corpus, Mined(), 0)

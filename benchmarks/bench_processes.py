@@ -54,7 +54,7 @@ def measure(name: str, scratch: Path) -> None:
     with suppress(Interrupted):
         train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=out / "steps", out=out,
                     watch=Watch(on_step, lambda: len(losses) == STEPS, save_every=float("inf")))
-    optimiser = Optimisers(model, model.tables(), stage.plan).rows["labels"]
+    optimiser = Optimisers(model, stage.plan).rows["labels"]
     label_bytes = sum(tensor.nbytes for tensor in (optimiser.table.weight, *optimiser.state().values()))
     if distributed.rank() == 0:
         (out / "measured.json").write_text(json.dumps(

@@ -57,6 +57,12 @@ class TrainingPlan:
     decay: str = "linear"  # linear | cosine
     least_steps: int = 0  # of an epoch
 
+    @classmethod
+    def of(cls, config: Any, tables: Mapping[str, RowRule]) -> "TrainingPlan":
+        """Return the plan of a configuration whose settings are called as the fields here are."""
+        return cls(config.epochs, config.batch_size, config.lr, tables, config.warmup,
+                   decay=getattr(config, "decay", "linear"), least_steps=config.least_steps)
+
     def rows(self, n: int) -> int:
         """Return the batch size for n training rows; the last batch may be smaller."""
         return min(self.batch_size, max(n // LEAST_STEPS, FEWEST_ROWS))
@@ -244,7 +250,7 @@ class Method:
     build_retriever: RetrieverBuilder
     encoder: EncoderConfig
     dim: int = 0                       # of a label vector; 0 = as the encoder's
-    base: str = ""                     # the method that it regularises, whose steps take equally long
+    base: str = ""                     # the method that it regularises, whose steps take equally long: its rates apply
     needs_label_texts: bool = True     # label texts are trained on or scored
     needs_graphs: bool = False         # it trains on metadata graphs
 
@@ -254,19 +260,12 @@ class Method:
         return self.dim or self.encoder.dim
 
     @property
-    def timed_as(self) -> str:
-        """The name of the method whose measured rates apply."""
-        return self.base or self.name
-
-    @property
     def rounds(self) -> list[Round]:
         """The rounds of all stages, in order."""
         return [round_ for stage in self.stages for round_ in stage.rounds]
 
     def stage(self, name: str) -> Stage[Any]:
-        """Return the stage called `name`."""
         return next(stage for stage in self.stages if stage.name == name)
 
     def round(self, name: str) -> Round:
-        """Return the round called `name`."""
         return next(round_ for round_ in self.rounds if round_.name == name)

@@ -76,15 +76,8 @@ def match(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels
     return Matches(rows, labels, hits, new_row[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
 
 
-def evaluate(
-    predictions: np.ndarray,
-    truth: Pairs,
-    filters: Pairs | None,
-    inverse_propensity: np.ndarray,
-    *,
-    ks: tuple[int, ...] = (1, 3, 5, 10),
-    recall_ks: tuple[int, ...] = (1, 3, 5, 10, 100),
-) -> dict[str, float]:
+def evaluate(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, inverse_propensity: np.ndarray, *,
+             ks: tuple[int, ...] = (1, 3, 5, 10), recall_ks: tuple[int, ...] = (1, 3, 5, 10, 100)) -> dict[str, float]:
     """Return "P/1", "nDCG/5", "PSP/3", "PSnDCG/5", "recall/100", ... in percent, "points" and "left_out" as counts.
 
     P divides by k always. nDCG divides by the DCG of min(k, positives) hits. PSP and PSnDCG are ratios of means
@@ -113,14 +106,8 @@ def evaluate(
     return result | {"points": float(len(matches.rows)), "left_out": float(matches.left_out)}
 
 
-def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles are cut by
-    predictions: np.ndarray,
-    truth: Pairs,
-    filters: Pairs | None,
-    frequencies: np.ndarray,
-    inverse_propensity: np.ndarray,
-    k: int,
-) -> list[dict[str, float]]:
+def by_decile(predictions: np.ndarray, truth: Pairs, filters: Pairs | None,  # noqa: PLR0917
+              frequencies: np.ndarray, inverse_propensity: np.ndarray, k: int) -> list[dict[str, float]]:
     """Return ten dicts, one per decile of labels by training frequency, from the tail (1) to the head (10).
 
     Labels are sorted by frequency, then id, and cut so that each decile holds a tenth of the training positives
@@ -136,9 +123,9 @@ def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles ar
     decile = _deciles(np.asarray(frequencies))
     hits, gains = _gains(matches, inverse_propensity, k)
     best, rank = _best(matches, inverse_propensity)
-    at = decile[matches.labels[hits]]
-    hit_counts = np.bincount(at, minlength=10)
-    gained = np.bincount(at, weights=gains[hits], minlength=10)
+    hit_deciles = decile[matches.labels[hits]]
+    hit_counts = np.bincount(hit_deciles, minlength=10)
+    gained = np.bincount(hit_deciles, weights=gains[hits], minlength=10)
     positives = np.bincount(decile[matches.truth_labels], minlength=10)
     table = []
     for i in range(10):
@@ -154,14 +141,8 @@ def by_decile(  # noqa: PLR0917 - the arguments of evaluate, and what deciles ar
     return table
 
 
-def difference_errors(  # noqa: PLR0917 - the arguments of by_decile
-    predictions: Sequence[np.ndarray],
-    truth: Pairs,
-    filters: Pairs | None,
-    frequencies: np.ndarray,
-    inverse_propensity: np.ndarray,
-    k: int = 5,
-) -> dict[str, float]:
+def difference_errors(predictions: Sequence[np.ndarray], truth: Pairs, filters: Pairs | None,  # noqa: PLR0917
+                      frequencies: np.ndarray, inverse_propensity: np.ndarray, k: int = 5) -> dict[str, float]:
     """Return the standard errors of the differences between two predictions of the same queries, in points.
 
     Keys: "P/1", "PSP/<k>", "mean" of both, and "decile/1" to "decile/10" for the recall@k of each decile of labels.
@@ -199,9 +180,8 @@ def mean_interval(values: np.ndarray) -> tuple[float, float]:
     return 100 * max(0.0, float(values.mean() - half)), 100 * min(1.0, float(values.mean() + half))
 
 
-def drop_filtered(
-    predictions: np.ndarray, scores: np.ndarray, filters: Pairs, k: int
-) -> tuple[np.ndarray, np.ndarray]:
+def drop_filtered(predictions: np.ndarray, scores: np.ndarray, filters: Pairs,
+                  k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the first k predictions of each row that are not filtered, (n, k), and their scores.
 
     The others move up in order; a row with fewer than k left is padded with -1 and -inf, so retrieve deeper than k.

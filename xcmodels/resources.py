@@ -150,7 +150,7 @@ def _probe(stage: Stage[Any], width: int, n: int, vocabulary: int) -> tuple[floa
     corpus: Any = _Sketch(n, np.ones(2 * vocabulary, dtype=np.float32))
     vectors = {name: np.zeros((n, width), np.float32) for name in ("labels", "queries")}
     model = stage.build(corpus, vectors)
-    optimisers = Optimisers(model, model.tables(), stage.plan)
+    optimisers = Optimisers(model, stage.plan)
     dense = sum(weight.nbytes for weight in model.parameters() if weight.requires_grad)
     return (float(sum(tensor.nbytes for tensor in model.state_dict().values())),
             float(sum(tensor.nbytes for tensor in optimisers.rows_state().values()) + 3 * dense))
@@ -187,8 +187,8 @@ def _seconds(method: Method, mining: Round | None, size: Size, width: int,
 
 def _rates_at(rates: Mapping[str, Any], device: str, method: Method, width: int) -> dict[str, float]:
     """Return the rates of a method on a device at a width, interpolated linearly; none where none were measured."""
-    measured = rates.get(device, {}).get(method.timed_as, {}) if method.encoder.kind == "bag" else {}
-    (narrow, low), (wide, high) = sorted((int(at), by_kind) for at, by_kind in measured.items()) or [(0, {}), (1, {})]
+    measured = rates.get(device, {}).get(method.base or method.name, {}) if method.encoder.kind == "bag" else {}
+    (narrow, low), (wide, high) = sorted((int(dim), by_kind) for dim, by_kind in measured.items()) or [(0, {}), (1, {})]
     share = (width - narrow) / (wide - narrow)
     return {kind: low[kind] + share * (high[kind] - low[kind]) for kind in low}
 

@@ -10,7 +10,7 @@ from benchmarks.claims.experiments import Results, Variant
 from xcmodels.data.batching import Batch
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
-from xcmodels.methods.astra.method import AstraRetriever
+from xcmodels.methods.astra.method import AstraRetrieverBuilder
 from xcmodels.methods.astra.stages import JointStage, OneVsAll
 from xcmodels.nn import losses
 
@@ -44,7 +44,8 @@ class FreshNegatives(JointStage):
 def fresh(config: AstraConfig) -> Method:
     """Build ASTRA with fresh negatives."""
     stage = FreshNegatives(config)
-    return Method("fresh", config.seed, [stage], AstraRetriever("fresh", config, stage), config.encoder, config.dim)
+    builder = AstraRetrieverBuilder("fresh", config, stage)
+    return Method("fresh", config.seed, [stage], builder, config.encoder, config.dim)
 
 
 def _beats_all(one: str, others: Sequence[str], figure: str = "P/1") -> Callable[[Results], bool]:

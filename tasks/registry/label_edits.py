@@ -24,7 +24,7 @@ from tasks.registry.resolve import Resolved, resolve
 from tasks.registry.tags import BASE, CHALLENGER, COMMIT, CONTRACTS, DATA, EDITS, EXAMPLES, TEST, Version, champion_of
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
-from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, Labels, edit_retriever
+from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, EditedLabels, edit_retriever
 from xcmodels.retrieval.retriever import Retriever
 
 COUNTS, COUNTED = "edited.json", "xc.labels"    # how many labels were added and removed: in an artifact, on a version
@@ -49,7 +49,7 @@ def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequen
     Raises ContractError at the first invalid row: then none is written.
     """
     base = _base(tracker, name)
-    labels = Labels(Retriever.load(base.folder))
+    labels = EditedLabels(Retriever.load(base.folder))
     journal = Journal(store.home, name)
     with journal.alone():
         for edit in journal.edits():
@@ -61,7 +61,7 @@ def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequen
     return len(rows)
 
 
-def _check(labels: Labels, op: str, row: Row) -> None:
+def _check(labels: EditedLabels, op: str, row: Row) -> None:
     exists = row.uid in labels
     if op == ADD and exists:
         raise ContractError(f"label {row.uid!r} is there already", where=row.where,
@@ -119,7 +119,7 @@ def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[Entry], 
             return entries, not entries
         if BASE in champion.tags:
             return entries, champion.tags.get(EDITS) == _digest(edits)
-        return entries, Labels(Retriever.load(_base_of(tracker, champion).folder), edits).counts() == (0, 0)
+        return entries, EditedLabels(Retriever.load(_base_of(tracker, champion).folder), edits).counts() == (0, 0)
 
 
 def _edited_version(store: Store, tracker: Tracker, client: Client, version: Version,

@@ -10,7 +10,7 @@ from tasks.training.recipe import Recipe
 from tasks.training.retriever import build_retriever
 from tasks.training.train_round import train
 from xcmodels.method import Method
-from xcmodels.training.steps import EMBED, MINE, TRAIN, TrainingStep, training_steps
+from xcmodels.training.step_graph import EMBED, MINE, TRAIN, TrainingStep, training_steps
 
 
 def steps(recipe: Recipe) -> list[Step]:

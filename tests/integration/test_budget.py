@@ -17,7 +17,7 @@ from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.resources import DEVICE, DISK, HOST, REFRESH, ROUND, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
-from xcmodels.training.checkpoint import MODEL, OPTIMISER, save_model, shares_of, write
+from xcmodels.training.checkpoint import MODEL, OPTIMISER, save_model, shards_of, write
 from xcmodels.training.optimisers import Optimisers
 
 NAMES = ["astra", "unidec", "ngame", "siamesexml++"]
@@ -47,16 +47,16 @@ def test_models_and_checkpoints_are_as_large_as_told(name, corpus, tmp_path):
     for stage in method.stages:
         vectors = {side: np.zeros((corpus.n_labels, WIDTH), np.float32) for side in ("labels", "queries")}
         model = stage.build(corpus, vectors)
-        optimisers = Optimisers(model, model.tables(), stage.plan)
+        optimisers = Optimisers(model, stage.plan)
         for parameter in model.parameters():
             parameter.grad = parameter.detach() * 0
         optimisers.step(1.0)
         save_model(model, tmp_path)
-        write(tmp_path / OPTIMISER, optimisers.state(), optimisers.shares())
+        write(tmp_path / OPTIMISER, optimisers.state(), optimisers.shards())
         gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
         files = sum((tmp_path / file).stat().st_size for file in (MODEL, OPTIMISER))
         written.append((files + gradients, files, len(stage.rounds)))
-        assert shares_of(model) == {}
+        assert shards_of(model) == {}
     in_memory, on_disk, rounds = max(written)
     parts = held(told, HOST, ROUND)
     own = ("label vectors", "their moments", "the encoder, its gradients and moments")

@@ -17,16 +17,15 @@ RULES = {f"data_contracts.{name}" for name in (
     "check", "drift", "errors", "findings", "list_rules", "row_rules", "schemas", "suites", "tables", "verdict",
     "table_rules")}
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
-    "data", "data.batching", "data.centroids", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
+    "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
     "nn.encoders", "nn.row_table")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
-    "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers",
-    "training.validation")}
+    "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
-    "retrieval.inner_products", "retrieval.serving")}
+    "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
-    "boosted_trees", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
+    "boosted_trees", "centroids", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
 NGAME = {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 READERS = {f"tasks.data.sources{name}" for name in (
     "", ".decoding", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
@@ -45,17 +44,17 @@ KEYS = {
     "vectors": LOOP | MINING | NGAME | {"tasks.training.embed", "tasks.training.mined_files"},
     "retriever": (LOOP | MINING | NGAME | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
-        "xcmodels.methods.served", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples"})
-    - {"xcmodels.metrics", "xcmodels.training.loop", "xcmodels.training.validation"},
+        "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples"})
+    - {"xcmodels.metrics", "xcmodels.training.loop"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",
         "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker",
-        "xcmodels.retrieval.serving"},
+        "xcmodels.retrieval.serving_config"},
 }
 # Files of which an edit can change no step's result, but where a method's own is trained.
-FREE = ("data_contracts/page.py", "tasks/evaluation/report.py", "tasks/session.py", "xcmodels/retrieval/explain.py",
-        "xcmodels/retrieval/retriever.py", "xcmodels/resources.py", "serving/app.py", "flows/cli/app.py",
-        "xcmodels/methods/registry.py", "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
+FREE = ("data_contracts/page.py", "tasks/evaluation/report.py", "tasks/session.py", "xcmodels/retrieval/retriever.py",
+        "xcmodels/resources.py", "serving/app.py", "flows/cli/app.py", "xcmodels/methods/registry.py",
+        "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
 
 
 @pytest.fixture(scope="module")

@@ -114,12 +114,12 @@ def test_other_processes_go_on_from_a_step_checkpoint(trials, tmp_path, before, 
     assert [*begun["losses"], *ended["losses"]] == pytest.approx(whole["losses"], rel=1e-5)
 
 
-def test_a_draw_is_the_same_by_shares():
-    from xcmodels.nn.row_table import drawn
+def test_a_draw_is_the_same_by_shards():
+    from xcmodels.nn.row_table import normal_rows
 
     torch.manual_seed(3)
-    whole = drawn(150_000, 3, slice(0, 150_000))
+    whole = normal_rows(150_000, 3, slice(0, 150_000))
     for part in (slice(0, 75_000), slice(75_000, 150_000), slice(70_000, 70_001)):
         torch.manual_seed(3)
-        assert torch.equal(drawn(150_000, 3, part), whole[part])
+        assert torch.equal(normal_rows(150_000, 3, part), whole[part])
     assert np.abs(whole.numpy().std() - 1) < 0.01

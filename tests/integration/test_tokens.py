@@ -35,7 +35,7 @@ def test_titles_and_contents_are_cut_and_laid_end_to_end(tokenizer):
 
 def test_in_title(tokenizer):
     made = tokenizer(TEXTS, CONTENTS)
-    assert made.in_title().tolist() == [True] * 3 + [False] * 3 + [True] * 3 + [False]
+    assert made.fields()[0].tolist() == [True] * 3 + [False] * 3 + [True] * 3 + [False]
 
 
 def test_fields_are_the_same_ids(tokenizer):
@@ -50,7 +50,7 @@ def test_joining_is_tokenising_together(tokenizer):
     both = join(*parts)
     for name in ("ids", "offsets", "titles"):
         assert torch.equal(getattr(both, name), getattr(whole, name))
-    assert torch.equal(both.in_title(), whole.in_title())
+    assert torch.equal(both.fields()[0], whole.fields()[0])
     none = tokenizer([], [])
     assert len(none) == 0
     assert torch.equal(join(none, whole).offsets, whole.offsets)

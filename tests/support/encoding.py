@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from xcmodels.data.batching import Entries
+from xcmodels.data.batching import BatchSide
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY
@@ -47,6 +47,6 @@ def trained(encoder, seed=5):
 
 
 def both(encoder, queries, labels):
-    pooled = encoder.pool({"queries": Entries(torch.arange(len(queries)), tokens=queries),
-                           "labels": Entries(torch.arange(len(labels)), tokens=labels)})
+    pooled = encoder.pool({"queries": BatchSide(torch.arange(len(queries)), tokens=queries),
+                           "labels": BatchSide(torch.arange(len(labels)), tokens=labels)})
     return encoder.view(pooled["queries"], QUERY), encoder.view(pooled["labels"], LABEL)

@@ -48,7 +48,7 @@ def main(jobs: Path, out: Path) -> None:
 
 def _label_bytes(stage: object, model: object) -> int:
     """Return the bytes of label vectors and their optimiser moments in this process."""
-    optimisers = Optimisers(model, model.tables(), stage.plan)  # type: ignore[arg-type, attr-defined]
+    optimisers = Optimisers(model, stage.plan)  # type: ignore[arg-type, attr-defined]
     rows = [optimiser for name, optimiser in optimisers.rows.items() if name == "labels"]
     return sum(tensor.nbytes for optimiser in rows for tensor in [optimiser.table.weight, *optimiser.state().values()])
 

@@ -30,10 +30,9 @@ from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
-from xcmodels.retrieval.serving import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig
 from xcmodels.training.local_run import TrainedMethod, run_round, train_all
-from xcmodels.training.loop import Interrupted, Progress, Watch
-from xcmodels.training.validation import P1
+from xcmodels.training.loop import P1, Interrupted, Progress, Watch
 
 WORDS = 5        # of a label; its title shows the first two, so the others must be learned
 FILLERS = 12     # words of no label

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.support import toy
 from tests.support.toy import ASTRA, FAMILIES, precision, toy_corpus
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, Entries, own_block, uniform_block
+from xcmodels.data.batching import Batch, BatchSide, shortlist_block, uniform_block
 from xcmodels.data.corpus import Ragged, Side
 from xcmodels.method import Mined
 from xcmodels.methods.astra.method import astra
@@ -78,7 +78,7 @@ def test_the_estimate_is_unbiased(tmp_path):
     true, banned = corpus.positives["train"], corpus.filters["train"]
     free = [[label for label in range(9) if label not in true[row] and label not in banned[row]] for row in rows]
     mined = np.array([[*rng.permutation(each)[:2], -1] for each in free], dtype=np.int32)
-    own = own_block(corpus, rows, 9, mined, rng)
+    own = shortlist_block(corpus, rows, 9, mined, rng)
     found = weighted_bce(scores.gather(1, own.columns), own.positives, own.weights)
     draws = [np.array(pool) for pool in combinations(range(9), k)]
     for pool in draws:
@@ -95,7 +95,7 @@ def test_some_positives_stand_for_all(corpus):
     nothing = np.empty((1, 0), np.int32)
     sums = {}
     for seed in range(60):
-        block = own_block(corpus, rows, 2, nothing, np.random.default_rng(seed))
+        block = shortlist_block(corpus, rows, 2, nothing, np.random.default_rng(seed))
         assert block.positives.all()
         sums[frozenset(block.columns[0].tolist())] = block.weights[0].sum()
     assert len(sums) == 3 and all(len(drawn) == 2 for drawn in sums)
@@ -107,7 +107,7 @@ def test_what_a_batch_holds(corpus, trained):
     mined = trained.mined[last.name]
     rows = corpus.training_rows()[:40]
     batch = trained.method.stages[0].batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
-    own, uniform, pool = batch.blocks["own"], batch.blocks["pool"], batch.sides["labels"].ids.tolist()
+    own, uniform, pool = batch.blocks["shortlist"], batch.blocks["pool"], batch.sides["labels"].ids.tolist()
     assert pool == sorted(set(pool)) and len(pool) == 20
     for r, row in enumerate(rows):
         true, banned = corpus.positives["train"][row].tolist(), corpus.filters["train"][row].tolist()
@@ -157,7 +157,7 @@ def test_training_begins_at_the_prior(corpus, start):
     model = stage.build(corpus, {})
     stage.begin(model, corpus, None)
     batch = stage.batch(corpus, stage.rounds[0], Mined(), corpus.training_rows(), seeds.generator(0, "prior"))
-    sides = {**batch.sides, "labels": Entries(torch.arange(corpus.n_labels))}
+    sides = {**batch.sides, "labels": BatchSide(torch.arange(corpus.n_labels))}
     logits = model.eval()(Batch(sides, {"pool": batch.blocks["pool"]}))["pool"].detach()
     positives = corpus.positives["train"].subset(corpus.training_rows()).lengths.mean()
     assert float(torch.sigmoid(logits).sum(1).mean()) == pytest.approx(positives, rel=0.1)

@@ -11,20 +11,19 @@ from tests.support.toy import toy_corpus
 from xcmodels.data import seeds
 from xcmodels.data.batching import (
     Batch,
+    BatchSide,
     Block,
-    Entries,
-    clustered_order,
     epoch_order,
     membership,
-    own_block,
     pooled_block,
-    sample_columns,
+    sample_negatives,
     sample_positive,
-    sample_some,
+    sample_positives,
+    shortlist_block,
 )
-from xcmodels.data.centroids import queries_of
 from xcmodels.data.corpus import Ragged
 from xcmodels.data.tokens import Tokens
+from xcmodels.retrieval.centroids import queries_of
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +126,7 @@ def test_some_positives_of_each_row(corpus, most):
     positives, rows = corpus.positives["train"], np.array([5, 3, 3, 60, 0])
     drawn = []
     for seed in range(200):
-        labels, lengths = sample_some(positives, rows, most, np.random.default_rng(seed))
+        labels, lengths = sample_positives(positives, rows, most, np.random.default_rng(seed))
         drawn.append(labels)
         assert lengths.tolist() == np.minimum(positives.lengths[rows], most).tolist()
         ends = np.cumsum(np.minimum(positives.lengths[rows], most))
@@ -144,7 +143,7 @@ def test_some_columns_of_each_row():
     matrix = np.array([[4, 7, 9, 1], [3, -1, 2, -1], [-1, -1, -1, -1]])
     seen = {0: set(), 1: set()}
     for seed in range(60):
-        drawn = sample_columns(matrix, 2, np.random.default_rng(seed)).tolist()
+        drawn = sample_negatives(matrix, 2, np.random.default_rng(seed)).tolist()
         assert len(drawn) == 4 and len(set(drawn[:2])) == 2
         seen[0] |= set(drawn[:2])
         seen[1] |= set(drawn[2:])
@@ -156,7 +155,7 @@ def test_clustered_order_keeps_clusters_together(n, clusters):
     rng = np.random.default_rng(n)
     rows = rng.permutation(1000)[:n]
     of = rng.permutation(np.arange(n) % clusters).astype(np.int32)
-    order = clustered_order(rows, of, np.random.default_rng(1))
+    order = epoch_order(rows, of, np.random.default_rng(1))
     assert sorted(order) == sorted(rows)
     cluster = dict(zip(rows.tolist(), of.tolist(), strict=True))
     seen = [cluster[row] for row in order.tolist()]
@@ -165,8 +164,8 @@ def test_clustered_order_keeps_clusters_together(n, clusters):
 
 def test_clustered_order_shuffles_clusters_and_members():
     rows, of = np.arange(60), np.repeat(np.arange(12), 5)
-    orders = [clustered_order(rows, of, np.random.default_rng(seed)) for seed in range(40)]
-    assert np.array_equal(orders[0], clustered_order(rows, of, np.random.default_rng(0)))
+    orders = [epoch_order(rows, of, np.random.default_rng(seed)) for seed in range(40)]
+    assert np.array_equal(orders[0], epoch_order(rows, of, np.random.default_rng(0)))
     assert len({tuple(order // 5) for order in orders}) == 40
     assert {int(order[0] // 5) for order in orders} > set(range(8))
     inside = {tuple(order[order // 5 == 3]) for order in orders}
@@ -175,7 +174,7 @@ def test_clustered_order_shuffles_clusters_and_members():
 
 def test_orders_of_nothing():
     none = np.array([], np.int64)
-    assert len(clustered_order(none, none, np.random.default_rng(0))) == 0
+    assert len(epoch_order(none, none, np.random.default_rng(0))) == 0
     assert len(epoch_order(none, None, np.random.default_rng(0))) == 0
 
 
@@ -197,17 +196,17 @@ def test_sampled_positives_are_positives_uniformly_drawn(corpus):
 
 def test_a_batch_moves_whole():
     tokens = Tokens(torch.tensor([1]), torch.tensor([0, 1]), torch.tensor([1]))
-    batch = Batch({"queries": Entries(torch.tensor([3]), tokens=tokens),
-                   "labels": Entries(torch.tensor([0]), vectors=torch.ones(1, 2))},
+    batch = Batch({"queries": BatchSide(torch.tensor([3]), tokens=tokens),
+                   "labels": BatchSide(torch.tensor([0]), vectors=torch.ones(1, 2))},
                   {"triplet": Block("queries", "labels", torch.ones(1, 1) > 0, torch.ones(1, 1)),
-                   "own": Block("queries", "labels", torch.ones(1, 1) > 0, None, torch.tensor([[0]]))})
+                   "shortlist": Block("queries", "labels", torch.ones(1, 1) > 0, None, torch.tensor([[0]]))})
     moved = batch.to(torch.device("meta"))
     assert moved.sides["queries"].tokens.ids.is_meta
     assert moved.sides["labels"].vectors.is_meta
     assert moved.sides["labels"].tokens is None
     assert moved.blocks["triplet"].weights.is_meta
-    assert moved.blocks["own"].columns.is_meta
-    assert moved.blocks["own"].weights is None
+    assert moved.blocks["shortlist"].columns.is_meta
+    assert moved.blocks["shortlist"].weights is None
 
 
 def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
@@ -222,7 +221,7 @@ def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
     assert [(row, label) for row in rows for label in made.train_positives[row].tolist()] == [
         (row, label) for row in rows for label in corpus.positives["train"][row].tolist()[1:]]
     at, rng = np.array(rows), seeds.generator(0, "filters")
-    own = own_block(made, at, 99, np.empty((len(at), 0), np.int32), rng)
+    own = shortlist_block(made, at, 99, np.empty((len(at), 0), np.int32), rng)
     held = {(rows[r], int(own.columns[r, c])) for r, c in own.weights.nonzero().tolist()}
     assert held == {(row, label) for row in rows for label in made.train_positives[row].tolist()}
     assert not banned & {(row, label) for label, of in enumerate(queries_of(made)) for row in of.tolist()}

@@ -15,10 +15,10 @@ from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.siamesexml.method import siamesexml
 from xcmodels.methods.unidec.method import unidec
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, Labels, edit_retriever
+from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, EditedLabels, edit_retriever
 from xcmodels.retrieval.proposers import Proposer
 from xcmodels.retrieval.retriever import Label, Retriever
-from xcmodels.retrieval.serving import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig
 from xcmodels.training.local_run import train_all
 
 FUSION = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True)
@@ -153,7 +153,7 @@ def test_counts(tmp_path):
             ([Edit(REMOVE, "tiny:3"), Edit(ADD, "tiny:3", tiny.LABELS[3])], (0, 0)),
             ([Edit(REMOVE, "tiny:3"), Edit(ADD, "tiny:3", "other")], (1, 0)),
             ([Edit(REMOVE, "tiny:3"), Edit(ADD, "tiny:3", "other"), Edit(REMOVE, "tiny:3")], (0, 1))):
-        assert Labels(retriever, edits).counts() == wanted
+        assert EditedLabels(retriever, edits).counts() == wanted
 
 
 def indexed(folder: Path, out: Path, kind: str) -> Path:

@@ -61,7 +61,7 @@ HEADS = {"unit": HeadConfig("unit"), "residual": HeadConfig("residual", dropout=
 def test_one_text_by_numpy_is_the_same_vector(idf, texts, tied, places, sums, view):  # noqa: PLR0917
     layout = Layout(HEADS, {**{name: (name,) for name in HEADS}, "label of all": tuple(HEADS)})
     encoder = build_encoder(replace(BAG, tied=tied, places=places, sums=sums), idf, 0, layout)
-    one = trained(encoder).eval().plain(view)
+    one = trained(encoder).eval().in_numpy(view)
     wanted = encoder(texts, view).detach().numpy()
     found = [one(texts.part(slice(row, row + 1))) for row in range(len(texts))]
     assert [each.shape for each in found] == [(1, encoder.width(view))] * len(texts)

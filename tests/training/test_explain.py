@@ -10,11 +10,10 @@ from tests.support.toy import explains_its_answers, toy_config, trained
 from xcmodels.data.corpus import Ragged
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval.centroid_mix import CentroidMix
-from xcmodels.retrieval.examples import spread
-from xcmodels.retrieval.explain import Explained
-from xcmodels.retrieval.retriever import Label, Retriever
+from xcmodels.retrieval.examples import evenly_drawn
+from xcmodels.retrieval.retriever import Explained, Label, Retriever
 from xcmodels.retrieval.scorers import InnerProduct
-from xcmodels.retrieval.serving import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +65,13 @@ def test_parts_are_what_they_are_called_and_sum_to_the_score(scores, parts):
 
 def test_texts_are_spread_over_all_a_label_has_and_the_same_every_time():
     rows = Ragged(np.array([0, 0, 3, 19, 36, 1636]), np.arange(1636))
-    made = spread(rows, 16)
+    made = evenly_drawn(rows, 16)
     assert made.lengths.tolist() == [0, 3, 16, 16, 16]
     assert made[1].tolist() == [0, 1, 2] and made[2].tolist() == list(range(3, 19))
     assert len(set(made[3].tolist())) == 16 and set(made[3].tolist()) < set(range(19, 36))
     stretch = (made[4] - 36) // 100
     assert stretch.tolist() == list(range(16))
-    again = spread(rows, 16)
+    again = evenly_drawn(rows, 16)
     assert np.array_equal(again.values, made.values)
 
 

@@ -12,7 +12,17 @@ from xcmodels.methods.registry import METHODS
 from xcmodels.methods.siamesexml.config import MIXED
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, FUSED, SERVED, SIMILAR, SUM, TREES, WORDS, FusionConfig
+from xcmodels.retrieval.serving_config import (
+    CLASSIFIER,
+    ENCODER,
+    FUSED,
+    SERVED,
+    SIMILAR,
+    SUM,
+    TREES,
+    WORDS,
+    FusionConfig,
+)
 from xcmodels.training.checkpoint import read_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")

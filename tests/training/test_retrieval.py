@@ -22,7 +22,7 @@ from xcmodels.retrieval.fusion import FusedScore, fit_fusion
 from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.retriever import Label, Retriever
-from xcmodels.retrieval.serving import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig
 
 
 @pytest.fixture(scope="module")

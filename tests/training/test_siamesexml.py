@@ -16,7 +16,6 @@ from tests.support.toy import SIAMESEXML
 from tests.unit.test_losses import case
 from xcmodels.data import seeds
 from xcmodels.data.batching import sample_pair
-from xcmodels.data.centroids import label_centroids, queries_of
 from xcmodels.data.corpus import Ragged
 from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, resolve
@@ -25,6 +24,7 @@ from xcmodels.methods.siamesexml.shortlist import smoothed as smoothed_labels
 from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, SIAMESE, SiameseModule
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.nn.losses import bounded_nll
+from xcmodels.retrieval.centroids import label_centroids, queries_of
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import embed
 
@@ -157,10 +157,10 @@ def test_module_iv_scores_by_the_residual_layer_of_a_labels_partition(corpus, tr
     model.load_state_dict(load_file(trained.outs[round_.name] / "model.safetensors"))
     rows = corpus.training_rows()[:12]
     batch = stage.batch(corpus, round_, trained.mined[round_.name], rows, seeds.generator(0, "extreme"))
-    columns, encoder = batch.blocks["own"].columns, model.encoder
+    columns, encoder = batch.blocks["shortlist"].columns, model.encoder
     inner = encoder(corpus.sides["train"].tokens(rows), INTERMEDIATE)
     scores, counts = model(batch, 2)
-    block, every = batch.blocks["own"], torch.zeros(columns.shape)
+    block, every = batch.blocks["shortlist"], torch.zeros(columns.shape)
     for r in range(len(rows)):
         for c, label in enumerate(columns[r].tolist()):
             head = encoder.heads[f"extreme{label % stage.config.partitions}"]

@@ -15,8 +15,7 @@ from xcmodels.methods.ngame.stages import ENCODER, EncoderModule
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import UNWATCHED, run_round
-from xcmodels.training.loop import Interrupted, Watch
-from xcmodels.training.validation import P1
+from xcmodels.training.loop import P1, Interrupted, Watch
 
 MINED, CLASSIFIERS = "encoder round 1", "classifier round 0"
 

@@ -106,7 +106,7 @@ def test_the_schedule_reaches_both_optimisers(toy):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     rows = toy.corpus.training_rows()[:64]
     batch = stage.batch(toy.corpus, toy.rounds["encoder round 0"], Mined(), rows, np.random.default_rng(0))
-    optimisers = Optimisers(model.train(), model.tables(), stage.plan)
+    optimisers = Optimisers(model.train(), stage.plan)
     stage.loss(model, batch)["triplet"].backward()
     optimisers.step(0.25)
     moved = {name: float((value - before[name]).abs().max()) for name, value in model.state_dict().items()}

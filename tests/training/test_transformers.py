@@ -31,7 +31,7 @@ def test_a_transformer_is_the_mean_of_its_last_states(bert, idf, texts):
     encoder = build_encoder(bert, idf, 0).eval()
     own = encoder.backbone
     assert (own.first, own.last, own.dim, own.batch) == (2, 3, 16, 3)
-    assert encoder.plain(QUERY) is None
+    assert encoder.in_numpy(QUERY) is None
     for row, (ids, _) in enumerate(rows_of(texts)):
         states = encoder.backbone.model(input_ids=torch.tensor([[2, *ids, 3]])).last_hidden_state[0]
         wanted = torch.nn.functional.normalize(states.mean(0), dim=0)

@@ -17,7 +17,7 @@ from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.methods.unidec.method import unidec
 from xcmodels.methods.unidec.stages import JointStage
 from xcmodels.retrieval.retriever import Retriever
-from xcmodels.retrieval.serving import CLASSIFIER, FusionConfig
+from xcmodels.retrieval.serving_config import CLASSIFIER, FusionConfig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support.toy import trained
-from xcmodels.data.batching import Entries
+from xcmodels.data.batching import BatchSide
 from xcmodels.data.corpus import Ragged
 from xcmodels.method import Mined
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.siamesexml.stages import ExtremeModule
-from xcmodels.training import loop, validation
+from xcmodels.training import loop
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import run_round
-from xcmodels.training.validation import P1, judging_rows, precision
+from xcmodels.training.loop import P1, precision, validation_rows
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def toy():
 @pytest.mark.parametrize("name", ["encoder round 1", "classifier round 0"])
 def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_path, monkeypatch, name):
     """Also: the mode that dropout goes by is back after each epoch."""
-    monkeypatch.setattr(loop, "judging_rows", lambda corpus: np.empty(0, np.int64))
+    monkeypatch.setattr(loop, "validation_rows", lambda corpus: np.empty(0, np.int64))
     round_ = toy.rounds[name]
     out, measured = run_round(toy.corpus, toy.method.stage(round_.stage), round_, toy.mined[name], tmp_path,
                               start=toy.starts[name], before=toy.befores[name])
@@ -42,7 +42,7 @@ def test_training_ends_with_the_same_bits_whether_it_is_judged_or_not(toy, tmp_p
 
 def test_it_is_what_exact_search_finds_less_filter_pairs(toy):
     name = "encoder round 2"
-    model, rows = read_model(toy.method.stage("encoder"), toy.corpus, toy.outs[name]), judging_rows(toy.corpus)
+    model, rows = read_model(toy.method.stage("encoder"), toy.corpus, toy.outs[name]), validation_rows(toy.corpus)
     assert len(rows) > 50 and set(rows) <= set(toy.corpus.validation)
     queries, labels = toy.method.stage("encoder").ranking_vectors(model.eval(), toy.corpus, Mined(), rows)
     filters, truth, hits = toy.corpus.filters["train"], toy.corpus.positives["train"], 0
@@ -63,8 +63,8 @@ def corpus_of(labels: int, queries: int, held_out: int) -> Any:
     (100, 1000, 0, 0), (100, 1000, 50, 50), (100, 1000, 5000, 500), (1001, 1000, 50, 0), (1000, 1000, 50, 50),
     (200_000, 10**6, 50, 50), (200_001, 10**6, 50, 0)])
 def test_where_it_would_cost_an_epoch_is_not_judged(labels, queries, held_out, judging):
-    rows = judging_rows(corpus_of(labels, queries, held_out))
-    assert len(rows) == len(set(rows)) == judging <= validation.QUERIES
+    rows = validation_rows(corpus_of(labels, queries, held_out))
+    assert len(rows) == len(set(rows)) == judging <= loop.VALIDATION_QUERIES
 
 
 def test_labels_of_a_partition_are_judged_under_its_layer(toy):
@@ -83,7 +83,7 @@ def test_labels_of_a_partition_are_judged_under_its_layer(toy):
         inner = model.encoder(tokens, "intermediate")
         ones = torch.ones(every.shape)
         block = SimpleNamespace(columns=every, weights=ones, positives=ones.bool())
-        batch: Any = SimpleNamespace(blocks={"own": block},
-                                     sides={"queries": Entries(torch.from_numpy(rows), vectors=inner)})
+        batch: Any = SimpleNamespace(blocks={"shortlist": block},
+                                     sides={"queries": BatchSide(torch.from_numpy(rows), vectors=inner)})
         scores, _ = model(batch, 1)
     np.testing.assert_allclose(queries @ labels.T, scores.numpy(), atol=1e-5)

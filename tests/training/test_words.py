@@ -13,7 +13,15 @@ from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus, Side
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval import lexical
-from xcmodels.retrieval.lexical import PAIRS, CorpusWords, LabelWords, count_words, heaviest, make_lexicon, unit_rows
+from xcmodels.retrieval.lexical import (
+    PAIRS,
+    CorpusWords,
+    LabelWords,
+    count_words,
+    heaviest,
+    make_lexicon,
+    normalise_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -125,4 +133,4 @@ def test_heaviest_keeps_the_first_of_equal_ones():
 
     rows = sp.csr_array(np.array([[1, 3, 1, 2], [0, 0, 0, 0], [0, 5, 0, 0]], np.float32))
     assert heaviest(rows, 3).toarray().tolist() == [[1, 3, 0, 2], [0, 0, 0, 0], [0, 5, 0, 0]]
-    assert unit_rows(heaviest(rows, 1)).toarray().tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
+    assert normalise_rows(heaviest(rows, 1)).toarray().tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]

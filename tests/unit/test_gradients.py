@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xcmodels.nn.autograd import Products, direction, dropout, weighted_sums
+from xcmodels.nn.autograd import SparseGradScores, dropout, normalise, weighted_sums
 
 
 @settings(max_examples=60, deadline=None)
@@ -21,10 +21,10 @@ def test_scores_and_gradients_are_those_of_a_dense_product(seed, rows, columns, 
     places = torch.randint(columns, (rows, chosen))    # a column more than once among them
     worth = torch.randn(rows, chosen, dtype=torch.float64)
     given = [each for each in (one, other) if each.requires_grad]
-    products, dense = Products(one, other), one @ other.T
+    products, dense = SparseGradScores(one, other), one @ other.T
     torch.testing.assert_close(products.values, dense.detach())
-    torch.testing.assert_close(products.at(places), dense.gather(1, places))
-    mine = torch.autograd.grad((products.at(places) * worth).sum(), given)
+    torch.testing.assert_close(products.pick(places), dense.gather(1, places))
+    mine = torch.autograd.grad((products.pick(places) * worth).sum(), given)
     wanted = torch.autograd.grad((dense.gather(1, places) * worth).sum(), given)
     for found, true in zip(mine, wanted, strict=True):
         torch.testing.assert_close(found, true)
@@ -34,13 +34,14 @@ def test_every_run_sums_in_the_same_order():
     torch.manual_seed(0)
     one, other = torch.randn(300, 16), torch.randn(200, 16, requires_grad=True)
     places = torch.randint(200, (300, 30))
-    first, *others = (torch.autograd.grad(Products(one, other).at(places).square().sum(), other)[0] for _ in range(5))
+    first, *others = (torch.autograd.grad(SparseGradScores(one, other).pick(places).square().sum(), other)[0]
+                      for _ in range(5))
     assert all(torch.equal(first, each) for each in others)
 
 
 def test_a_column_beyond_those_that_there_are_is_refused():
     with pytest.raises(RuntimeError, match="out of bounds"):
-        Products(torch.randn(2, 3), torch.randn(4, 3)).at(torch.tensor([[4], [0]]))
+        SparseGradScores(torch.randn(2, 3), torch.randn(4, 3)).pick(torch.tensor([[4], [0]]))
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,17 +51,17 @@ def test_unit_vectors_and_their_gradients_are_those_of_normalize(seed, rows, par
     torch.manual_seed(seed)
     vectors = (scale * torch.randn(rows, parts, dim, dtype=torch.float64)).requires_grad_()
     worth = torch.randn(rows, parts, dim, dtype=torch.float64)
-    torch.testing.assert_close(direction(vectors), F.normalize(vectors, dim=-1))
-    (mine,) = torch.autograd.grad((direction(vectors) * worth).sum(), vectors)
+    torch.testing.assert_close(normalise(vectors), F.normalize(vectors, dim=-1))
+    (mine,) = torch.autograd.grad((normalise(vectors) * worth).sum(), vectors)
     (wanted,) = torch.autograd.grad((F.normalize(vectors, dim=-1) * worth).sum(), vectors)
     torch.testing.assert_close(mine, wanted, rtol=1e-6, atol=1e-9 / scale)
 
 
 def test_a_text_without_tokens_stays_at_the_origin_and_moves_nothing():
     vectors = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
-    direction(vectors).sum().backward()
-    assert direction(vectors).tolist()[0] == [0.0, 0.0] and vectors.grad[0].tolist() == [0.0, 0.0]
-    assert torch.isnan(direction(torch.tensor([[torch.nan, 1.0]]))).any()    # what is not a number is not hidden
+    normalise(vectors).sum().backward()
+    assert normalise(vectors).tolist()[0] == [0.0, 0.0] and vectors.grad[0].tolist() == [0.0, 0.0]
+    assert torch.isnan(normalise(torch.tensor([[torch.nan, 1.0]]))).any()    # what is not a number is not hidden
 
 
 @settings(max_examples=60, deadline=None)

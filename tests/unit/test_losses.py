@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support import oracles
 from xcmodels.nn import losses
-from xcmodels.nn.autograd import Products
+from xcmodels.nn.autograd import SparseGradScores
 from xcmodels.nn.losses import decoupled_softmax, supcon, weighted_bce
 
 
@@ -18,7 +18,7 @@ def triplet(scores, positives, weights, **how):
     counts = torch.ones_like(positives) if weights is None else weights > 0
     held = positives & counts
     pulled = torch.where(held, torch.arange(held.shape[1]), -1).sort(dim=1, descending=True).values
-    products = Products(scores, torch.eye(scores.shape[1], dtype=scores.dtype))
+    products = SparseGradScores(scores, torch.eye(scores.shape[1], dtype=scores.dtype))
     products.values = scores.detach()    # a product would give the whole row what is not a number
     return losses.triplet(products, pulled, ~positives & counts, **how)
 

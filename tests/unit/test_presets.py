@@ -3,9 +3,8 @@
 import pytest
 
 from xcmodels.methods.ngame.method import ngame
-from xcmodels.methods.presets import PRESETS, flat, nearest, resolve
+from xcmodels.methods.presets import PRESETS, explained, flat, nearest, resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.methods.settings_help import explained
 
 
 def test_overrides_take_the_type_of_their_setting():

@@ -14,7 +14,7 @@ from xcmodels.data.tokens import Tokens
 
 
 @dataclass(frozen=True)
-class Entries:
+class BatchSide:
     """One side of a batch: the ids of its rows, with their tokens or their fixed vectors.
 
     ids (n,) int64; tokens of n texts or None; vectors (n, d) float32 or None.
@@ -24,9 +24,8 @@ class Entries:
     tokens: Tokens | None = None
     vectors: torch.Tensor | None = None
 
-    def to(self, device: torch.device) -> "Entries":
-        """Return the same side on `device`."""
-        return Entries(self.ids.to(device), None if self.tokens is None else self.tokens.to(device),
+    def to(self, device: torch.device) -> "BatchSide":
+        return BatchSide(self.ids.to(device), None if self.tokens is None else self.tokens.to(device),
                        None if self.vectors is None else self.vectors.to(device))
 
 
@@ -50,16 +49,15 @@ class Block:
     @property
     def active_negatives(self) -> torch.Tensor:
         """The negative pairs that the loss counts, (R, C) bool."""
-        return ~self.positives & counting(self.positives, self.weights)
+        return ~self.positives & counted_pairs(self.positives, self.weights)
 
     def to(self, device: torch.device) -> "Block":
-        """Return the same block on `device`."""
         move = {name: value.to(device) for name in ("positives", "weights", "columns", "active_positives")
                 if (value := getattr(self, name)) is not None}
         return replace(self, **move)
 
 
-def counting(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def counted_pairs(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """Return which pairs the loss counts, (R, C) bool."""
     if weights is None:
         return torch.ones_like(positives)
@@ -70,28 +68,24 @@ def counting(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Ten
 class Batch:
     """The sides of a batch by name, and its blocks by the name of the loss term each one feeds."""
 
-    sides: dict[str, Entries]
+    sides: dict[str, BatchSide]
     blocks: dict[str, Block]
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the same batch on `device`."""
         return Batch({name: side.to(device) for name, side in self.sides.items()},
                      {name: block.to(device) for name, block in self.blocks.items()})
 
 
-def clustered_order(rows: np.ndarray, clusters: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return `rows` with the members of each cluster adjacent and the clusters shuffled (NGAME, Algorithm 1).
+def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+    """Return `rows` shuffled, the members of a cluster adjacent where there are clusters (NGAME, Algorithm 1).
 
     clusters (len(rows),) int: the cluster of each row. Slicing the result into batches of S takes about
     S / C random clusters a batch.
     """
+    if clusters is None:
+        return rng.permutation(rows)
     rank = rng.permutation(int(clusters.max(initial=-1)) + 1)
     return rows[np.lexsort((rng.random(len(rows)), rank[clusters]))]
-
-
-def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
-    """Return `rows` shuffled, by clusters where there are any."""
-    return rng.permutation(rows) if clusters is None else clustered_order(rows, clusters, rng)
 
 
 def sample_positive(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -110,7 +104,7 @@ def sample_pair(positives: Ragged, rows: np.ndarray, rng: np.random.Generator) -
     return drawn[0], drawn[1]
 
 
-def sample_kept(edges: Ragged, kept: np.ndarray | None, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def sample_anchor(edges: Ragged, kept: np.ndarray | None, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return one value of each row (n,), drawn uniformly from the kept ones; -1 where a row has none.
 
     kept: a flag per value of `edges`, None = all.
@@ -124,7 +118,7 @@ def sample_kept(edges: Ragged, kept: np.ndarray | None, rows: np.ndarray, rng: n
     return drawn
 
 
-def sample_some(positives: Ragged, rows: np.ndarray, most: int,
+def sample_positives(positives: Ragged, rows: np.ndarray, most: int,
                 rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return up to `most` labels of each row, drawn without replacement and concatenated, and the count per row.
 
@@ -137,7 +131,7 @@ def sample_some(positives: Ragged, rows: np.ndarray, most: int,
     return values[order[rank < most]], np.minimum(lengths, most)
 
 
-def sample_columns(matrix: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def sample_negatives(matrix: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return up to `count` entries of each row, drawn without replacement and concatenated; -1 is no entry."""
     keys = np.where(matrix >= 0, rng.random(matrix.shape), np.inf)
     drawn = np.take_along_axis(matrix, np.argsort(keys, axis=1)[:, :count], axis=1)
@@ -180,7 +174,7 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
     return _chosen_block(("queries", "labels"), positives, pool, chosen, _filters(corpus, rows, pool))
 
 
-def drawn_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
+def label_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
     """Return the block of `labels` (B,) against one training query drawn for each, `queries` (B,) (SiameseXML, I).
 
     Only a label's own query counts as its positive; other queries that have it, or a filter pair with it, are ignored
@@ -237,13 +231,13 @@ def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
 
 
-def own_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:
+def shortlist_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarray, rng: np.random.Generator) -> Block:
     """Return the block of training queries `rows` against each row's own labels: positives and mined negatives.
 
     most: positives of a row; where a row has more, `most` are drawn, each weighed by positives / most, so that the
     expected sum is that over all. mined (R, H) label ids that are neither positives nor filter pairs, -1 = none.
     """
-    values, lengths = sample_some(corpus.train_positives, rows, most, rng)
+    values, lengths = sample_positives(corpus.train_positives, rows, most, rng)
     drawn = padded(values, lengths)
     share = corpus.train_positives.subset(rows).lengths / np.maximum(lengths, 1)
     columns = np.concatenate([drawn, mined], axis=1)

@@ -85,9 +85,11 @@ class Ragged:
 
     def less(self, values: np.ndarray) -> "Ragged":
         """Return the rows without these values, copied into memory."""
-        kept = ~among(self.values, np.sort(values))
-        before = np.concatenate([[0], np.cumsum(kept)])
-        return Ragged(before[self.offsets], self.values[kept])
+        return self.where(~among(self.values, np.sort(values)))
+
+    def where(self, kept: np.ndarray) -> "Ragged":
+        """Return the rows with the values that `kept`, a flag for each value, keeps, copied into memory."""
+        return Ragged(np.concatenate([[0], np.cumsum(kept)])[self.offsets], self.values[kept])
 
     def keys(self, width: int, rows: np.ndarray | None = None) -> np.ndarray:
         """Return row * width + value of every pair, int64; `rows` (n,) number the rows, by default 0 to n - 1."""
@@ -173,8 +175,12 @@ class Side:
     def __len__(self) -> int:
         return len(self.titles)
 
+    @classmethod
+    def load(cls, folder: Path, name: str) -> "Side":
+        """Map `<name>.tokens.*.npy` and `<name>.titles.npy` into memory."""
+        return cls(Ragged.load(folder, f"{name}.tokens"), mapped(folder / f"{name}.titles.npy"))
+
     def tokens(self, rows: np.ndarray) -> Tokens:
-        """Return the tokens of `rows` (n,)."""
         values, lengths = self.ragged.take(rows)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         return Tokens(torch.from_numpy(values.astype(np.int64)), torch.from_numpy(offsets),
@@ -195,13 +201,10 @@ class Corpus:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.facts = json.loads((folder / "corpus.json").read_text())
-        self.sides = {name: Side(Ragged.load(folder, f"{name}.tokens"),
-                                 mapped(folder / f"{name}.titles.npy"))
-                      for name in ("train", "test", "label")}
+        self.sides = {name: Side.load(folder, name) for name in ("train", "test", "label")}
         self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
         self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
-        self.graphs = {name: Graph(Side(Ragged.load(folder, f"anchors.{name}.tokens"),
-                                        mapped(folder / f"anchors.{name}.titles.npy")),
+        self.graphs = {name: Graph(Side.load(folder, f"anchors.{name}"),
                                    {side: Ragged.load(folder, f"walks.{name}.{side}") for side in ("train", "label")})
                        for name in self.facts["anchors"]}
         self.idf = mapped(folder / "idf.npy")
@@ -219,7 +222,6 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """The data set's name."""
         return str(self.facts["name"])
 
     @cached_property
@@ -228,8 +230,7 @@ class Corpus:
         positives, filters = self.positives["train"], self.filters["train"].keys(self.n_labels)
         if not len(filters):
             return positives
-        kept = ~among(positives.keys(self.n_labels), np.sort(filters))
-        return Ragged(np.concatenate([[0], np.cumsum(kept)])[positives.offsets], positives.values[kept])
+        return positives.where(~among(positives.keys(self.n_labels), np.sort(filters)))
 
     def training_rows(self) -> np.ndarray:
         """Return the rows to train on: those with a positive, without the validation split."""

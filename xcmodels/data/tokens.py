@@ -35,7 +35,6 @@ class Tokens:
         return len(self.titles)
 
     def to(self, device: torch.device) -> "Tokens":
-        """Return the same tokens on `device`."""
         return Tokens(self.ids.to(device), self.offsets.to(device), self.titles.to(device))
 
     def part(self, rows: slice) -> "Tokens":
@@ -45,10 +44,6 @@ class Tokens:
             return self
         offsets = self.offsets[start:stop + 1]
         return Tokens(self.ids[offsets[0]:offsets[-1]], offsets - offsets[0], self.titles[start:stop])
-
-    def in_title(self) -> torch.Tensor:
-        """Return (T,) bool: whether a token belongs to its text's title."""
-        return self.fields()[0]
 
     def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its position in its field."""
@@ -128,7 +123,6 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Read what `save` wrote."""
         title, content = json.loads((folder / "limits.json").read_text())
         return cls(Backend.from_file(str(folder / "tokenizer.json")), max_title=title, max_content=content)
 

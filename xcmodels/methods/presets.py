@@ -1,14 +1,18 @@
-"""Resolves presets and `key=value` overrides into settings."""
+"""Presets, overridden by `key=value`, and the comment that explains each setting."""
 
+import ast
 import difflib
+import inspect
+import io
+import tokenize
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, get_type_hints
 
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.methods.registry import METHODS
 from xcmodels.methods.settings import Preset, Settings
-from xcmodels.methods.settings_help import explained
 
 PRESETS: dict[str, Mapping[str, Preset]] = {name: entry.presets for name, entry in METHODS.items()}
 
@@ -27,8 +31,7 @@ def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
         _check_key(key, list(flat(base)))
     paths = {tuple((key if key.startswith("prepare.") else f"method.{key}").split(".")): (key, value)
              for key, value in overrides.items()}
-    settings: Settings = _overridden(base, paths)
-    return settings
+    return _overridden(base, paths)
 
 
 def _check_key(key: str, keys: list[str]) -> None:
@@ -48,14 +51,35 @@ def _check_key(key: str, keys: list[str]) -> None:
 
 def flat(settings: Settings) -> dict[str, Any]:
     """Return every setting by the key that overrides it."""
-    return {key.removeprefix("method."): value for key, value in _walk(settings, "")}
+    return {key: value for key, value, _ in _walk(settings, "", object)}
 
 
-def _walk(value: Any, prefix: str) -> list[tuple[str, Any]]:
+def explained(settings: Settings) -> dict[str, str]:
+    """Return the comment beside each setting's field in the source, by the key that overrides it; "" without one."""
+    return {key: _comments(owner).get(key.rpartition(".")[2], "") for key, _, owner in _walk(settings, "", object)}
+
+
+def _walk(value: Any, key: str, owner: type) -> list[tuple[str, Any, type]]:
+    """Return key, value and dataclass of every setting."""
     if not is_dataclass(value):
-        return [(prefix, value)]
-    return [pair for name in (field.name for field in fields(value))
-            for pair in _walk(getattr(value, name), f"{prefix}.{name}" if prefix else name)]
+        return [(key.removeprefix("method."), value, owner)]
+    return [leaf for field in fields(value)
+            for leaf in _walk(getattr(value, field.name), f"{key}.{field.name}".lstrip("."), type(value))]
+
+
+@cache
+def _comments(kind: type) -> dict[str, str]:
+    """Return the trailing comments of a dataclass's fields, inherited ones too, by field name."""
+    found: dict[str, str] = {}
+    for base in filter(is_dataclass, kind.__mro__[::-1]):
+        source = inspect.getsource(base)
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+        definition = ast.parse(source).body[0]
+        assert isinstance(definition, ast.ClassDef)
+        found |= {node.target.id: comments[node.end_lineno] for node in definition.body if node.end_lineno in comments
+                  and isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
+    return found
 
 
 def _overridden(value: Any, texts: Mapping[tuple[str, ...], tuple[str, str]]) -> Any:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED
 from xcmodels.method import Method
-from xcmodels.retrieval.serving import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig
 
 # WordNet's validation split, each half scored by a fusion fitted on the other, P@1 / P@5 / PSP@1 / PSP@5 at weights 1,
 # 2, 3: NGAME 43.6 / 15.7 / 37.2 / 59.6, 44.2 / 15.9 / 36.9 / 60.0, 44.1 / 16.0 / 36.3 / 60.0; UniDEC 46.2 / 16.4 / 38.3
@@ -29,24 +29,15 @@ LEAST_STEPS = 40
 BAG = PrepareConfig(max_content=192)
 
 
-class MethodConfig(Protocol):
-    """A dataclass of all settings that a model of one method depends on."""
-
-    @property
-    def seed(self) -> int:
-        """The seed that every draw is keyed by."""
-
-
 @dataclass(frozen=True)
 class Settings:
-    """All settings that a run depends on."""
+    """All settings that a run depends on; method: the dataclass of those that a model of one method depends on."""
 
     prepare: PrepareConfig
-    method: MethodConfig
+    method: Any
 
     @property
     def seed(self) -> int:
-        """The seed that every draw of the run is keyed by."""
         return self.method.seed
 
 
@@ -72,6 +63,5 @@ def learned(base: Settings) -> Settings:
     Idf weighs tokens until training learns to: NGAME on Debian's tags, P@5 / PSP@5 42.9 / 58.3 with it,
     41.7 / 54.8 without (P@1 85.8 and 87.7).
     """
-    method: Any = base.method
-    encoder = replace(method.encoder, source="random", idf_power=1.0)
-    return Settings(replace(base.prepare, tokenizer=LEARNED), replace(method, encoder=encoder))
+    encoder = replace(base.method.encoder, source="random", idf_power=1.0)
+    return Settings(replace(base.prepare, tokenizer=LEARNED), replace(base.method, encoder=encoder))

@@ -71,7 +71,7 @@ class _Tree:
         sizes, lefts = np.array([_BLOCK]), np.array([round(left * _BLOCK / size)])
         starts = _starts(self.seed, np.array([first]), np.array([last]), sizes)
         direction = _direction(points, sizes, lefts, starts, self.iterations)[0]
-        margins = [self.vectors[rows[at : at + _BLOCK]] @ direction for at in range(0, size, _BLOCK)]
+        margins = [self.vectors[rows[start : start + _BLOCK]] @ direction for start in range(0, size, _BLOCK)]
         side = _largest(np.concatenate(margins)[None], np.array([left]))[0]
         rows[:] = np.concatenate([rows[side], rows[~side]])
         return middle

@@ -1,5 +1,6 @@
 """Random walks with restart on bipartite graphs, and edge pruning (RAMEN, SiameseXML)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ _UNIT = 2.0**-53
 _CHUNK = 2**17  # hops drawn at once: arrays of 1 MB, which stay in cache
 
 
-def _mix(bits: np.ndarray) -> np.ndarray:
+def _scramble(bits: np.ndarray) -> np.ndarray:
     """Scramble a fresh array of 64-bit words in place: the finaliser of splitmix64 (Steele et al. 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits ^= bits >> np.uint64(shift)
@@ -32,15 +33,15 @@ def hashed_uniform(seed: int, stream: np.ndarray | int, counter: np.ndarray | in
     (seed, stream) hashes to a start, from which the counter steps as in splitmix64; so no state is kept, and work can
     be split anywhere.
     """
-    start = _mix(np.array([seed % 2**64], dtype=np.uint64))
-    start = _mix(start + (np.atleast_1d(stream).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-    bits = _mix(start + (np.atleast_1d(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    start = _scramble(np.array([seed % 2**64], dtype=np.uint64))
+    start = _scramble(start + (np.atleast_1d(stream).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    bits = _scramble(start + (np.atleast_1d(counter).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
     bits >>= np.uint64(11)
     return bits * _UNIT
 
 
 @dataclass(frozen=True)
-class Side:
+class Adjacency:
     """The edges of one side of a graph, CSR, prepared for sampling.
 
     Where weights differ, `shares` are the running sums of weights within a row, from its first share to 1.0, and
@@ -71,8 +72,8 @@ class Side:
 class WalkGraph:
     """A graph prepared for walks: anchors of each node and nodes of each anchor, without those of too high a degree."""
 
-    anchors: Side
-    nodes: Side
+    anchors: Adjacency
+    nodes: Adjacency
 
     def save(self, folder: Path) -> None:
         """Write the arrays, for workers to map by path."""
@@ -86,10 +87,10 @@ class WalkGraph:
     def load(cls, folder: Path) -> "WalkGraph":
         """Map what `save` wrote, read-only."""
 
-        def side(name: str) -> Side:
-            fields = [folder / f"{name}.{field}.npy" for field in ("indptr", "indices", "shares", "guide")]
-            weighted = fields[2].exists()
-            return Side(mapped(fields[0]), mapped(fields[1]), *(mapped(f) if weighted else None for f in fields[2:]))
+        def side(name: str) -> Adjacency:
+            files = [folder / f"{name}.{field}.npy" for field in ("indptr", "indices", "shares", "guide")]
+            weights = (mapped(file) if files[2].exists() else None for file in files[2:])
+            return Adjacency(mapped(files[0]), mapped(files[1]), *weights)
 
         return cls(side("anchors"), side("nodes"))
 
@@ -112,13 +113,13 @@ def walk_graph(graph: sp.csr_array, max_degree: int = 500) -> WalkGraph:
     graph.eliminate_zeros()
     transposed = sp.csr_array(graph.T)
     transposed.sort_indices()
-    return WalkGraph(_side(graph), _side(transposed))
+    return WalkGraph(_adjacency(graph), _adjacency(transposed))
 
 
-def _side(graph: sp.csr_array) -> Side:
+def _adjacency(graph: sp.csr_array) -> Adjacency:
     indptr, indices = graph.indptr.astype(np.int64), graph.indices.astype(np.int32)
     if not graph.nnz or graph.data.min() == graph.data.max():
-        return Side(indptr, indices, None, None)
+        return Adjacency(indptr, indices, None, None)
     degree = np.diff(indptr)
     first, row_degree = np.repeat(indptr[:-1], degree), np.repeat(degree, degree)
     weights = graph.data.astype(np.float64)
@@ -130,19 +131,11 @@ def _side(graph: sp.csr_array) -> Side:
     inside = slots < row_degree
     passed = np.cumsum(np.bincount(first[inside] + slots[inside], minlength=graph.nnz))
     guide = passed - np.where(first > 0, passed[first - 1], 0)
-    return Side(indptr, indices, shares, guide.astype(np.int32))
+    return Adjacency(indptr, indices, shares, guide.astype(np.int32))
 
 
-def random_walks(
-    graph: sp.csr_array | WalkGraph,
-    nodes: np.ndarray,
-    *,
-    hops: int = 400,
-    restart: float = 0.8,
-    top: int = 10,
-    max_degree: int = 500,
-    seed: int,
-) -> Edges:
+def random_walks(graph: sp.csr_array | WalkGraph, nodes: np.ndarray, *, hops: int = 400, restart: float = 0.8,
+                 top: int = 10, max_degree: int = 500, seed: int) -> Edges:
     """Return each node's `top` most visited anchors on a random walk with restart (RAMEN, Appendix A).
 
     A hop goes from the current node to an anchor, which counts as a visit, and on to one of the anchor's nodes, both
@@ -159,22 +152,12 @@ def random_walks(
         raise ValueError(f"nodes run from {nodes.min()} to {nodes.max()}, the graph has 0 to {n_nodes - 1}")
     nodes = nodes[prepared.anchors.indptr[nodes + 1] > prepared.anchors.indptr[nodes]]
     step = max(1, _CHUNK // hops)
-    parts = [
-        _most_visited(part, _walk(prepared, part, hops, restart, seed, land=False), top, own=None)
-        for part in (nodes[at : at + step] for at in range(0, len(nodes), step))
-    ]
-    return _join(parts)
+    return _join(_most_visited(part, _walk(prepared, part, hops, restart, seed, land=False), top, own=None)
+                 for part in (nodes[start : start + step] for start in range(0, len(nodes), step)))
 
 
-def label_correlation(
-    positives: sp.csr_array,
-    *,
-    hops: int = 400,
-    restart: float = 0.8,
-    top: int = 10,
-    max_degree: int = 500,
-    seed: int,
-) -> sp.csr_array:
+def label_correlation(positives: sp.csr_array, *, hops: int = 400, restart: float = 0.8, top: int = 10,
+                      max_degree: int = 500, seed: int) -> sp.csr_array:
     """Return the label correlation operator of SiameseXML (Module II), float32 CSR (L, L) with rows that sum to 1.
 
     `positives` is (queries x labels). The walk is that of `random_walks` from each label over its queries, but counts
@@ -188,7 +171,7 @@ def label_correlation(
     labels, step = np.flatnonzero(connected), max(1, _CHUNK // hops)
     isolated = np.flatnonzero(~connected)
     parts: list[Edges] = [(isolated, isolated, np.ones(len(isolated), dtype=np.float32))]
-    for part in (labels[at : at + step] for at in range(0, len(labels), step)):
+    for part in (labels[start : start + step] for start in range(0, len(labels), step)):
         landed = _walk(graph, part, hops, restart, seed, land=True)
         parts.append(_most_visited(part, np.column_stack([landed, part.astype(np.int32)]), top, own=part))
     row, column, weight = _join(parts)
@@ -203,8 +186,8 @@ def similar_edges(edges: Ragged, node_vectors: np.ndarray, anchor_vectors: np.nd
     """
     nodes, anchors = np.repeat(np.arange(len(edges)), edges.lengths), edges.values
     keep = np.zeros(len(nodes), dtype=bool)
-    for at in range(0, len(nodes), 8192):
-        part = slice(at, at + 8192)
+    for start in range(0, len(nodes), 8192):
+        part = slice(start, start + 8192)
         left, right = node_vectors[nodes[part]], anchor_vectors[anchors[part]]
         lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
         keep[part] = np.einsum("ed,ed->e", left, right) / np.where(lengths > 0, lengths, 1) > threshold
@@ -254,17 +237,16 @@ def _walk(graph: WalkGraph, nodes: np.ndarray, hops: int, restart: float, seed: 
     visits = np.empty(len(pick), dtype=np.int32)
     starting = np.ones(len(pick), dtype=bool)
     starting[1:] = ~goes_on[:-1]
-    at = np.flatnonzero(starting)
-    current = nodes[at // hops]
-    while len(at):
-        anchor = graph.anchors.draw(current, pick[at])
-        leaving = goes_on[at]
+    hop = np.flatnonzero(starting)
+    current = nodes[hop // hops]
+    while len(hop):
+        anchor, leaving = graph.anchors.draw(current, pick[hop]), goes_on[hop]
         if land:
-            landed = visits[at] = graph.nodes.draw(anchor, onward[at])
-            current, at = landed[leaving], at[leaving] + 1
+            landed = visits[hop] = graph.nodes.draw(anchor, onward[hop])
+            current, hop = landed[leaving], hop[leaving] + 1
         else:
-            visits[at] = anchor
-            current, at = graph.nodes.draw(anchor[leaving], onward[at[leaving]]), at[leaving] + 1
+            visits[hop] = anchor
+            current, hop = graph.nodes.draw(anchor[leaving], onward[hop[leaving]]), hop[leaving] + 1
     return visits.reshape(len(nodes), hops)
 
 
@@ -286,8 +268,7 @@ def _most_visited(nodes: np.ndarray, visits: np.ndarray, top: int, own: np.ndarr
     return nodes[rows], ids[order].astype(np.int64), (counts / total[rows]).astype(np.float32)
 
 
-def _join(parts: list[Edges]) -> Edges:
-    if not parts:
-        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
-    node, anchor, weight = (np.concatenate(column) for column in zip(*parts, strict=True))
+def _join(parts: Iterable[Edges]) -> Edges:
+    none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
+    node, anchor, weight = (np.concatenate(column) for column in zip(none, *parts, strict=True))
     return node, anchor, weight

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from xcmodels.data.centroids import unit
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Vectors
+from xcmodels.nn.autograd import normalise
 
 DRAWN = 2000    # queries sampled, at most
 
@@ -19,7 +19,7 @@ def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Gene
     rows, measured = corpus.training_rows(), dict[str, float]()
     drawn = np.sort(rng.permutation(len(rows))[:DRAWN])
     if mined.clusters is not None:
-        queries = unit(vectors["queries"]()[rows])
+        queries = normalise(vectors["queries"]()[rows])
         order = np.argsort(np.asarray(mined.clusters), kind="stable")
         pairs = order[:-1], order[1:]
         same = mined.clusters[pairs[0]] == mined.clusters[pairs[1]]

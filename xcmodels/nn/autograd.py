@@ -3,13 +3,16 @@
 Scores of which few are trained, sums of embeddings, normalisation, dropout.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
+V = TypeVar("V", torch.Tensor, np.ndarray)
 
-class Products:
+
+class SparseGradScores:
     """The inner products of rows (R, d) with columns (C, d).
 
     A loss over the hardest pairs trains some thirty scores of a row's thousand. Their gradient as a dense matrix is
@@ -21,13 +24,12 @@ class Products:
         with torch.no_grad():
             self.values = rows @ columns.T    # (R, C), without gradient
 
-    def at(self, slots: torch.Tensor) -> torch.Tensor:
+    def pick(self, slots: torch.Tensor) -> torch.Tensor:
         """Return the scores at `slots` (R, k), columns of each row, with gradient to both sides."""
-        chosen: torch.Tensor = _Chosen.apply(self.rows, self.columns, self.values, slots)
-        return chosen
+        return _Pick.apply(self.rows, self.columns, self.values, slots)
 
 
-class _Chosen(torch.autograd.Function):
+class _Pick(torch.autograd.Function):
     """rows (R, d), columns (C, d), their products (R, C), slots (R, k) -> (R, k)."""
 
     @staticmethod
@@ -53,17 +55,19 @@ class _Chosen(torch.autograd.Function):
         return row_gradient, column_gradient, None, None
 
 
-def direction(vectors: torch.Tensor) -> torch.Tensor:
-    """Return vectors (..., d) at unit length; zero vectors stay, with zero gradient.
+def normalise(vectors: V) -> V:
+    """Return vectors (..., d) at unit length, of arrays as float32; zero vectors stay, with zero gradient.
 
     The gradient of v / |v| is the incoming gradient without its part along v, divided by |v|: a quarter of the time of
     F.normalize, whose operations torch differentiates one by one.
     """
-    unit: torch.Tensor = _Direction.apply(vectors)
-    return unit
+    if isinstance(vectors, torch.Tensor):
+        return _Normalise.apply(vectors)
+    lengths = np.sqrt(np.vecdot(vectors, vectors))[..., None]
+    return (vectors / np.where(lengths <= 1e-12, np.inf, lengths)).astype(np.float32, copy=False)
 
 
-class _Direction(torch.autograd.Function):
+class _Normalise(torch.autograd.Function):
     """(..., d) -> (..., d)."""
 
     @staticmethod
@@ -86,8 +90,7 @@ def weighted_sums(rows: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor, 
     rows (u, d); weights (S, T) of T tokens; ids (T,) their rows; offsets (n + 1,) of the texts. Two thirds of the time
     of S of torch's own embedding bags.
     """
-    sums: torch.Tensor = _Sums.apply(rows, weights, ids, offsets)
-    return sums
+    return _Sums.apply(rows, weights, ids, offsets)
 
 
 class _Sums(torch.autograd.Function):

@@ -57,7 +57,7 @@ class Backbone(Model):
         """Return (n, sums * dim) vectors of texts on `side`, "query" or "label"; not normalised."""
         raise NotImplementedError
 
-    def plain(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
+    def in_numpy(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
         """Return a function to encode one text on `side` as (1, sums * dim) by numpy alone; None if there is none."""
         return None
 
@@ -90,10 +90,6 @@ class BagOfTokens(Backbone):
 
     idf: torch.Tensor
 
-    def tables(self) -> dict[str, RowTable]:
-        """The token embeddings, trained by rows."""
-        return {"tokens": self.table}
-
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, sums * dim) weighted sums of token embeddings; zeros for a text without tokens."""
         return self.groups((tokens, side))[0]
@@ -119,13 +115,13 @@ class BagOfTokens(Backbone):
         sum_weights = weights[:, None]
         if self.places is not None:
             n = self.places.shape[3]
-            at = (2 * sides + (~in_title).long()) * n + position.clamp(max=n - 1)
+            weight_ids = (2 * sides + (~in_title).long()) * n + position.clamp(max=n - 1)
             # Not self.places[...]: the gradient of indexing is summed in random order by several threads.
-            sum_weights = sum_weights * F.embedding(at, self.places.view(self.sums, -1).T)
+            sum_weights = sum_weights * F.embedding(weight_ids, self.places.view(self.sums, -1).T)
         rows, inverse = self.table.gather(ids)
         return weighted_sums(rows, sum_weights.T.contiguous(), inverse, tokens.offsets)
 
-    def plain(self, side: str) -> Callable[[Tokens], np.ndarray]:
+    def in_numpy(self, side: str) -> Callable[[Tokens], np.ndarray]:
         """Return a function to encode one text as (1, sums * dim) by numpy, with the weights of `forward`."""
         table, idf, vocabulary = self.table.weight.numpy(), self.idf.numpy(), self.vocabulary
         places = None if self.places is None else self.places.detach().numpy()[:, self.sides[side]]
@@ -144,21 +140,17 @@ class BagOfTokens(Backbone):
 
 
 class Transformer(Backbone):
-    """Any encoder that `transformers` loads: the mean of its last hidden states."""
+    """Any encoder that `transformers` loads: the mean of its last hidden states; its embeddings are trained densely."""
 
     def __init__(self, model: nn.Module, special: tuple[int, int], batch: int) -> None:
         super().__init__()
         self.model, (self.first, self.last), self.batch = model, special, batch
         self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
 
-    def tables(self) -> dict[str, RowTable]:
-        """A transformer's embeddings are trained densely."""
-        return {}
-
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, dim) vectors, the same on both sides; distributed training splits the texts over processes."""
         if self.training:
-            return distributed.by_shares(len(tokens), lambda part: self._encoded(tokens.part(part)))
+            return distributed.by_shards(len(tokens), lambda part: self._encoded(tokens.part(part)))
         return self._encoded(tokens)
 
     def _encoded(self, tokens: Tokens) -> torch.Tensor:
@@ -187,7 +179,7 @@ def build_backbone(config: EncoderConfig, idf: np.ndarray) -> Backbone:
 
     Raises ValueError for a source that cannot be opened, or whose vocabulary is not the tokenizer's.
     """
-    return _BUILDERS[config.kind](config, idf)
+    return (_build_bag if config.kind == "bag" else _build_transformer)(config, idf)
 
 
 def save_backbone(backbone: Backbone, folder: Path) -> dict[str, Any]:
@@ -244,8 +236,7 @@ def _stored_embeddings(source: str) -> torch.Tensor | None:
         return None
     with safe_open(file, "pt") as tensors:
         names = [name for name in tensors.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118
-        weight: torch.Tensor | None = tensors.get_tensor(names[0]) if len(names) == 1 else None
-        return weight
+        return tensors.get_tensor(names[0]) if len(names) == 1 else None
 
 
 def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
@@ -274,7 +265,3 @@ def _load(source: str) -> Any:
     except (OSError, ValueError) as error:    # ValueError: a folder without a model
         raise ValueError(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
                          f"{str(error).splitlines()[0]}") from error
-
-
-_BUILDERS: dict[str, Callable[[EncoderConfig, np.ndarray], Backbone]] = {
-    "bag": _build_bag, "transformer": _build_transformer}

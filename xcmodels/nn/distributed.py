@@ -1,7 +1,7 @@
 """Distributed training over the processes of `torchrun`; a single process without it.
 
-All processes take the same steps on the same batches. Each holds a share of the rows of every label table with their
-moments, and encodes a share of a batch's texts where the encoder is a transformer. Vectors and rows are then gathered,
+All processes take the same steps on the same batches. Each holds a shard of the rows of every label table with their
+moments, and encodes a shard of a batch's texts where the encoder is a transformer. Vectors and rows are then gathered,
 and each process computes the rest in full: losses and updates are those of one process.
 """
 
@@ -36,17 +36,15 @@ def leave(code: int = 0) -> None:
 
 
 def rank() -> int:
-    """Return the number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def count() -> int:
-    """Return the number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def share(n: int) -> slice:
-    """Return this process's share of n rows; shares differ by at most one row."""
+def shard(n: int) -> slice:
+    """Return this process's shard of n rows; shards differ by at most one row."""
     return slice(n * rank() // count(), n * (rank() + 1) // count())
 
 
@@ -56,7 +54,7 @@ def wait() -> None:
         dist.barrier()
 
 
-def first(value: Any) -> Any:
+def broadcast(value: Any) -> Any:
     """Return the first process's value."""
     if count() == 1:
         return value
@@ -65,7 +63,7 @@ def first(value: Any) -> Any:
     return values[0]
 
 
-def agreed(device: torch.device, *flags: bool) -> list[bool]:
+def broadcast_flags(device: torch.device, *flags: bool) -> list[bool]:
     """Return the first process's flags: decisions by clocks or signals must be the same in every process."""
     if count() == 1:
         return list(flags)
@@ -74,16 +72,16 @@ def agreed(device: torch.device, *flags: bool) -> list[bool]:
     return [bool(flag) for flag in values.tolist()]
 
 
-def summed(tensor: torch.Tensor) -> torch.Tensor:
+def sum_over_processes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sum over processes of a tensor of the same shape, in place."""
     if count() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
-def averaged(tensor: torch.Tensor) -> torch.Tensor:
+def mean_over_processes(tensor: torch.Tensor) -> torch.Tensor:
     """Return the mean over processes of a tensor of the same shape, in place."""
-    return summed(tensor).div_(count()) if count() > 1 else tensor
+    return sum_over_processes(tensor).div_(count()) if count() > 1 else tensor
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -100,15 +98,15 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
             weight.grad = torch.zeros_like(weight)
     if not trained:
         return
-    flat = averaged(torch.cat([weight.grad.ravel() for weight in trained if weight.grad is not None]))
+    flat = mean_over_processes(torch.cat([weight.grad.ravel() for weight in trained if weight.grad is not None]))
     for weight, grad in zip(trained, flat.split([weight.numel() for weight in trained]), strict=True):
         weight.grad = grad.view_as(weight)
 
 
-def by_shares(n: int, encode: Callable[[slice], torch.Tensor]) -> torch.Tensor:
-    """Return encode(slice(0, n)), (n, d), of which each process computes its share.
+def by_shards(n: int, encode: Callable[[slice], torch.Tensor]) -> torch.Tensor:
+    """Return encode(slice(0, n)), (n, d), of which each process computes its shard.
 
-    In training the gradient of a share goes back to its process, times the number of processes, so that the mean of
+    In training the gradient of a shard goes back to its process, times the number of processes, so that the mean of
     `average_gradients` is the gradient of the whole. Random draws in `encode` change no later draw, so that processes
     stay in sync.
     """
@@ -117,12 +115,11 @@ def by_shares(n: int, encode: Callable[[slice], torch.Tensor]) -> torch.Tensor:
     seed = int(torch.randint(1 << 62, ()))
     state = torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     torch.manual_seed(seed + rank())    # dropout differs between processes
-    own = encode(share(n))
+    own = encode(shard(n))
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1])
-    gathered: torch.Tensor = _Gather.apply(own, n)
-    return gathered
+    return _Gather.apply(own, n)
 
 
 class _Gather(torch.autograd.Function):
@@ -141,4 +138,4 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradient[share(ctx.n)] * count(), None
+        return gradient[shard(ctx.n)] * count(), None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,16 +18,14 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Entries
-from xcmodels.data.centroids import unit
+from xcmodels.data.batching import BatchSide
 from xcmodels.data.corpus import Side
 from xcmodels.data.tokens import Tokens
-from xcmodels.nn.autograd import direction, dropout
+from xcmodels.nn.autograd import V, dropout, normalise
 from xcmodels.nn.backbones import LABEL, QUERY, Backbone, EncoderConfig, build_backbone, empty_backbone, save_backbone
-from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.nn.row_table import Model
 
-V = TypeVar("V", torch.Tensor, np.ndarray)    # of n texts by torch, or of one by numpy alone outside training
-Map = Callable[[V], V]
+Map = Callable[[V], V]    # of n texts by torch, or of one by numpy alone outside training
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Layer(nn.Linear):
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return dropout(_activated(super().forward(vectors), self.kind), self.dropout, self.training)
 
-    def plain(self) -> Map[np.ndarray]:
+    def in_numpy(self) -> Map[np.ndarray]:
         """Return `forward` outside training by numpy alone."""
         weight, bias = self.weight.detach().numpy().T, None if self.bias is None else self.bias.detach().numpy()[None]
         return lambda vectors: _activated(vectors @ weight if bias is None else vectors @ weight + bias, self.kind)
@@ -79,9 +77,9 @@ class Head(nn.Module):
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         return self.formula(vectors, *self.children())
 
-    def plain(self) -> Map[np.ndarray]:
+    def in_numpy(self) -> Map[np.ndarray]:
         """Return `forward` outside training for one text, by numpy alone."""
-        layers = [cast(Layer, layer).plain() for layer in self.children()]
+        layers = [cast(Layer, layer).in_numpy() for layer in self.children()]
         return lambda vectors: self.formula(vectors, *layers)
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
@@ -89,7 +87,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
 
-class Unit(Head):
+class UnitHead(Head):
     """v -> normalise(v), or normalise(gelu(v)): SiameseXML's intermediate embedding (section 4)."""
 
     def __init__(self, dim: int, kind: str) -> None:
@@ -97,11 +95,10 @@ class Unit(Head):
         self.dim, self.kind = dim, kind
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
-        """Return the first of a text's vectors at unit length."""
-        return _unit(_activated(vectors, self.kind)[:, :self.dim])
+        return normalise(_activated(vectors, self.kind)[:, :self.dim])
 
 
-class Residual(Head):
+class ResidualHead(Head):
     """v, v' -> normalise(v + U dropout(gelu(W [v, v'] + b))), the identity on v at the start since U = 0.
 
     v is the backbone's first vector of a text, v' the others; all at unit length.
@@ -117,12 +114,11 @@ class Residual(Head):
         nn.init.zeros_(self.outer.weight)
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
-        """Return the sum at unit length."""
-        (inner, outer), units = layers, _units(vectors, self.sums)
-        return _unit(units[:, :self.dim] + outer(inner(units)))
+        (inner, outer), units = layers, _each_normalised(vectors, self.sums)
+        return normalise(units[:, :self.dim] + outer(inner(units)))
 
 
-class Projection(Head):
+class ProjectionHead(Head):
     """v -> dropout(tanh(W v + b)) of v at mean square 1, or dropout(W v + b) of unit v: UniDEC's g1, g2 (section 4.3).
 
     v is the backbone's vector of a text, or several, each at unit length. W starts as the identity on the first, cut to
@@ -137,8 +133,7 @@ class Projection(Head):
         nn.init.zeros_(self.linear.bias)
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
-        """Return what the layer makes of the vectors."""
-        return layers[0](_units(vectors, self.sums) * self.scale)
+        return layers[0](_each_normalised(vectors, self.sums) * self.scale)
 
 
 def _activated(values: V, kind: str) -> V:
@@ -154,14 +149,9 @@ def _activated(values: V, kind: str) -> V:
     return values * (np.float32(0.5) * (1 + erf(np.float32(0.5**0.5) * values)))
 
 
-def _unit(vectors: V) -> V:
-    """Return vectors (..., d) at unit length."""
-    return direction(vectors) if isinstance(vectors, torch.Tensor) else unit(vectors)
-
-
-def _units(vectors: V, sums: int) -> V:
+def _each_normalised(vectors: V, sums: int) -> V:
     """Return the `sums` vectors of each row at unit length."""
-    return _unit(vectors.reshape(-1, sums, vectors.shape[1] // sums)).reshape(vectors.shape)
+    return normalise(vectors.reshape(-1, sums, vectors.shape[1] // sums)).reshape(vectors.shape)
 
 
 class Encoder(Model):
@@ -172,10 +162,6 @@ class Encoder(Model):
         self.backbone, self.config, self.layout = backbone, config, layout
         self.heads = nn.ModuleDict({name: _head(backbone, head) for name, head in layout.heads.items()})
 
-    def tables(self) -> dict[str, RowTable]:
-        """The matrices that are trained by rows."""
-        return self.backbone.tables()
-
     def forward(self, tokens: Tokens, view: str) -> torch.Tensor:
         """Return (n, width(view)) vectors of texts in `view`: "query", "label" or another of the layout's.
 
@@ -183,20 +169,20 @@ class Encoder(Model):
         """
         return self.view(self.backbone(tokens, LABEL if view.startswith(LABEL) else QUERY), view)
 
-    def plain(self, view: str) -> Callable[[Tokens], np.ndarray] | None:
+    def in_numpy(self, view: str) -> Callable[[Tokens], np.ndarray] | None:
         """Return a function to encode one text, (1, width(view)), by numpy alone; None where the backbone cannot.
 
         Up to the last digits its result is that of `forward` outside training, with the current weights. For one text
         `forward` is fifty small calls into torch, whose checks of devices, types and gradients take most of the time:
         four times as long.
         """
-        backbone = self.backbone.plain(LABEL if view.startswith(LABEL) else QUERY)
+        backbone = self.backbone.in_numpy(LABEL if view.startswith(LABEL) else QUERY)
         if backbone is None:
             return None
-        heads = {name: cast(Head, head).plain() for name, head in self.heads.items()}
+        heads = {name: cast(Head, head).in_numpy() for name, head in self.heads.items()}
         return lambda tokens: self._by_heads(heads.__getitem__, backbone(tokens), view)
 
-    def pool(self, sides: Mapping[str, Entries], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
+    def pool(self, sides: Mapping[str, BatchSide], queries: tuple[str, ...] = ("queries",)) -> dict[str, torch.Tensor]:
         """Return the backbone's vectors of each side with tokens, in one pass; sides not in `queries` are labels."""
         texts = {name: (side.tokens, QUERY if name in queries else LABEL)
                  for name, side in sides.items() if side.tokens is not None}
@@ -210,7 +196,7 @@ class Encoder(Model):
         """Return a view's vectors by the heads that `head` returns, each over another head where its layout says so."""
         def vectors(name: str) -> V:
             over = self.layout.heads[name].over
-            return _unit(head(name)(vectors(over) if over else pooled))
+            return normalise(head(name)(vectors(over) if over else pooled))
 
         parts = [vectors(name) for name in self.layout.views[view]]
         return torch.cat(parts, 1) if isinstance(pooled, torch.Tensor) else np.concatenate(parts, 1)
@@ -220,17 +206,16 @@ class Encoder(Model):
         return sum(map(self.head_width, self.layout.views[view]))
 
     def head_width(self, name: str) -> int:
-        """Return the length of a head's vectors."""
         return self.layout.heads[name].dim or self.backbone.dim
 
 
 def _head(backbone: Backbone, config: HeadConfig) -> Head:
     sums = 1 if config.over else backbone.sums
     if config.kind in ("tanh", "linear"):
-        return Projection(backbone.dim, sums, config)
+        return ProjectionHead(backbone.dim, sums, config)
     if config.kind == "residual":
-        return Residual(backbone.dim, sums, config.dropout)
-    return Unit(backbone.dim, config.kind)
+        return ResidualHead(backbone.dim, sums, config.dropout)
+    return UnitHead(backbone.dim, config.kind)
 
 
 def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:

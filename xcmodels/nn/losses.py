@@ -9,11 +9,11 @@ import math
 import torch
 import torch.nn.functional as F
 
-from xcmodels.data.batching import counting
-from xcmodels.nn.autograd import Products
+from xcmodels.data.batching import counted_pairs
+from xcmodels.nn.autograd import SparseGradScores
 
 
-def triplet(scores: Products, pulled: torch.Tensor, pushed: torch.Tensor, *, margin: float, hard_positives: int,
+def triplet(scores: SparseGradScores, pulled: torch.Tensor, pushed: torch.Tensor, *, margin: float, hard_positives: int,
             hard_negatives: int, temperature: float) -> torch.Tensor:
     """Mean over rows of the weighted mean of [s_k - s_l + margin]+ over hard pairs (l, k) (NGAME, eq. 1).
 
@@ -28,7 +28,8 @@ def triplet(scores: Products, pulled: torch.Tensor, pushed: torch.Tensor, *, mar
     cols = pulled.clamp_min(0)
     lowest, positive = _hardest(-scores.values.gather(1, cols), pulled >= 0, hard_positives)
     highest, negative = _hardest(scores.values, pushed, hard_negatives)
-    low, high = scores.at(torch.cat([cols.gather(1, lowest), highest], 1)).split([lowest.shape[1], highest.shape[1]], 1)
+    picked = scores.pick(torch.cat([cols.gather(1, lowest), highest], 1))
+    low, high = picked.split([lowest.shape[1], highest.shape[1]], 1)
     ranked = torch.where(negative, high.detach(), -torch.inf)
     share = F.softmax(ranked / temperature, dim=1) if temperature > 0 else torch.ones_like(high)
     share = torch.where(negative, share, 0.0)
@@ -52,7 +53,7 @@ def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: to
     A row's other positives are in no denominator, so that positives do not compete (Gupta et al., DEXML; UniDEC,
     section 4.3, L_DS). scores are already divided by the temperature; rows without a positive are left out.
     """
-    counted = counting(positives, weights)
+    counted = counted_pairs(positives, weights)
     negatives = _logsumexp(scores, ~positives & counted)
     return _mean_of_rows(F.softplus(negatives - scores), positives & counted)
 
@@ -62,7 +63,7 @@ def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor 
 
     scores are already divided by the temperature; rows without a positive are left out.
     """
-    counted = counting(positives, weights)
+    counted = counted_pairs(positives, weights)
     return _mean_of_rows(_logsumexp(scores, counted) - scores, positives & counted)
 
 
@@ -73,13 +74,13 @@ def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Te
     A pair of cosine s is true with probability c exp(d (s - 1)), 0 < c < 1, so that the loss of a pair is bounded. Of a
     row's negatives the `hard_negatives` (R,) highest scores count; a positive counts by its weight.
     """
-    counted = counting(positives, weights)
+    counted = counted_pairs(positives, weights)
     pulled, pushed = positives & counted, ~positives & counted
     worth = pulled.float() if weights is None else weights * pulled
     positive_terms = (d * (1 - scores) - math.log(c)) * worth
     depth = min(int(hard_negatives.max()), scores.shape[1])
-    hardest, at = torch.where(pushed, scores, -torch.inf).topk(depth, dim=1)
-    kept = pushed.gather(1, at) & (torch.arange(depth, device=scores.device) < hard_negatives[:, None])
+    hardest, columns = torch.where(pushed, scores, -torch.inf).topk(depth, dim=1)
+    kept = pushed.gather(1, columns) & (torch.arange(depth, device=scores.device) < hard_negatives[:, None])
     negative_terms = -torch.log1p(-c * torch.exp(d * (torch.where(kept, hardest, -1.0) - 1)))
     return (positive_terms.sum(1) + torch.where(kept, negative_terms, 0.0).sum(1)).mean()
 

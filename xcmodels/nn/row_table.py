@@ -14,53 +14,56 @@ import torch.nn.functional as F
 from torch import nn
 
 from xcmodels.nn import distributed
-from xcmodels.nn.autograd import direction
+from xcmodels.nn.autograd import normalise
 
 _BLOCK = 1 << 16    # rows drawn at once
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8    # of Adam
 
 
 class RowTable(nn.Module):
-    """An (n, d) matrix trained by rows; of several processes, each holds some rows, from `first` on."""
+    """An (n, d) matrix trained by rows; of several processes, each holds some rows, from `first` on.
+
+    name: that of its RowRule in a TrainingPlan, "tokens" or "labels".
+    """
 
     weight: torch.Tensor
 
-    def __init__(self, weight: torch.Tensor, *, n: int | None = None, first: int = 0) -> None:
+    def __init__(self, weight: torch.Tensor, *, name: str = "tokens", n: int | None = None, first: int = 0) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
-        self.n, self.first = len(weight) if n is None else n, first
+        self.name, self.n, self.first = name, len(weight) if n is None else n, first
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.decay: Decay | None = None    # of its weights, pending for rows that are not touched
 
     @classmethod
-    def shared(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
-        """Return a table of this process's share of n rows; `rows` returns those of a slice."""
-        part = distributed.share(n)
-        return cls(rows(part), n=n, first=part.start)
+    def sharded(cls, n: int, rows: Callable[[slice], torch.Tensor]) -> "RowTable":
+        """Return a table of this process's shard of the rows of n labels; `rows` returns those of a slice."""
+        part = distributed.shard(n)
+        return cls(rows(part), name="labels", n=n, first=part.start)
 
     @classmethod
     def zeros(cls, n: int, dim: int) -> "RowTable":
-        """Return a table of this process's share of n rows of zeros."""
-        return cls.shared(n, lambda part: torch.zeros(part.stop - part.start, dim))
+        """Return a table of this process's shard of n labels' rows of zeros."""
+        return cls.sharded(n, lambda part: torch.zeros(part.stop - part.start, dim))
 
     @property
-    def whole(self) -> bool:
-        """Whether all rows are held here."""
+    def holds_all_rows(self) -> bool:
         return len(self.weight) == self.n
 
-    def fill(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
+    def set_all(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
         """Set every row that is held here; `rows` returns those of ids (m,)."""
         self.weight.copy_(torch.from_numpy(rows(np.arange(self.first, self.first + len(self.weight)))))
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `ids` (k,), sorted and unique; the same ids in every process."""
-        if self.whole:
+        if self.holds_all_rows:
             return self.current(ids)
         local, part = self._local(ids)
         rows = self.weight.new_zeros(len(ids), self.weight.shape[1])
         rows[part] = self.current(local)
-        return distributed.summed(rows)
+        return distributed.sum_over_processes(rows)
 
-    def all(self) -> np.ndarray:
+    def read_all(self) -> np.ndarray:
         """Return every row, (n, d), as `read` does."""
         return self.read(torch.arange(self.n, device=self.weight.device)).cpu().numpy()
 
@@ -74,7 +77,7 @@ class RowTable(nn.Module):
 
         In training mode the rows are a leaf whose gradient `take_gradients` will return.
         """
-        if not (self.training and torch.is_grad_enabled()) and self.whole:
+        if not (self.training and torch.is_grad_enabled()) and self.holds_all_rows:
             return self.weight, ids
         unique, inverse = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 ids
         leaf = self.read(unique)
@@ -97,7 +100,7 @@ class RowTable(nn.Module):
         unique, inverse = self.gather(ids)
         # Not unique[inverse]: the gradient of indexing is summed in random order by several threads.
         vectors = F.embedding(inverse, unique)
-        return (F.embedding(rows, queries) * (direction(vectors) if unit else vectors)).sum(1)
+        return (F.embedding(rows, queries) * (normalise(vectors) if unit else vectors)).sum(1)
 
     def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Return which rows of `weight` were touched (u,), sorted, with their gradients (u, d), and clear them.
@@ -113,13 +116,13 @@ class RowTable(nn.Module):
             ids, inverse = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
             gradients = self.weight.new_zeros(len(ids), self.weight.shape[1])
             gradients.index_add_(0, inverse, torch.cat([g for _, g in touched]))
-        if self.whole:    # every process has a copy, which must stay equal
-            return ids, distributed.averaged(gradients)
+        if self.holds_all_rows:    # every process has a copy, which must stay equal
+            return ids, distributed.mean_over_processes(gradients)
         local, part = self._local(ids)
         return local, gradients[part]
 
 
-def drawn(n: int, dim: int, part: slice) -> torch.Tensor:
+def normal_rows(n: int, dim: int, part: slice) -> torch.Tensor:
     """Return the rows `part` of an (n, dim) draw from the normal distribution; a row is the same in any part."""
     out = torch.empty(part.stop - part.start, dim)
     for start in range(0, n, _BLOCK):
@@ -137,8 +140,8 @@ class RowAdam:
     counts the optimiser's steps.
     """
 
-    def __init__(self, table: RowTable, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        self.table, self.betas, self.eps, self.steps = table, betas, eps, 0
+    def __init__(self, table: RowTable) -> None:
+        self.table, self.steps = table, 0
         self.mean = torch.zeros_like(table.weight)
         self.square = torch.zeros_like(table.weight)
 
@@ -149,13 +152,13 @@ class RowAdam:
         if touched is None:
             return
         ids, gradients = touched
-        first, second = self.betas
+        first, second = _BETAS
         mean = self.mean.index_select(0, ids).lerp_(gradients, 1 - first)
         square = self.square.index_select(0, ids).mul_(second).addcmul_(gradients, gradients, value=1 - second)
         self.mean.index_copy_(0, ids, mean)
         self.square.index_copy_(0, ids, square)
         scale = lr * (1 - second**self.steps) ** 0.5 / (1 - first**self.steps)
-        rows = self.table.weight.index_select(0, ids).addcdiv_(mean, square.sqrt_().add_(self.eps), value=-scale)
+        rows = self.table.weight.index_select(0, ids).addcdiv_(mean, square.sqrt_().add_(_EPSILON), value=-scale)
         self.table.weight.index_copy_(0, ids, rows)
 
     def apply_pending_decay(self) -> None:
@@ -166,7 +169,6 @@ class RowAdam:
         return {"mean": self.mean, "square": self.square, "steps": torch.tensor(self.steps)}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:
-        """Take up the state of a checkpoint."""
         self.mean.copy_(state["mean"])
         self.square.copy_(state["square"])
         self.steps = int(state["steps"])
@@ -217,7 +219,6 @@ class RowSGD:
         return {"velocity": self.velocity, "settled": self.decay.settled, "left": self.decay.left}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:
-        """Take up the state of a checkpoint."""
         self.velocity.copy_(state["velocity"])
         self.decay.settled.copy_(state["settled"])
         self.decay.left = state["left"].double().cpu()
@@ -241,8 +242,8 @@ class Decay:
 
 
 class Model(nn.Module):
-    """A module that also says which of its matrices are trained by rows."""
+    """A module some of whose matrices are trained by rows."""
 
     def tables(self) -> dict[str, RowTable]:
-        """The matrices trained by rows, by name."""
-        raise NotImplementedError
+        """Return the matrices trained by rows, by name."""
+        return {module.name: module for module in self.modules() if isinstance(module, RowTable)}

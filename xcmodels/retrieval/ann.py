@@ -56,7 +56,6 @@ class Index:
 
     @property
     def dim(self) -> int:
-        """The dimension of the vectors."""
         return self.vectors.shape[1]
 
     def search(self, queries: np.ndarray, k: int,
@@ -281,7 +280,6 @@ def recall(found: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int =
 
 
 def _depth(rule: tuple[int, int], k: int) -> int:
-    """Return how many of the best codes to take for k labels."""
     return max(rule[0] * k, rule[1])
 
 

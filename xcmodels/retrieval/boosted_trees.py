@@ -38,17 +38,15 @@ class RegressionTrees:
         values, row = x.ravel(), x.shape[1] * np.arange(len(x))
         node = np.zeros((len(self.feature), len(x)), dtype=np.int64)
         for _ in range(inner.bit_length()):
-            at = first + node
-            node = 2 * node + 1 + (values.take(row + feature.take(at)) > threshold.take(at))
+            place = first + node
+            node = 2 * node + 1 + (values.take(row + feature.take(place)) > threshold.take(place))
         return node - inner
 
     def save(self, path: Path) -> None:
-        """Write the three arrays to `path`, an .npz file."""
         np.savez(path, feature=self.feature, threshold=self.threshold, value=self.value)
 
     @classmethod
     def load(cls, path: Path) -> "RegressionTrees":
-        """Read what `save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             return cls(arrays["feature"], arrays["threshold"], arrays["value"])
 
@@ -67,7 +65,9 @@ def fit_trees(x: np.ndarray, y: np.ndarray, *, trees: int = 1, rate: float = 1.0
     residuals, grown = y.astype(np.float32), []
     for _ in range(trees):
         feature, threshold, leaf = _grow(x, residuals, edges, binned, depth=depth, min_leaf=min_leaf)
-        value = np.float32(rate) * _leaf_values(leaf, residuals, 2**depth)
+        counts, sums = np.bincount(leaf, minlength=2**depth), np.bincount(leaf, weights=residuals, minlength=2**depth)
+        means = np.where(counts > 0, sums / np.maximum(counts, 1), residuals.mean()).astype(np.float32)
+        value = np.float32(rate) * means
         residuals = residuals - value[leaf]
         grown.append((feature, threshold, value))
     return RegressionTrees(*(np.stack(part) for part in zip(*grown, strict=True)))
@@ -112,8 +112,3 @@ def _best_splits(counts: np.ndarray, sums: np.ndarray, min_leaf: int) -> list[tu
     best = gain.reshape(len(gain), -1).argmax(1)
     helps = gain.reshape(len(gain), -1).max(1) > 1e-9
     return [(int(b) // BINS, int(b) % BINS) if ok else (-1, -1) for b, ok in zip(best, helps, strict=True)]
-
-
-def _leaf_values(leaf: np.ndarray, y: np.ndarray, leaves: int) -> np.ndarray:
-    counts, sums = np.bincount(leaf, minlength=leaves), np.bincount(leaf, weights=y, minlength=leaves)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), y.mean()).astype(np.float32)

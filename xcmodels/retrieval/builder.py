@@ -1,6 +1,6 @@
 """Builds a retriever from a trained method: proposers, scorer and folder.
 
-Any method can be served in any of the ways that `serving` lists; training does not depend on it.
+Any method can be served in any of the ways that `serving_config` lists; training does not depend on it.
 """
 
 import shutil
@@ -19,7 +19,7 @@ from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.fusion import FusedScore, fit_fusion
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
-from xcmodels.retrieval.serving import FUSED, SUM, ServingConfig
+from xcmodels.retrieval.serving_config import FUSED, SUM, ServingConfig
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,15 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     offsets = {}     # of each score's dimensions in a query vector
     for name in names:
         view = trained.views[name]
-        if not (fused and heads[:len(view)] == view):    # only terms of a fusion may share dimensions
-            offsets[name] = sum(trained.encoder.head_width(head) for head in heads)
-            heads += view
-        else:
-            offsets[name] = 0
+        shared = fused and heads[:len(view)] == view    # only terms of a fusion may share dimensions
+        offsets[name] = 0 if shared else sum(map(trained.encoder.head_width, heads))
+        heads += () if shared else view
     encoder, train = trained.encoder, corpus.sides["train"]
     encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
     proposing = trained.proposing if fused else names
     assert offsets[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
-    index = ann.build(_concatenated([trained.labels[name] for name in proposing]), config.index,
+    vectors = [trained.labels[name] for name in proposing]
+    index = ann.build(vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1), config.index,
                       limit=ann.EXACT_MAX_ONLINE)
     proposer, depth, measured = Proposer(index), 0, dict[str, float]()
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
@@ -75,10 +74,6 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     save_retriever(out, corpus, method=method, encoder=encoder, proposers={"labels": proposer}, shortlist=depth,
                    scorer=scorer)
     return measured
-
-
-def _concatenated(vectors: list[np.ndarray]) -> np.ndarray:
-    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1)
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],

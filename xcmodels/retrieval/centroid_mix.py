@@ -11,12 +11,12 @@ from xcmodels.data.corpus import mapped
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.scorers import NewLabels, spread
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, SIMILAR
+from xcmodels.retrieval.scorers import NewLabels, Scorer
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR
 
 
 @dataclass(frozen=True)
-class CentroidMix:
+class CentroidMix(Scorer):
     """SiameseXML's score: alpha w^T x + (1 - alpha) (z + share v)^T x' (section 4, log-time prediction; share = 1).
 
     A query vector is its intermediate embedding, then its final embedding x for each of `partitions` parts of the
@@ -33,24 +33,22 @@ class CentroidMix:
     intermediate: bool = False
     kind = "centroid mix"
 
-    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
-        """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
-        rows, slots = np.nonzero(ids >= 0)
-        labels = ids[rows, slots]
-        classified, embedded = (self._scores(matrix, queries, rows, labels)
+    def scores(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the mix, for which the share of the centroid need not be known."""
+        classified, embedded = (self._products(matrix, queries, rows, labels)
                                 for matrix in (self.classifiers, self.embeddings))
-        return spread(ids.shape, rows, slots, self.alpha * classified + (1 - self.alpha) * embedded)
+        return self.alpha * classified + (1 - self.alpha) * embedded
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the shares of w, of z and of v."""
-        classified, embedded, similar = (self._scores(matrix, queries, rows, labels)
+        classified, embedded, similar = (self._products(matrix, queries, rows, labels)
                                          for matrix in (self.classifiers, self.embeddings, self.centroids))
         similar *= self.share
         return {ENCODER: (1 - self.alpha) * (embedded - similar), CLASSIFIER: self.alpha * classified,
                 SIMILAR: (1 - self.alpha) * similar}
 
-    def _scores(self, matrix: np.ndarray, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def _products(self, matrix: np.ndarray, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the inner products (p,) of pairs with one of the three matrices."""
         if self.intermediate and matrix is not self.classifiers:
             return pair_scores(queries[:, :matrix.shape[1]], matrix, rows, labels)
@@ -80,7 +78,6 @@ class CentroidMix:
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "CentroidMix":
-        """Map what `save` wrote."""
         facts = json.loads((folder / "mix.json").read_text())
         return cls(mapped(folder / "classifiers.npy"), mapped(folder / "embeddings.npy"),
                    indexes["centroids"].vectors, **facts)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from xcmodels.data import seeds
-from xcmodels.data.centroids import unit
 from xcmodels.data.corpus import Corpus, Ragged, Side, Texts, mapped
 from xcmodels.data.tokens import Tokens
+from xcmodels.nn.autograd import normalise
 from xcmodels.retrieval.inner_products import put
 
 MAX_EXAMPLES = 16    # training texts of a label
@@ -30,7 +30,7 @@ class Examples:
         """Return (number, cosine) of the `most` texts of each label that are nearest to a query vector (d,)."""
         numbers, lengths = self.kept.take(labels)
         unique, inverse = np.unique(numbers, return_inverse=True)
-        cosines = unit(embed(self.side.tokens(unique))) @ unit(query[None])[0] if len(unique) else np.empty(0)
+        cosines = normalise(embed(self.side.tokens(unique))) @ normalise(query[None])[0] if len(unique) else np.empty(0)
         out = []
         for texts in np.split(inverse, np.cumsum(lengths)[:-1]):
             best = texts[np.argsort(-cosines[texts], kind="stable")[:most]]
@@ -58,7 +58,6 @@ class Examples:
 
     @classmethod
     def load(cls, folder: Path) -> "Examples":
-        """Map what `save` wrote."""
         side = Side(Ragged.load(folder, "tokens"), mapped(folder / "titles.npy"))
         return cls(mapped(folder / "counts.npy"), Ragged.load(folder, "kept"), side,
                    Texts.load(folder, "text"), Ragged.load(folder, "labels"))
@@ -68,7 +67,7 @@ def save_examples(corpus: Corpus, folder: Path) -> None:
     """Write up to MAX_EXAMPLES training texts of each label of a corpus, with their tokens and labels."""
     labels_of = corpus.positives["train"].subset(np.arange(corpus.n_queries))
     rows = np.repeat(np.arange(corpus.n_queries, dtype=np.int64), labels_of.lengths)
-    chosen = spread(Ragged.of_pairs(labels_of.values, rows, corpus.n_labels), MAX_EXAMPLES)
+    chosen = evenly_drawn(Ragged.of_pairs(labels_of.values, rows, corpus.n_labels), MAX_EXAMPLES)
     rows, numbers = np.unique(chosen.values, return_inverse=True)
     side = corpus.sides["train"]
     Examples(corpus.frequencies(), Ragged(chosen.offsets, numbers.astype(np.int32)),
@@ -76,7 +75,7 @@ def save_examples(corpus: Corpus, folder: Path) -> None:
              Texts(Texts.load(corpus.folder, "train.text").bytes.subset(rows)), labels_of.subset(rows)).save(folder)
 
 
-def spread(rows: Ragged, most: int) -> Ragged:
+def evenly_drawn(rows: Ragged, most: int) -> Ragged:
     """Return up to `most` values of each row, one drawn from each of as many equal stretches of it."""
     counts = np.minimum(rows.lengths, most)
     offsets = np.concatenate([[0], np.cumsum(counts)])

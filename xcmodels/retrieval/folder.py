@@ -22,7 +22,6 @@ FACTS, REMOVED = "retriever.json", "removed.npy"
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    """Write retriever.json."""
     (folder / FACTS).write_text(json.dumps({**facts, "format": FORMAT}, indent=1, sort_keys=True) + "\n")
 
 

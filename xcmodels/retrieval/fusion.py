@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from xcmodels.data.centroids import label_centroids
 from xcmodels.data.corpus import Corpus, mapped
 from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
+from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.lexical import CorpusWords, LabelWords
-from xcmodels.retrieval.scorers import NewLabels, spread, total
-from xcmodels.retrieval.serving import ENCODER, SIMILAR, TREES, WORDS, FusionConfig
+from xcmodels.retrieval.scorers import NewLabels, Scorer
+from xcmodels.retrieval.serving_config import ENCODER, SIMILAR, TREES, WORDS, FusionConfig
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class FusedScore:
 
 
 @dataclass(frozen=True)
-class TreeFusion:
+class TreeFusion(Scorer):
     """T(s_1, ..., s_n, f) + s_1 + ... + s_n, T one tree or a sum of several (NGAME, Appendix C).
 
     In the paper the scores s are z^T x and w^T x, of the label's embedding and its classifier; here also c^T x, of the
@@ -50,11 +50,6 @@ class TreeFusion:
     indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
     kind = "tree"
-
-    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
-        """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
-        rows, slots = np.nonzero(ids >= 0)
-        return spread(ids.shape, rows, slots, total(self.parts(queries, tokens, rows, ids[rows, slots])))
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -105,7 +100,6 @@ class TreeFusion:
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":
-        """Map what `save` wrote."""
         (index,) = indexes.values()
         facts = json.loads((folder / "fusion.json").read_text())
         terms = {name: FusedScore(index.vectors[:, slice(*term["place"])] if term["place"] else

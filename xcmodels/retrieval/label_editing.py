@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ class Edit:
     content: str = ""
 
 
-class Labels:
+class EditedLabels:
     """The labels of a retriever after a sequence of edits.
 
     Edits are idempotent, so that the same ones can be applied to a retriever of other labels: adding a label that is
@@ -85,7 +86,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     where the disk has links, so neither may ever be written to.
     """
     retriever = Retriever.load(folder)
-    labels = Labels(retriever, edits)
+    labels = EditedLabels(retriever, edits)
     for part in ("encoder", "tokenizer"):
         shutil.copytree(folder / part, out / part, copy_function=_link)
     if retriever.trained is not None:
@@ -118,22 +119,15 @@ def _link(source: str, target: str) -> None:
 def _new_labels(retriever: Retriever, rows: np.ndarray, new: Mapping[int, Edit]) -> NewLabels:
     tokens = retriever.tokenizer([new[row].text for row in rows], [new[row].content for row in rows])
     view = next((name for name in retriever.encoder.layout.views if name.startswith(LABEL)), QUERY)
-
-    def score_scale(span: slice, classifiers: np.ndarray) -> float:
-        return _score_scale(retriever, span, classifiers)
-
-    return NewLabels(rows, _embedded(retriever, tokens, view), _embedded(retriever, tokens, QUERY), tokens, score_scale)
+    return NewLabels(rows, _embedded(retriever, tokens, view), _embedded(retriever, tokens, QUERY), tokens,
+                     partial(_score_scale, retriever))
 
 
 def _embedded(retriever: Retriever, tokens: Tokens, view: str) -> np.ndarray:
     """Return the vectors (n, width) of texts in a view of the encoder."""
-    parts = []
     with torch.no_grad():
-        for start in range(0, len(tokens), CHUNK):
-            ends = tokens.offsets[start:start + CHUNK + 1]
-            parts.append(retriever.encoder(Tokens(tokens.ids[ends[0]:ends[-1]], ends - ends[0],
-                                                  tokens.titles[start:start + CHUNK]), view).numpy())
-    return np.concatenate(parts)
+        return np.concatenate([retriever.encoder(tokens.part(slice(start, start + CHUNK)), view).numpy()
+                               for start in range(0, len(tokens), CHUNK)])
 
 
 def _score_scale(retriever: Retriever, span: slice, classifiers: np.ndarray) -> float:

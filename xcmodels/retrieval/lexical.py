@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from xcmodels.data.centroids import label_matrix
 from xcmodels.data.corpus import Corpus, Side, mapped
 from xcmodels.data.sorted_ids import counted, located
 from xcmodels.data.tokens import Tokens
+from xcmodels.retrieval.centroids import label_matrix
 from xcmodels.retrieval.inner_products import put
 
 PAIRS = 1 << 20    # hash buckets of bigrams; bigrams in the same bucket count as equal
@@ -86,7 +86,7 @@ class LabelWords:
     @classmethod
     def of(cls, lexicon: Lexicon, rows: sp.csr_array) -> "LabelWords":
         """Return the words of labels from a sparse matrix, rows (L, words) float32."""
-        kept = unit_rows(rows)
+        kept = normalise_rows(rows)
         lengths = np.diff(kept.indptr)
         cells = np.nonzero(np.arange(lengths.max(initial=0)) < lengths[:, None])
         ids = np.full((len(lengths), lengths.max(initial=0)), len(lexicon.idf), dtype=np.int32)
@@ -107,9 +107,9 @@ class LabelWords:
             marks[marked] = True
             maybe = np.flatnonzero(marks.take(label_words & (MARKS - 1)))
             marks[marked] = False
-            at, same = located(label_words.take(maybe), query_words)
+            position, same = located(label_words.take(maybe), query_words)
             label, slot = np.divmod(maybe[same], self.ids.shape[1])
-            products = self.weights[shortlist[label], slot] * weights[own][at[same]]
+            products = self.weights[shortlist[label], slot] * weights[own][position[same]]
             out[start:end] = np.bincount(label, products, minlength=len(shortlist))
         return out
 
@@ -126,7 +126,6 @@ class LabelWords:
                           put(widened(self.weights, 0), rows, widened(new.weights, 0)))
 
     def save(self, folder: Path) -> None:
-        """Write `words.*.npy`."""
         for name, array in (("idf", self.lexicon.idf), ("ids", self.ids), ("weights", self.weights)):
             np.save(folder / f"words.{name}.npy", array)
 
@@ -179,7 +178,7 @@ def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
     return out
 
 
-def unit_rows(rows: sp.csr_array) -> sp.csr_array:
+def normalise_rows(rows: sp.csr_array) -> sp.csr_array:
     """Scale the rows to unit length, in place, and return them; a row of zeros stays."""
     lengths = np.sqrt(rows.multiply(rows).sum(axis=1))
     rows.data = (rows.data / np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))).astype(np.float32)

@@ -55,7 +55,6 @@ class Proposer:
 
     @classmethod
     def load(cls, folder: Path, removed: np.ndarray = ann.NOTHING) -> "Proposer":
-        """Map what `save` wrote."""
         of_queries = (folder / "labels.offsets.npy").exists()
         return cls(ann.load(folder), Ragged.load(folder, "labels") if of_queries else None, removed)
 

@@ -21,6 +21,7 @@ from xcmodels.retrieval.scorers import InnerProduct
 
 SCORERS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {
     scorer.kind: scorer for scorer in (InnerProduct, TreeFusion, CentroidMix)}
+CHUNK = 1024       # texts embedded at once
 BLOCK = 64         # texts ranked by one thread at a time, so that their data stays in cache
 
 
@@ -30,7 +31,7 @@ class Ranker:
     def __init__(self, folder: Path) -> None:
         self.facts = read_facts(folder)
         self.encoder: Encoder = load_encoder(folder / "encoder").eval()
-        self.embed_one = self.encoder.plain(QUERY)    # without torch; None where the backbone cannot
+        self.embed_one = self.encoder.in_numpy(QUERY)    # without torch; None where the backbone cannot
         self.tokenizer = Tokenizer.load(folder / "tokenizer")
         self.removed = np.load(folder / REMOVED)
         self.proposers = {name: Proposer.load(folder / "index" / name, self.removed)
@@ -71,20 +72,18 @@ class Ranker:
         with single_threaded():
             shortlist = candidates(self.proposers.values(), queries, self.facts["shortlist"], k)
             scores = self.scorer(queries, shortlist, tokens)
-            finite("a score", scores[shortlist >= 0])
+            check_finite("a score", scores[shortlist >= 0])
             ids, scores = best_of(shortlist, scores, k)
         if (missing := k - ids.shape[1]) > 0:
             padding = (0, 0), (0, missing)
             ids, scores = np.pad(ids, padding, constant_values=-1), np.pad(scores, padding, constant_values=-np.inf)
         return ids, scores
 
-    def search_side(self, side: Side, k: int, rows: np.ndarray | None = None,
-                    chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `search` returns, for a whole side of a corpus or `rows` of it, `chunk` texts at a time."""
-        rows = np.arange(len(side)) if rows is None else rows
+    def search_side(self, side: Side, k: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `search` returns, for `rows` of a side of a corpus, CHUNK texts at a time."""
         ids, scores = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
-        for start in range(0, len(rows), chunk):
-            part = slice(start, start + chunk)
+        for start in range(0, len(rows), CHUNK):
+            part = slice(start, start + CHUNK)
             ids[part], scores[part] = self.search(side.tokens(rows[part]), k)
         return ids, scores
 
@@ -94,7 +93,7 @@ class Ranker:
         return self.tokenizer(texts, contents)
 
 
-def finite(what: str, values: np.ndarray) -> None:
+def check_finite(what: str, values: np.ndarray) -> None:
     """Raise FloatingPointError for a number that is not finite: it would pass for a missing label."""
     if not np.isfinite(values).all():
         raise FloatingPointError(f"{what} is not finite; look for a diverged model or a damaged file")

@@ -10,8 +10,7 @@ import numpy as np
 
 from xcmodels.data.corpus import Texts
 from xcmodels.retrieval.examples import Examples
-from xcmodels.retrieval.explain import Explained, Near
-from xcmodels.retrieval.ranker import Ranker, finite
+from xcmodels.retrieval.ranker import Ranker, check_finite
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,29 @@ class Label:
     score: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as an object of plain values."""
         return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Near:
+    """A training text of a label: its cosine with the explained text by the query encoder, and its labels' texts."""
+
+    text: str
+    similarity: float
+    labels: list[str]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The parts that a label's score is the sum of, its number of training texts, and the most similar of those.
+
+    parts: those that the retriever has of "encoder" (the label's own text), "classifier", "similar texts" (the centroid
+    of the label's training texts), "words" (shared with them), "trees" (what the fusion adds to the others).
+    """
+
+    parts: dict[str, float]
+    frequency: int
+    nearest: list[Near]
 
 
 class Retriever(Ranker):
@@ -79,7 +99,7 @@ class Retriever(Ranker):
         query = self.embed(tokens)
         parts = self.scorer.parts(query, tokens, np.zeros(len(ids), np.int64), ids)
         for name, part in parts.items():
-            finite(f"the part {name!r} of a score", part)
+            check_finite(f"the part {name!r} of a score", part)
         near = self.examples.nearest(query[0], ids, nearest, self.embed)
         return [Explained({name: round(float(part[i]), 6) for name, part in parts.items()},
                           int(self.examples.counts[label]), [self._near(*example) for example in near[i]])

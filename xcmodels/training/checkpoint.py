@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Stage
 from xcmodels.nn import distributed
 from xcmodels.nn.row_table import Model, RowTable
-from xcmodels.training.optimisers import Optimisers, Shares
+from xcmodels.training.optimisers import Optimisers, Shards
 
 log = logging.getLogger(__name__)
 
@@ -34,20 +34,19 @@ MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL"}
 
 
-def shares_of(model: nn.Module) -> Shares:
-    """Return which tensors of a model's state are a share of the rows of a larger one."""
+def shards_of(model: nn.Module) -> Shards:
+    """Return which tensors of a model's state are a shard of the rows of a larger one."""
     tables = {f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, RowTable)}
-    return {name: (table.first, table.n) for name, table in tables.items() if not table.whole}
+    return {name: (table.first, table.n) for name, table in tables.items() if not table.holds_all_rows}
 
 
 def save_model(model: nn.Module, folder: Path) -> None:
-    """Write a model's tensors to `folder`."""
-    write(folder / MODEL, model.state_dict(), shares_of(model))
+    write(folder / MODEL, model.state_dict(), shards_of(model))
 
 
 def load_model(model: nn.Module, folder: Path) -> None:
     """Read a model's tensors from `folder`, which must hold all of them and no others."""
-    model.load_state_dict(read(folder / MODEL, shares_of(model)))
+    model.load_state_dict(read(folder / MODEL, shards_of(model)))
 
 
 def read_model(stage: Stage[M], corpus: Corpus, folder: Path, vectors: Mapping[str, np.ndarray] | None = None) -> M:
@@ -64,13 +63,13 @@ def load_part(module: nn.Module, folder: Path) -> None:
         raise ValueError(f"{folder / MODEL} has tensors that the model has not: {', '.join(unknown)}")
 
 
-def write(path: Path, tensors: Mapping[str, torch.Tensor], shares: Shares,
+def write(path: Path, tensors: Mapping[str, torch.Tensor], shards: Shards,
           metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, jointly with the processes that hold the other rows of the tensors in `shares`."""
+    """Write a safetensors file, jointly with the processes that hold the other rows of the tensors in `shards`."""
     if distributed.count() == 1:
         save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata=dict(metadata or {}))
         return
-    shapes = {name: [shares[name][1], *value.shape[1:]] if name in shares else list(value.shape)
+    shapes = {name: [shards[name][1], *value.shape[1:]] if name in shards else list(value.shape)
               for name, value in tensors.items()}
     offsets, end = {}, 0
     for name, value in tensors.items():
@@ -87,27 +86,21 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], shares: Shares,
     distributed.wait()
     with path.open("rb+") as file:
         for name, value in tensors.items():
-            first = shares[name][0] if name in shares else 0
-            if name in shares or distributed.rank() == 0:
+            first = shards[name][0] if name in shards else 0
+            if name in shards or distributed.rank() == 0:
                 file.seek(begin + offsets[name][0] + first * math.prod(value.shape[1:]) * value.element_size())
                 file.write(value.detach().cpu().contiguous().numpy().data)
     distributed.wait()
 
 
-def read(path: Path, shares: Shares) -> dict[str, torch.Tensor]:
-    """Read a safetensors file; of the tensors in `shares`, only this process's rows."""
+def read(path: Path, shards: Shards) -> dict[str, torch.Tensor]:
+    """Read a safetensors file; of the tensors in `shards`, only this process's rows."""
     if distributed.count() == 1:
         return load_file(path)
     with safe_open(path, "pt") as file:
-        names: list[str] = list(file.keys())
-        return {name: _rows(file, name) if name in shares else file.get_tensor(name) for name in names}
-
-
-def _rows(file: Any, name: str) -> torch.Tensor:
-    """Return this process's share of a tensor's rows."""
-    part = file.get_slice(name)
-    rows: torch.Tensor = part[distributed.share(part.get_shape()[0])]
-    return rows
+        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {name: part[distributed.shard(part.get_shape()[0])] if name in shards else file.get_tensor(name)
+                for name, part in parts.items()}
 
 
 @dataclass
@@ -138,8 +131,8 @@ class StepCheckpoints:
         """Replace the newest checkpoint by this state."""
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         tensors |= {f"optimiser.{name}": value for name, value in optimisers.state().items()}
-        part = self.folder / f"part.{distributed.first(os.getpid())}"
-        write(part, tensors, _shares(model, optimisers), {"position": json.dumps(asdict(position))})
+        part = self.folder / f"part.{distributed.broadcast(os.getpid())}"
+        write(part, tensors, _shards(model, optimisers), {"position": json.dumps(asdict(position))})
         if distributed.rank() == 0:
             self._name(part, position)
         distributed.wait()
@@ -169,7 +162,7 @@ class StepCheckpoints:
         return None
 
     def _load(self, file: Path, model: nn.Module, optimisers: Optimisers) -> Position:
-        flat = read(file, _shares(model, optimisers))
+        flat = read(file, _shards(model, optimisers))
         with safe_open(file, "pt") as handle:
             position = Position(**json.loads(handle.metadata()["position"]))
         parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimiser": {}}
@@ -178,7 +171,8 @@ class StepCheckpoints:
             parts[kind][rest] = value
         # compared before anything is loaded, so that an ignored file leaves the model unchanged
         for kind, state in (("model", model.state_dict()), ("optimiser", optimisers.rows_state())):
-            if wrong := [name for name, value in state.items() if _shape(parts[kind].get(name)) != value.shape]:
+            shapes = {name: value.shape for name, value in parts[kind].items()}
+            if wrong := [name for name, value in state.items() if shapes.get(name) != value.shape]:
                 raise ValueError(f"{kind} tensor {wrong[0]} is missing or of another shape")
         model.load_state_dict(parts["model"])
         optimisers.restore(parts["optimiser"])
@@ -188,11 +182,7 @@ class StepCheckpoints:
         return sorted(self.folder.glob("*-*-*.safetensors"))
 
 
-def _shares(model: nn.Module, optimisers: Optimisers) -> Shares:
-    """Return which tensors of a step checkpoint are a share of the rows of a larger one."""
-    by_kind = {"model": shares_of(model), "optimiser": optimisers.shares()}
-    return {f"{kind}.{name}": share for kind, shares in by_kind.items() for name, share in shares.items()}
-
-
-def _shape(tensor: torch.Tensor | None) -> torch.Size | None:
-    return None if tensor is None else tensor.shape
+def _shards(model: nn.Module, optimisers: Optimisers) -> Shards:
+    """Return which tensors of a step checkpoint are a shard of the rows of a larger one."""
+    by_kind = {"model": shards_of(model), "optimiser": optimisers.shards()}
+    return {f"{kind}.{name}": shard for kind, shards in by_kind.items() for name, shard in shards.items()}

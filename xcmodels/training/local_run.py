@@ -12,7 +12,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Mined, Round, Stage
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import Watch, device, fast_products, train_round
-from xcmodels.training.steps import EMBED, MINE, training_steps
+from xcmodels.training.step_graph import EMBED, MINE, training_steps
 
 UNWATCHED = Watch()
 
@@ -34,7 +34,6 @@ class TrainedMethod:
 
     @property
     def rounds(self) -> dict[str, Round]:
-        """The rounds by name."""
         return {round_.name: round_ for round_ in self.method.rounds}
 
     @property

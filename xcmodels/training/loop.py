@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
@@ -24,7 +25,11 @@ from xcmodels.nn import distributed
 from xcmodels.nn.row_table import Model
 from xcmodels.training.checkpoint import OPTIMISER, Position, StepCheckpoints, load_model, read, save_model, write
 from xcmodels.training.optimisers import Optimisers
-from xcmodels.training.validation import P1, judging_rows, precision
+
+VALIDATION_QUERIES = 500       # of an epoch, at most
+VALIDATION_LABELS = 200_000    # with more labels, epochs are not validated
+P1 = "validation/P@1"
+_TOGETHER = 64                 # queries scored at once: 50 MB for 200,000 labels
 
 
 class Interrupted(Exception):
@@ -101,10 +106,10 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
     """
     keep_freed_memory()
     model.to(device())
-    optimisers = Optimisers(model, model.tables(), stage.plan)
+    optimisers = Optimisers(model, stage.plan)
     if start is not None:
         load_model(model, start)
-        optimisers.restore(read(start / OPTIMISER, optimisers.shares()))
+        optimisers.restore(read(start / OPTIMISER, optimisers.shards()))
     checkpoints = StepCheckpoints(scratch)
     position = checkpoints.restore(model, optimisers)
     if position is None:
@@ -117,7 +122,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
         loop.epoch(position, checkpoints, watch)
     optimisers.apply_pending_decay()
     save_model(model, out)
-    write(out / OPTIMISER, optimisers.state(), optimisers.shares())
+    write(out / OPTIMISER, optimisers.state(), optimisers.shards())
     return position.epochs or []
 
 
@@ -156,7 +161,8 @@ class _Loop:
             position.step += 1
             # an accelerator gets its next step before this process waits for the loss of the last
             read_losses(0 if device().type == "cpu" else 1)
-            stopping, due = distributed.agreed(device(), watch.stop(), time.monotonic() - saved > watch.save_every)
+            overdue = time.monotonic() - saved > watch.save_every
+            stopping, due = distributed.broadcast_flags(device(), watch.stop(), overdue)
             if stopping or due:
                 read_losses()
                 checkpoints.save(position, self.model, self.optimisers)
@@ -164,13 +170,13 @@ class _Loop:
             if stopping:
                 raise Interrupted(f"saved at step {done + 1} of {self.stage.plan.epochs * steps} of {self.stage.name}")
         read_losses()
-        metrics = {"epoch": float(position.epoch), "loss": position.loss / steps, **self.validate()}
-        position.epochs = [*(position.epochs or []), metrics]
+        measured = {"epoch": float(position.epoch), "loss": position.loss / steps, **self.validate()}
+        position.epochs = [*(position.epochs or []), measured]
         position.epoch, position.step, position.loss = position.epoch + 1, 0, 0.0
 
     def validate(self) -> dict[str, float]:
         """Return P@1 of the model on validation queries, where that is cheap; leave the model in training mode."""
-        if not len(rows := judging_rows(self.corpus)):
+        if not len(rows := validation_rows(self.corpus)):
             return {}
         try:
             return {P1: precision(self.stage, self.model.eval(), self.corpus, self.mined, rows)}
@@ -206,7 +212,6 @@ class _Loop:
                 yield last.result()
 
     def _purpose(self, epoch: int, step: int) -> tuple[str | int, ...]:
-        """Return the purpose that the draws of a step are seeded by."""
         return "batch", self.stage.name, epoch, step
 
     def step(self, rows: np.ndarray, batch: Batch, position: Position, factor: float) -> torch.Tensor:
@@ -233,3 +238,34 @@ class _Loop:
         if distributed.rank() == 0:
             done = position.epoch * steps + pending.step + 1
             watch.report(Progress(self.stage.name, position.epoch, done, self.stage.plan.epochs * steps, value))
+
+
+def validation_rows(corpus: Corpus) -> np.ndarray:
+    """Return the rows of the validation queries that epochs are validated on, evenly spaced; none where that is costly.
+
+    A dual encoder encodes every label's text for it, forward only: with as many labels as training texts, a sixth of
+    the epoch's forward and backward passes, and more with more labels. So it is skipped with more than
+    VALIDATION_LABELS labels, or more labels than training texts.
+    """
+    rows = corpus.validation[corpus.train_positives.lengths[corpus.validation] > 0]
+    if not len(rows) or corpus.n_labels > min(VALIDATION_LABELS, len(corpus.training_rows())):
+        return rows[:0]
+    return rows[np.linspace(0, len(rows) - 1, min(VALIDATION_QUERIES, len(rows))).astype(np.int64)]
+
+
+def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, rows: np.ndarray) -> float:
+    """Return P@1 of `rows` of the training side, in percent, by exact search without their filter pairs.
+
+    No random number is drawn and no weight changed, so training ends with the same bits with or without it.
+    """
+    queries, labels = stage.ranking_vectors(model, corpus, mined, rows)
+    filters = corpus.filters["train"]
+    best = np.empty((len(rows), 1), np.int64)
+    for start in range(0, len(rows), _TOGETHER):
+        part = rows[start:start + _TOGETHER]
+        scores = queries[start:start + _TOGETHER] @ labels.T
+        excluded, lengths = filters.take(part)
+        scores[np.repeat(np.arange(len(part)), lengths), excluded] = -np.inf
+        best[start:start + _TOGETHER, 0] = scores.argmax(1)
+    truth = corpus.train_positives.subset(rows)
+    return 100 * float(metrics.match(best, truth, None, corpus.n_labels).hits[:, 0].mean())

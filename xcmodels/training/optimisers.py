@@ -3,24 +3,25 @@
 from collections.abc import Mapping
 
 import torch
-from torch import nn
 
-from xcmodels.method import RowRule, TrainingPlan
+from xcmodels.method import TrainingPlan
 from xcmodels.nn import distributed
-from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
+from xcmodels.nn.row_table import Model, RowAdam, RowSGD
 
-# Tensor name -> (first row held here, rows in all), for tensors that are a share of the rows of a larger one.
-Shares = Mapping[str, tuple[int, int]]
+# Tensor name -> (first row held here, rows in all), for tensors that are a shard of the rows of a larger one.
+Shards = Mapping[str, tuple[int, int]]
 
 
 class Optimisers:
-    """The optimisers of a model: torch's AdamW for dense parameters, for each row table the plan's."""
+    """The optimisers of a model: torch's AdamW for dense parameters, and one for each row table that the plan names."""
 
-    def __init__(self, model: nn.Module, tables: dict[str, RowTable], plan: TrainingPlan) -> None:
+    def __init__(self, model: Model, plan: TrainingPlan) -> None:
         self.plan = plan
         dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.dense = torch.optim.AdamW(dense, lr=plan.lr, weight_decay=plan.weight_decay) if dense else None
-        self.rows = {name: _row_optimiser(table, plan.tables[name]) for name, table in tables.items()}
+        self.rows = {name: RowAdam(table) if (rule := plan.tables[name]).momentum is None else
+                     RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
+                     for name, table in model.tables().items() if name in plan.tables}
 
     def step(self, factor: float) -> None:
         """Take one step with the plan's learning rates times `factor`, and clear the gradients."""
@@ -38,10 +39,10 @@ class Optimisers:
         for table in self.rows.values():
             table.apply_pending_decay()
 
-    def shares(self) -> Shares:
-        """Return which tensors of `state` are a share of the rows of a larger one."""
+    def shards(self) -> Shards:
+        """Return which tensors of `state` are a shard of the rows of a larger one."""
         return {f"rows.{name}.{key}": (rows.table.first, rows.table.n) for name, rows in self.rows.items()
-                if not rows.table.whole for key, value in rows.state().items() if value.ndim}
+                if not rows.table.holds_all_rows for key, value in rows.state().items() if value.ndim}
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return every moment as one flat dict."""
@@ -54,7 +55,6 @@ class Optimisers:
         return {f"rows.{name}.{key}": value for name, rows in self.rows.items() for key, value in rows.state().items()}
 
     def restore(self, flat: dict[str, torch.Tensor]) -> None:
-        """Load the moments that `state` returned."""
         for name, rows in self.rows.items():
             rows.restore({key: flat[f"rows.{name}.{key}"] for key in rows.state()})
         if not self.dense:
@@ -66,9 +66,3 @@ class Optimisers:
                 index, _, field = rest.partition(".")
                 state.setdefault(int(index), {})[field] = value
         self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
-
-
-def _row_optimiser(table: RowTable, rule: RowRule) -> RowAdam | RowSGD:
-    if rule.momentum is None:
-        return RowAdam(table)
-    return RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)

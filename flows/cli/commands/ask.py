@@ -63,8 +63,7 @@ def presets(*, method: Annotated[str, Parameter(help="Method whose settings are 
             as_json: Json = False) -> None:
     """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
     from tasks.plan import settings_of
-    from xcmodels.methods.presets import PRESETS, flat
-    from xcmodels.methods.settings_help import explained
+    from xcmodels.methods.presets import PRESETS, explained, flat
 
     # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
     method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (

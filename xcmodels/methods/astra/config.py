@@ -6,7 +6,7 @@ from xcmodels import checks
 from xcmodels.method import Round
 from xcmodels.mining import schedule
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval.serving import CLASSIFIER, ServingConfig
+from xcmodels.retrieval.serving_config import CLASSIFIER, ServingConfig
 
 STAGE = "joint"
 

@@ -9,20 +9,16 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import STAGE, AstraConfig
-from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, first_encoder
-from xcmodels.methods.served import ComposedRetriever
+from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, untrained_encoder
+from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 
 
-class AstraRetriever(ComposedRetriever[AstraConfig]):
+class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
     """Serves the classifiers, or the label texts encoded as queries, from which the classifiers started."""
-
-    def __init__(self, method: str, config: AstraConfig, stage: JointStage) -> None:
-        super().__init__(method, config)
-        self.stage = stage
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder and the classifiers, and label embeddings where those are served."""
@@ -38,7 +34,7 @@ class AstraRetriever(ComposedRetriever[AstraConfig]):
             return {}
         rng = seeds.generator(self.config.seed, "displacement")
         labels = np.sort(rng.permutation(corpus.n_labels)[:PRIOR_LABELS])
-        start = encode_all(first_encoder(self.config, corpus), corpus.sides["label"], QUERY, labels)
+        start = encode_all(untrained_encoder(self.config, corpus), corpus.sides["label"], QUERY, labels)
         return displacement(start, trained.labels[CLASSIFIER][labels],
                             corpus.frequencies(corpus.training_rows())[labels])
 
@@ -52,13 +48,12 @@ def displacement(start: np.ndarray, end: np.ndarray, frequencies: np.ndarray) ->
     share = np.linalg.norm(end - start, axis=1) / np.maximum(np.linalg.norm(start, axis=1), 1e-12)
     edges = (0, 1, 2, 10)
     group = np.searchsorted(edges, frequencies, side="right") - 1
-    return {f"moved/{edge}": float(share[group == at].mean()) for at, edge in enumerate(edges) if (group == at).any()}
+    return {f"moved/{edge}": float(share[group == i].mean()) for i, edge in enumerate(edges) if (group == i).any()}
 
 
 def astra(config: AstraConfig) -> Method:
-    """Return the method for one configuration."""
     stage, name = JointStage(config), "renee" if config.every_label else "astra"
     reads_texts = (config.start == "label" or (config.source == "encoder" and config.mined > 0)
                    or config.serve != CLASSIFIER)
-    return Method(name, config.seed, [stage], AstraRetriever(name, config, stage), config.encoder, config.dim,
+    return Method(name, config.seed, [stage], AstraRetrieverBuilder(name, config, stage), config.encoder, config.dim,
                   needs_label_texts=reads_texts)

@@ -16,19 +16,19 @@ from scipy.special import expit
 from torch import nn
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, Entries, own_block, pooled_block, uniform_block
+from xcmodels.data.batching import Batch, BatchSide, pooled_block, shortlist_block, uniform_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
-from xcmodels.nn.row_table import Model, RowTable, drawn
+from xcmodels.nn.row_table import Model, RowTable, normal_rows
 
 PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # sampled for the initial bias
 
 
-def first_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
+def untrained_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
     """Return the untrained encoder."""
     head = HeadConfig("linear", config.dim, config.dropout)
     return build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
@@ -39,14 +39,10 @@ class OneVsAll(Model):
 
     def __init__(self, config: AstraConfig, corpus: Corpus) -> None:
         super().__init__()
-        self.encoder = first_encoder(config, corpus)
+        self.encoder = untrained_encoder(config, corpus)
         width = self.encoder.width(QUERY)
-        self.labels = RowTable.shared(corpus.n_labels, lambda part: drawn(corpus.n_labels, width, part) * 0.02)
+        self.labels = RowTable.sharded(corpus.n_labels, lambda part: normal_rows(corpus.n_labels, width, part) * 0.02)
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
-
-    def tables(self) -> dict[str, RowTable]:
-        """The token embeddings of a bag, and the classifiers."""
-        return self.encoder.tables() | {"labels": self.labels}
 
     def classifiers(self) -> np.ndarray:
         """Return the classifiers, (L, d)."""
@@ -57,11 +53,11 @@ class OneVsAll(Model):
         queries = self.encoder.heads[QUERY](self.encoder.backbone(batch.sides["queries"].tokens, QUERY))
         rows, inverse = self.labels.gather(batch.sides["labels"].ids)
         scores = {"pool": queries @ rows[inverse].T}
-        if (own := batch.blocks.get("own")) is not None:
+        if (own := batch.blocks.get("shortlist")) is not None:
             assert own.columns is not None and own.weights is not None
             row, slot = torch.nonzero(own.weights, as_tuple=True)
             products = self.labels.score_pairs(queries, row, own.columns[row, slot])
-            scores["own"] = torch.zeros_like(own.weights).index_put((row, slot), products)
+            scores["shortlist"] = torch.zeros_like(own.weights).index_put((row, slot), products)
         return {name: self.scale * products + self.bias for name, products in scores.items()}
 
 
@@ -90,20 +86,18 @@ class JointStage(Stage[OneVsAll]):
         self.config, self.seed = config, config.seed
         tables = {"tokens": RowRule(config.token_lr),
                   "labels": RowRule(config.label_lr, config.momentum, config.weight_decay)}
-        self.plan = TrainingPlan(config.epochs, config.batch_size, config.lr, tables, config.warmup,
-                                 decay=config.decay, least_steps=config.least_steps)
+        self.plan = TrainingPlan.of(config, tables)
         # uniform negatives alone first, then a round for every refresh, mined with the model of `ahead` epochs before
         self.rounds = schedule.rounds(STAGE, config, config.mined, config.ahead)
         self.settings = config.training
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> OneVsAll:
-        """Build the encoder and the classifiers."""
         return OneVsAll(self.config, corpus)
 
     def begin(self, model: OneVsAll, corpus: Corpus, before: Path | None) -> None:
         """Start each classifier at its label's embedding, the label's text read as a query's, and the bias by it."""
         if self.config.start == "label":
-            model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], QUERY))
+            model.labels.set_all(partial(encode_all, model.encoder, corpus.sides["label"], QUERY))
         model.bias.data.fill_(self._prior(model, corpus))
 
     def _prior(self, model: OneVsAll, corpus: Corpus) -> float:
@@ -118,17 +112,17 @@ class JointStage(Stage[OneVsAll]):
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against their own labels and labels shared by the batch, or against every label."""
         config, n = self.config, corpus.n_labels
-        queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
+        queries = BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
         if config.every_label:
             pool = np.arange(n)
-            return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
+            return Batch({"queries": queries, "labels": BatchSide(torch.from_numpy(pool))},
                          {"pool": pooled_block(corpus, rows, pool)})
         hard, uniform = config.counts(round_)
         hardest = mined.negatives[rows, :hard] if mined.negatives is not None else np.empty((len(rows), 0), np.int32)
         pool = np.sort(rng.choice(n, min(uniform, n), replace=False))
         weight = n / max(len(pool), 1) if config.unbiased else 1.0
-        return Batch({"queries": queries, "labels": Entries(torch.from_numpy(pool))},
-                     {"own": own_block(corpus, rows, config.positives, hardest, rng),
+        return Batch({"queries": queries, "labels": BatchSide(torch.from_numpy(pool))},
+                     {"shortlist": shortlist_block(corpus, rows, config.positives, hardest, rng),
                       "pool": uniform_block(corpus, rows, pool, hardest, weight)})
 
     def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
@@ -146,8 +140,7 @@ class JointStage(Stage[OneVsAll]):
     def ranking_vectors(self, model: OneVsAll, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the embeddings of `rows` and the classifiers, pending weight decay applied."""
-        return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.all()
+        return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.read_all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return the hard negatives of each query."""
         return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)

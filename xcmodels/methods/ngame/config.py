@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from xcmodels import checks
 from xcmodels.mining import schedule
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval.serving import FUSED, ServingConfig
+from xcmodels.retrieval.serving_config import FUSED, ServingConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,30 +9,29 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.stages import CLASSIFIER, ENCODER, ClassifierModule, EncoderModule
-from xcmodels.methods.served import ComposedRetriever
+from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.encoders import QUERY
 from xcmodels.retrieval.builder import Trained
 from xcmodels.training.checkpoint import read_model
 
 
-class NgameRetriever(ComposedRetriever[NgameConfig]):
+class NgameRetrieverBuilder(BaseRetrieverBuilder[NgameConfig, EncoderModule]):
     """Serves embeddings and classifiers on one query vector; in a fusion the classifiers propose (Appendix C)."""
 
     def __init__(self, method: str, config: NgameConfig, encoder: EncoderModule, classifier: ClassifierModule) -> None:
-        super().__init__(method, config)
-        self.encoder, self.classifier = encoder, classifier
+        super().__init__(method, config, encoder)
+        self.classifier = classifier
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return M1's encoder with M2's classifiers; embeddings are those that M2 was trained on."""
         classifiers = read_model(self.classifier, corpus, models[CLASSIFIER], vectors).table.weight.numpy()
-        encoder = read_model(self.encoder, corpus, models[ENCODER])
+        encoder = read_model(self.stage, corpus, models[ENCODER])
         view = encoder.layout.views[QUERY]
         return Trained(encoder, {ENCODER: vectors["labels"], CLASSIFIER: classifiers},
                        {ENCODER: view, CLASSIFIER: view}, (CLASSIFIER,), vectors["queries"])
 
 
 def ngame(config: NgameConfig) -> Method:
-    """Return the method for one configuration."""
     encoder, classifier = EncoderModule(config), ClassifierModule(config)
-    return Method("ngame", config.seed, [encoder, classifier], NgameRetriever("ngame", config, encoder, classifier),
-                  config.encoder)
+    builder = NgameRetrieverBuilder("ngame", config, encoder, classifier)
+    return Method("ngame", config.seed, [encoder, classifier], builder, config.encoder)

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from xcmodels.data.batching import Batch, Entries, padded, pooled_block, sample_positive
+from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block, sample_positive
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
-from xcmodels.nn.autograd import Products, dropout
+from xcmodels.nn.autograd import SparseGradScores, dropout
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, build_encoder
 from xcmodels.nn.row_table import Model, RowTable
 
@@ -29,17 +29,13 @@ class Classifiers(Model):
 
     def __init__(self, start: np.ndarray, dropout: float) -> None:
         super().__init__()
-        self.table = RowTable.shared(len(start), lambda part: torch.from_numpy(start[part].copy()))
+        self.table = RowTable.sharded(len(start), lambda part: torch.from_numpy(start[part].copy()))
         self.dropout = dropout
 
-    def tables(self) -> dict[str, RowTable]:
-        """The matrix trained by rows."""
-        return {"labels": self.table}
-
-    def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> Products:
+    def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> SparseGradScores:
         """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted and unique."""
         rows, inverse = self.table.gather(labels)
-        return Products(dropout(queries, self.dropout, self.training), F.embedding(inverse, rows))
+        return SparseGradScores(dropout(queries, self.dropout, self.training), F.embedding(inverse, rows))
 
 
 class EncoderModule(EncoderStage[Encoder]):
@@ -49,28 +45,27 @@ class EncoderModule(EncoderStage[Encoder]):
 
     def __init__(self, config: NgameConfig) -> None:
         self.module, self.config, self.seed = config.m1, config.encoder, config.seed
-        self.plan, self.rounds = _plan(self.module, "tokens"), schedule.rounds(ENCODER, self.module)
+        self.plan = TrainingPlan.of(self.module, {"tokens": RowRule(self.module.table_lr)})
+        self.rounds = schedule.rounds(ENCODER, self.module)
         self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
-        """Build the encoder."""
         return build_encoder(self.config, corpus.idf, self.seed)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their positives, one drawn per query."""
         chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
         pool = distinct(chosen)
-        sides = {"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
-                 "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
+        sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                 "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
 
     def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the triplet loss of equation 1 over the hardest pairs of the batch."""
-        scores = Products(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
+        scores = SparseGradScores(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
         return {"triplet": _triplet(self.module, batch, scores)}
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return balanced clusters of about `round_.cluster_size` training queries each."""
         return negatives.mine(vectors, corpus, round_, seed=self.seed)
 
 
@@ -81,7 +76,8 @@ class ClassifierModule(Stage[Classifiers]):
 
     def __init__(self, config: NgameConfig) -> None:
         self.module, self.seed = config.m2, config.seed
-        self.plan, self.rounds = _plan(self.module, "labels"), schedule.rounds(CLASSIFIER, self.module)
+        self.plan = TrainingPlan.of(self.module, {"labels": RowRule(self.module.table_lr)})
+        self.rounds = schedule.rounds(CLASSIFIER, self.module)
         self.settings = {"seed": config.seed, "m2": self.module}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Classifiers:
@@ -92,8 +88,8 @@ class ClassifierModule(Stage[Classifiers]):
         """Return queries against the pool of all their positives."""
         chosen = padded(*corpus.train_positives.take(rows))
         pool = distinct(chosen[chosen >= 0])
-        sides = {"queries": Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
-                 "labels": Entries(torch.from_numpy(pool))}
+        sides = {"queries": BatchSide(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
+                 "labels": BatchSide(torch.from_numpy(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
 
     def loss(self, model: Classifiers, batch: Batch) -> dict[str, torch.Tensor]:
@@ -104,19 +100,13 @@ class ClassifierModule(Stage[Classifiers]):
     def ranking_vectors(self, model: Classifiers, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the fixed embeddings of `rows`, and the classifiers."""
-        return mined.vectors["queries"][rows], model.table.all()
+        return mined.vectors["queries"][rows], model.table.read_all()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return balanced clusters of about `round_.cluster_size` training queries each."""
         return negatives.mine(vectors, corpus, round_, seed=self.seed)
 
 
-def _plan(module: ModuleConfig, table: str) -> TrainingPlan:
-    return TrainingPlan(module.epochs, module.batch_size, module.lr, {table: RowRule(module.table_lr)}, module.warmup,
-                        least_steps=module.least_steps)
-
-
-def _triplet(module: ModuleConfig, batch: Batch, scores: Products) -> torch.Tensor:
+def _triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:
     block = batch.blocks["triplet"]
     assert block.active_positives is not None
     return losses.triplet(

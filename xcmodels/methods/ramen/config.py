@@ -29,7 +29,6 @@ class GraphConfig:
 
     @property
     def regularised_sides(self) -> list[str]:
-        """The batch sides that graphs regularise."""
         return list(SIDES) if self.sides == "both" else [side for side in SIDES if side == self.sides]
 
 

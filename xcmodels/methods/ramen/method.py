@@ -12,19 +12,18 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Method
 from xcmodels.methods.ramen.config import RamenConfig
 from xcmodels.methods.ramen.stages import GraphStage
-from xcmodels.methods.served import ComposedRetriever
+from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.training.checkpoint import read_model, save_model
 
 
-class RamenRetriever:
+class RamenRetrieverBuilder:
     """Builds the base's retriever from the base's part of the model, without graphs."""
 
-    def __init__(self, base: ComposedRetriever[Any], stage: GraphStage) -> None:
+    def __init__(self, base: BaseRetrieverBuilder[Any, Any], stage: GraphStage) -> None:
         self.base, self.stage = base, stage
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """The settings of the base's retriever."""
         return self.base.settings
 
     def __call__(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray],
@@ -42,9 +41,9 @@ def ramen(base: Callable[[Any], Method]) -> Callable[[RamenConfig], Method]:
         method = base(replace(config.base, seed=config.seed))
         first, *others = method.stages
         assert isinstance(first, EncoderStage)
-        assert isinstance(method.build_retriever, ComposedRetriever)
+        assert isinstance(method.build_retriever, BaseRetrieverBuilder)
         stage = GraphStage(first, config.graph)
         return replace(method, name="ramen", stages=[stage, *others], base=method.name, needs_graphs=True,
-                       build_retriever=RamenRetriever(method.build_retriever.named("ramen"), stage))
+                       build_retriever=RamenRetrieverBuilder(method.build_retriever.named("ramen"), stage))
 
     return make

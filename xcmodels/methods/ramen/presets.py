@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame.presets import NGAME
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
@@ -14,8 +13,8 @@ from xcmodels.methods.unidec.presets import ANCE, UNIDEC
 
 def _over(name: str, base: Preset, graph: GraphConfig) -> Preset:
     def settings() -> Settings:
-        plain = base.settings()
-        return replace(plain, method=RamenConfig(plain.method, graph))
+        settings_of_base = base.settings()
+        return replace(settings_of_base, method=RamenConfig(settings_of_base.method, graph))
 
     return Preset(f"metadata graphs over {name}: {base.about}", settings)
 
@@ -26,11 +25,10 @@ def _cpus(name: str, presets: dict[str, Preset]) -> dict[str, Preset]:
 
 def _paper() -> Settings:
     """Table 10's row: batches of 1,024, 300 epochs at 2e-4 over NGAME, M2 with 2 positives and 12 negatives."""
-    plain = NGAME["lf-amazontitles-131k"].settings()
-    base = plain.method
-    assert isinstance(base, NgameConfig)
+    ngames = NGAME["lf-amazontitles-131k"].settings()
+    base = ngames.method
     base = replace(base, m1=replace(base.m1, batch_size=1024, lr=2e-4), m2=replace(base.m2, positives=2, negatives=12))
-    return replace(plain, method=RamenConfig(base, GraphConfig(adapt=True)))
+    return replace(ngames, method=RamenConfig(base, GraphConfig(adapt=True)))
 
 
 RAMEN = {**_cpus("NGAME", NGAME), "lf-wikiseealsotitles-320k": Preset(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from xcmodels.data.batching import Batch, Entries, anchor_block, sample_kept
+from xcmodels.data.batching import Batch, BatchSide, anchor_block, sample_anchor
 from xcmodels.data.corpus import Corpus, Ragged
 from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.method import EncoderStage, Mined, Round, Vectors
@@ -24,9 +24,9 @@ from xcmodels.methods.ramen.bandit import Bandit
 from xcmodels.methods.ramen.config import SIDES, GraphConfig
 from xcmodels.mining.graph import shared_anchors, similar_edges
 from xcmodels.nn import losses
-from xcmodels.nn.autograd import Products
+from xcmodels.nn.autograd import SparseGradScores
 from xcmodels.nn.encoders import LABEL, Encoder, encode_all
-from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.nn.row_table import Model
 
 
 class Regularised(Model):
@@ -35,10 +35,6 @@ class Regularised(Model):
     def __init__(self, base: Model, bandit: Bandit | None) -> None:
         super().__init__()
         self.base, self.bandit = base, bandit
-
-    def tables(self) -> dict[str, RowTable]:
-        """The base's matrices that are trained by rows."""
-        return self.base.tables()
 
 
 class GraphStage(EncoderStage[Regularised]):
@@ -51,17 +47,14 @@ class GraphStage(EncoderStage[Regularised]):
         self.query_view, self.query_sides = base.query_view, base.query_sides
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Regularised:
-        """Build the base's model, and the bandit."""
         arms = len(corpus.graphs) * len(self.graph.regularised_sides)
         bandit = Bandit(arms, self.graph.strength, self.graph.rate) if self.graph.adapt else None
         return Regularised(self.base.build(corpus, vectors), bandit)
 
     def begin(self, model: Regularised, corpus: Corpus, before: Path | None) -> None:
-        """Initialise the base's model."""
         self.base.begin(model.base, corpus, before)
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
-        """Return the base's order."""
         return self.base.order(corpus, mined, epoch)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
@@ -71,18 +64,17 @@ class GraphStage(EncoderStage[Regularised]):
         sides, blocks = dict(batch.sides), dict(batch.blocks)
         for name, graph in corpus.graphs.items():
             nodes = {side: batch.sides[side].ids.numpy() for side in self.graph.regularised_sides}
-            chosen = {side: sample_kept(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), ids, rng)
+            chosen = {side: sample_anchor(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), ids, rng)
                       for side, ids in nodes.items()}
             pool = distinct(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
             pool = pool[pool >= 0]
             anchors = f"anchors.{name}"
-            sides[anchors] = Entries(torch.from_numpy(pool), tokens=graph.anchors.tokens(pool))
+            sides[anchors] = BatchSide(torch.from_numpy(pool), tokens=graph.anchors.tokens(pool))
             blocks |= {f"{name}.{side}": anchor_block((side, anchors), graph.edges[SIDES[side]], ids, pool,
                                                       chosen[side]) for side, ids in nodes.items()}
         return Batch(sides, blocks)
 
     def encoder(self, model: Regularised) -> Encoder:
-        """Return the base's encoder."""
         return self.base.encoder(model.base)
 
     def terms(self, model: Regularised, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -94,9 +86,10 @@ class GraphStage(EncoderStage[Regularised]):
         weights = model.bandit.weights() if model.bandit else [self.graph.strength] * len(blocks)
         for weight, (name, block) in zip(weights, blocks.items(), strict=True):
             assert block.active_positives is not None
+            scores = SparseGradScores(vectors[block.rows], vectors[block.cols])
             terms[name] = weight * losses.triplet(
-                Products(vectors[block.rows], vectors[block.cols]), block.active_positives, block.active_negatives,
-                margin=self.graph.margin, hard_positives=1, hard_negatives=self.graph.negatives, temperature=0.0)
+                scores, block.active_positives, block.active_negatives, margin=self.graph.margin, hard_positives=1,
+                hard_negatives=self.graph.negatives, temperature=0.0)
         if model.bandit and model.training:
             model.bandit.learn(_accuracy(batch, vectors))
         return terms
@@ -109,7 +102,6 @@ class GraphStage(EncoderStage[Regularised]):
 
     def ranking_vectors(self, model: Regularised, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the base's vectors."""
         return self.base.ranking_vectors(model.base, corpus, mined, rows)
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:

@@ -1,10 +1,11 @@
 """SiameseXML's settings."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from xcmodels import checks
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval.serving import ENCODER, SERVED, ServingConfig
+from xcmodels.retrieval.serving_config import ENCODER, SERVED, ServingConfig
 
 MIXED = "mixed"    # classifiers and embeddings, weighed on validation queries
 
@@ -33,6 +34,8 @@ class LikelihoodConfig:
 @dataclass(frozen=True, kw_only=True)
 class SiamesexmlConfig(ServingConfig):
     """All settings of a model (section 4)."""
+
+    served: ClassVar[tuple[str, ...]] = (MIXED, *SERVED)
 
     siamese: LikelihoodConfig
     extreme: LikelihoodConfig
@@ -63,8 +66,3 @@ class SiamesexmlConfig(ServingConfig):
         if self.partitions > 1 and self.serve not in (MIXED, ENCODER):
             raise ValueError(f"serve must be {MIXED} or {ENCODER} where there are {self.partitions} partitions, got "
                              f"{self.serve!r}: no vector a label scores every query")
-
-    @property
-    def served(self) -> tuple[str, ...]:
-        """The values that `serve` may take."""
-        return (MIXED, *SERVED)

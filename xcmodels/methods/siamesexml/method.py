@@ -9,27 +9,22 @@ import numpy as np
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
-from xcmodels.methods.served import ComposedRetriever
+from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.methods.siamesexml.config import MIXED, SiamesexmlConfig
-from xcmodels.methods.siamesexml.shortlist import proposers
+from xcmodels.methods.siamesexml.shortlist import proposers, shortlists
 from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, ExtremeModule, SiameseModule
-from xcmodels.mining.negatives import not_excluded
-from xcmodels.nn.autograd import direction
+from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all
 from xcmodels.retrieval.builder import Trained, save_retriever
 from xcmodels.retrieval.centroid_mix import CentroidMix
-from xcmodels.retrieval.proposers import Proposer, best_of, candidates
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.retrieval.proposers import Proposer, best_of
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device
 
 
-class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
+class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig, ExtremeModule]):
     """Serves embeddings mixed with classifiers over three indexes (section 4), or as other methods are served."""
-
-    def __init__(self, method: str, config: SiamesexmlConfig, stage: ExtremeModule) -> None:
-        super().__init__(method, config)
-        self.stage = stage
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -62,7 +57,7 @@ class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
             vectors = {side: make() for side, make in self.stage.vectors(model.to(device()), corpus).items()}
             model.cpu()
         views = model.encoder.layout.views
-        return Trained(model.encoder, {ENCODER: vectors["labels"], CLASSIFIER: direction(model.labels.weight).numpy()},
+        return Trained(model.encoder, {ENCODER: vectors["labels"], CLASSIFIER: normalise(model.labels.weight).numpy()},
                        {ENCODER: views[INTERMEDIATE], CLASSIFIER: views[EXTREME]}, (ENCODER, CLASSIFIER),
                        vectors["queries"])
 
@@ -80,8 +75,8 @@ class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
         if not len(rows):
             return mix.alpha, {}
         queries = encode_all(encoder, corpus.sides["train"], QUERY, rows=rows)
-        ids = candidates(proposing.values(), queries, self.config.shortlist)
-        ids[~not_excluded(ids, corpus.filters["train"].subset(rows).keys(corpus.n_labels), corpus.n_labels)] = -1
+        filters = corpus.filters["train"].subset(rows).keys(corpus.n_labels)
+        ids = shortlists(proposing, queries, self.config.shortlist, filters, corpus.n_labels)
         # -inf, the score of a missing label, times an alpha of 0 would be NaN
         classified, similar = (np.maximum(replace(mix, alpha=alpha)(queries, ids), -1e9) for alpha in (1.0, 0.0))
         truth, p1 = corpus.positives["train"].subset(rows), {}
@@ -94,7 +89,6 @@ class SiamesexmlRetriever(ComposedRetriever[SiamesexmlConfig]):
 
 
 def siamesexml(config: SiamesexmlConfig) -> Method:
-    """Return the method for one configuration."""
     first, second = SiameseModule(config), ExtremeModule(config)
     name = "siamesexml++" if config.joint else "siamesexml"
-    return Method(name, config.seed, [first, second], SiamesexmlRetriever(name, config, second), config.encoder)
+    return Method(name, config.seed, [first, second], SiamesexmlRetrieverBuilder(name, config, second), config.encoder)

@@ -21,7 +21,6 @@ def _paper(*, joint: bool) -> Settings:
     """Section 4 and the authors' release: one bag of embeddings for both sides, a vocabulary learned from the data."""
     base = learned(_cpu(joint=joint))
     method = base.method
-    assert isinstance(method, SiamesexmlConfig)
     return Settings(base.prepare, replace(
         method, head="gelu", encoder=replace(method.encoder, dim=300, tied=True, places=0, sums=1), shortlist=500,
         mined=100, power=0.45, scored_centroid=1.0, scored_query="final",

@@ -1,37 +1,28 @@
 """The three indexes that SiameseXML mines and predicts with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 import scipy.sparse as sp
 
-from xcmodels.data.centroids import label_centroids, label_matrix, queries_of, unit
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.mining.graph import label_correlation
 from xcmodels.mining.negatives import not_excluded
+from xcmodels.nn.autograd import normalise
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.proposers import Proposer, best_of, candidates
-from xcmodels.retrieval.scorers import InnerProduct
+from xcmodels.retrieval.centroids import label_centroids, label_matrix, queries_of
+from xcmodels.retrieval.proposers import Proposer, candidates
 
 
-@dataclass(frozen=True)
-class Shortlist:
-    """Candidate labels of a query's intermediate embedding, and their ranking before module IV."""
-
-    proposers: Mapping[str, Proposer]
-    scores: InnerProduct
-
-    def best(self, queries: np.ndarray, excluded: np.ndarray, depth: int, k: int) -> np.ndarray:
-        """Return the k best labels (n, k) of `depth` from each index, without `excluded` pairs, -1 padded."""
-        n_labels = len(self.scores.vectors)
-        ids = candidates(self.proposers.values(), queries, depth)
-        ids[~not_excluded(ids, excluded, n_labels)] = -1
-        best, _ = best_of(ids, self.scores(queries, ids), k)
-        return np.pad(best, ((0, 0), (0, k - best.shape[1])), constant_values=-1)
+def shortlists(indexes: Mapping[str, Proposer], queries: np.ndarray, depth: int, excluded: np.ndarray,
+               n_labels: int) -> np.ndarray:
+    """Return the labels of `depth` from each index for each query, (n, S), -1 = none, without `excluded` pairs."""
+    ids = candidates(indexes.values(), queries, depth)
+    ids[~not_excluded(ids, excluded, n_labels)] = -1
+    return ids
 
 
 @lru_cache(maxsize=1)
@@ -42,7 +33,7 @@ def correlation(corpus: Corpus, seed: int) -> sp.csr_array:
 
 def smoothed(config: SiamesexmlConfig, corpus: Corpus, labels: np.ndarray) -> np.ndarray:
     """Return label embeddings averaged over correlated labels, at unit length (module II)."""
-    return unit(correlation(corpus, config.seed) @ labels) if config.correlation else labels
+    return normalise(correlation(corpus, config.seed) @ labels) if config.correlation else labels
 
 
 def proposers(config: SiamesexmlConfig, corpus: Corpus, queries: np.ndarray, labels: np.ndarray,

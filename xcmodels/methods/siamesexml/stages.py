@@ -17,17 +17,18 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, Entries, drawn_block, own_block, sample_pair
-from xcmodels.data.centroids import queries_of, unit
+from xcmodels.data.batching import Batch, BatchSide, label_block, sample_pair, shortlist_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
-from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
-from xcmodels.methods.siamesexml.shortlist import Shortlist, proposers, smoothed
+from xcmodels.methods.siamesexml.config import SiamesexmlConfig
+from xcmodels.methods.siamesexml.shortlist import proposers, shortlists, smoothed
 from xcmodels.mining.negatives import excluded_pairs
 from xcmodels.nn import losses
-from xcmodels.nn.autograd import direction
+from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.retrieval.centroids import queries_of
+from xcmodels.retrieval.proposers import best_of
 from xcmodels.retrieval.scorers import InnerProduct
 from xcmodels.training.checkpoint import load_part
 
@@ -55,7 +56,7 @@ class Extreme(Model):
 
     def __init__(self, config: SiamesexmlConfig, corpus: Corpus) -> None:
         super().__init__()
-        self.partitions, self.joint = config.partitions, config.joint
+        self.partitions = config.partitions
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config))
         self.labels = RowTable.zeros(corpus.n_labels, self.encoder.backbone.dim)
         # queries and labels share the backbone, not the heads, of which module IV would train only the queries'
@@ -64,21 +65,17 @@ class Extreme(Model):
         if not config.joint:
             self.encoder.backbone.requires_grad_(False)
 
-    def tables(self) -> dict[str, RowTable]:
-        """The classifiers, and in SiameseXML++ the token embeddings."""
-        return {"labels": self.labels} | (self.encoder.tables() if self.joint else {})
-
     def forward(self, batch: Batch, kappa: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines (R, C) of queries with classifiers, and which of them count (R, C) bool.
 
         Positives count, and each query's hardest negatives, `kappa` per positive.
         """
-        block, side = batch.blocks["own"], batch.sides["queries"]
+        block, side = batch.blocks["shortlist"], batch.sides["queries"]
         assert block.columns is not None and block.weights is not None
         intermediate = side.vectors if side.vectors is not None else \
             self.encoder.view(self.encoder.pool(batch.sides)["queries"], INTERMEDIATE)
         layers = [self.encoder.heads[name] for name in self.encoder.layout.views[EXTREME]]
-        embedded = torch.stack([direction(layer(intermediate)) for layer in layers], 1).flatten(0, 1)
+        embedded = torch.stack([normalise(layer(intermediate)) for layer in layers], 1).flatten(0, 1)
         with torch.no_grad():   # other labels are read, but not trained
             cosines = self._cosines(embedded, block.columns, block.weights > 0)
             hardness = cosines.masked_fill(block.positives | (block.weights == 0), -torch.inf)
@@ -103,13 +100,12 @@ class SiameseModule(EncoderStage[Encoder]):
     def __init__(self, config: SiamesexmlConfig) -> None:
         module = config.siamese
         self.config, self.seed = config, config.seed
-        self.plan = _plan(module, {"tokens": RowRule(module.table_lr)})
+        self.plan = TrainingPlan.of(module, {"tokens": RowRule(module.table_lr)})
         self.rounds = [Round(SIAMESE, 0, 0, module.epochs)]
         self.settings = {"seed": config.seed, "siamese": module, "encoder": config.encoder, "head": config.head,
                          "power": config.power, "centroid": config.centroid}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
-        """Build the encoder."""
         return build_encoder(self.config.encoder, corpus.idf, self.seed, siamese_layout(self.config))
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
@@ -124,13 +120,13 @@ class SiameseModule(EncoderStage[Encoder]):
         """Return labels against one query of each, and a second one for its centroid."""
         queries = queries_of(corpus)
         first, second = sample_pair(queries, rows, rng)
-        text, block = corpus.sides["train"].tokens, drawn_block(corpus, rows, first)
+        train, block = corpus.sides["train"], label_block(corpus, rows, first)
         # the centroid of a single query is that query: it has no positive, but would have negatives
         assert block.weights is not None
         with_two = replace(block, weights=block.weights & torch.from_numpy(first != second)[:, None])
-        return Batch({"labels": Entries(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
-                      "queries": Entries(torch.from_numpy(first), tokens=text(first)),
-                      "seconds": Entries(torch.from_numpy(second), tokens=text(second))},
+        return Batch({"labels": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
+                      "queries": BatchSide(torch.from_numpy(first), tokens=train.tokens(first)),
+                      "seconds": BatchSide(torch.from_numpy(second), tokens=train.tokens(second))},
                      {"text": block, "centroid": with_two})
 
     def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -138,11 +134,11 @@ class SiameseModule(EncoderStage[Encoder]):
         config, share = self.config.siamese, self.config.centroid
         queries, seconds = model.view(pooled["queries"], QUERY), model.view(pooled["seconds"], QUERY)
         against = {"text": (1 - share, model.view(pooled["labels"], LABEL)),
-                   "centroid": (share, direction(queries + seconds))}
+                   "centroid": (share, normalise(queries + seconds))}
         most = torch.full((len(queries),), config.negatives, device=queries.device)
-        return {name: part * losses.bounded_nll(labels @ queries.T, block.positives, block.weights, c=config.c,
-                                                d=config.d, hard_negatives=most)
-                for name, (part, labels) in against.items() if part for block in (batch.blocks[name],)}
+        return {name: weight * losses.bounded_nll(
+            labels @ queries.T, batch.blocks[name].positives, batch.blocks[name].weights, c=config.c, d=config.d,
+            hard_negatives=most) for name, (weight, labels) in against.items() if weight}
 
 
 class ExtremeModule(Stage[Extreme]):
@@ -154,13 +150,12 @@ class ExtremeModule(Stage[Extreme]):
         module = config.extreme
         self.config, self.seed, self.frozen = config, config.seed, not config.joint
         tokens = {"tokens": RowRule(config.token_lr)} if config.joint else {}
-        self.plan = _plan(module, {"labels": RowRule(module.table_lr), **tokens})
+        self.plan = TrainingPlan.of(module, {"labels": RowRule(module.table_lr), **tokens})
         self.rounds = [Round(EXTREME, 0, 0, module.epochs, negatives=config.mined)]
         self.settings = {"seed": config.seed, "extreme": module, **{name: getattr(config, name) for name in (
             "mined", "positives", "partitions", "joint", "token_lr", "dropout", "correlation", "shortlist", "index")}}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Extreme:
-        """Build residual layers and classifiers."""
         return Extreme(self.config, corpus)
 
     def begin(self, model: Extreme, corpus: Corpus, before: Path | None) -> None:
@@ -168,23 +163,21 @@ class ExtremeModule(Stage[Extreme]):
         assert before is not None
         load_part(model.encoder, before)
         embeddings = encode_all(model.encoder, corpus.sides["label"], LABEL)
-        model.labels.fill(smoothed(self.config, corpus, embeddings).__getitem__)
+        model.labels.set_all(smoothed(self.config, corpus, embeddings).__getitem__)
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
-        """Return the training rows, shuffled."""
         return seeds.generator(self.seed, "order", EXTREME, epoch).permutation(corpus.training_rows())
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries and their shortlists."""
         assert mined.negatives is not None
-        queries = Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
-            else Entries(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
+        queries = BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
+            else BatchSide(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
         return Batch({"queries": queries},
-                     {"own": own_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
+                     {"shortlist": shortlist_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
 
     def loss(self, model: Extreme, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the incomplete negative log-likelihood over classifiers."""
-        config, block = self.config.extreme, batch.blocks["own"]
+        config, block = self.config.extreme, batch.blocks["shortlist"]
         scores, counts = model(batch, config.negatives)
         assert block.weights is not None
         return {"nll": losses.bounded_nll(scores, block.positives, block.weights * counts, c=config.c, d=config.d,
@@ -198,7 +191,7 @@ class ExtremeModule(Stage[Extreme]):
     def ranking_vectors(self, model: Extreme, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return queries under all residual layers, concatenated, and classifiers at their partition's dimensions."""
-        labels, parts = unit(model.labels.all()), model.partitions
+        labels, parts = normalise(model.labels.read_all()), model.partitions
         spread = np.zeros((len(labels), parts, labels.shape[1]), np.float32)
         spread[np.arange(len(labels)), np.arange(len(labels)) % parts] = labels
         return encode_all(model.encoder, corpus.sides["train"], EXTREME, rows), spread.reshape(len(labels), -1)
@@ -207,16 +200,13 @@ class ExtremeModule(Stage[Extreme]):
         """Return the best labels of each training query's shortlist, without its own labels (module II)."""
         queries, labels = vectors["queries"](), vectors["labels"]()
         indexes = proposers(self.config, corpus, queries, labels)
-        shortlist = Shortlist(indexes, InnerProduct(labels + indexes["centroids"].index.vectors))
+        scores = InnerProduct(labels + indexes["centroids"].index.vectors)
         rows = corpus.training_rows()
         negatives = np.full((len(queries), round_.negatives), -1, dtype=np.int32)
         for start in range(0, len(rows), CHUNK):
             part = rows[start:start + CHUNK]
-            negatives[part] = shortlist.best(queries[part], excluded_pairs(corpus, part), self.config.shortlist,
-                                             round_.negatives)
+            excluded = excluded_pairs(corpus, part)
+            ids = shortlists(indexes, queries[part], self.config.shortlist, excluded, corpus.n_labels)
+            best, _ = best_of(ids, scores(queries[part], ids), round_.negatives)
+            negatives[part, :best.shape[1]] = best
         return Mined(negatives=negatives)
-
-
-def _plan(module: LikelihoodConfig, tables: Mapping[str, RowRule]) -> TrainingPlan:
-    return TrainingPlan(module.epochs, module.batch_size, module.lr, tables, module.warmup,
-                        least_steps=module.least_steps)

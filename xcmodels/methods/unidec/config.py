@@ -6,7 +6,7 @@ from xcmodels import checks
 from xcmodels.mining import schedule
 from xcmodels.nn import losses
 from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER, FUSED, SUM, ServingConfig
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, FUSED, SUM, ServingConfig
 
 LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
 
@@ -57,5 +57,4 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
 
     @property
     def classifies(self) -> bool:
-        """Whether there is a classifier."""
         return self.balance < 1

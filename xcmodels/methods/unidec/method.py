@@ -7,23 +7,19 @@ import numpy as np
 
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
-from xcmodels.methods.served import ComposedRetriever
+from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.methods.unidec.stages import STAGE, JointStage
-from xcmodels.nn.autograd import direction
+from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
-from xcmodels.retrieval.serving import CLASSIFIER, ENCODER
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device
 
 
-class UnidecRetriever(ComposedRetriever[UnidecConfig]):
+class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig, JointStage]):
     """Serves the dual encoder, the classifier, or both concatenated (section 3.4)."""
-
-    def __init__(self, method: str, config: UnidecConfig, stage: JointStage) -> None:
-        super().__init__(method, config)
-        self.stage = stage
 
     @property
     def settings(self) -> Mapping[str, object]:
@@ -38,7 +34,7 @@ class UnidecRetriever(ComposedRetriever[UnidecConfig]):
             labels[ENCODER] = encode_all(encoder, corpus.sides["label"], LABEL)
         if model.labels is not None and config.serve != ENCODER:
             weight = model.labels.weight.cpu()
-            labels[CLASSIFIER] = (direction(weight) if config.unit else weight).numpy()
+            labels[CLASSIFIER] = (normalise(weight) if config.unit else weight).numpy()
         views = {ENCODER: encoder.layout.views[QUERY], CLASSIFIER: encoder.layout.views.get(CLASSIFIER, ())}
         return Trained(encoder, labels, {name: views[name] for name in labels}, tuple(labels))
 
@@ -46,4 +42,4 @@ class UnidecRetriever(ComposedRetriever[UnidecConfig]):
 def unidec(config: UnidecConfig, name: str = "unidec") -> Method:
     """Return the method for one configuration, called `name`."""
     stage = JointStage(config)
-    return Method(name, config.seed, [stage], UnidecRetriever(name, config, stage), config.encoder, config.dim)
+    return Method(name, config.seed, [stage], UnidecRetrieverBuilder(name, config, stage), config.encoder, config.dim)

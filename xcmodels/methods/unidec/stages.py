@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xcmodels.data.batching import Batch, Block, Entries, pooled_block, sample_columns, sample_some
+from xcmodels.data.batching import Batch, BatchSide, Block, pooled_block, sample_negatives, sample_positives
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, TrainingPlan, Vectors
@@ -22,7 +22,7 @@ from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
 from xcmodels.nn.row_table import Model, RowTable
-from xcmodels.retrieval.serving import CLASSIFIER
+from xcmodels.retrieval.serving_config import CLASSIFIER
 
 STAGE = "joint"
 
@@ -35,10 +35,6 @@ class Joint(Model):
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config))
         width = config.dim or self.encoder.backbone.dim
         self.labels = RowTable.zeros(corpus.n_labels, width) if config.classifies else None
-
-    def tables(self) -> dict[str, RowTable]:
-        """The token embeddings of a bag, and the classifiers."""
-        return self.encoder.tables() | ({} if self.labels is None else {"labels": self.labels})
 
 
 def layout(config: UnidecConfig) -> Layout:
@@ -60,32 +56,29 @@ class JointStage(EncoderStage[Joint]):
     def __init__(self, config: UnidecConfig) -> None:
         self.config, self.seed = config, config.seed
         tables = {"tokens": RowRule(config.token_lr), "labels": RowRule(config.label_lr)}
-        self.plan = TrainingPlan(config.epochs, config.batch_size, config.lr, tables, config.warmup,
-                                 decay=config.decay, least_steps=config.least_steps)
+        self.plan = TrainingPlan.of(config, tables)
         self.rounds = schedule.rounds(STAGE, config, config.negatives * config.refresh_every)
         self.settings = {name: value for name, value in config.training.items() if name != "unit"}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Joint:
-        """Build the encoder and the classifiers."""
         return Joint(self.config, corpus)
 
     def begin(self, model: Joint, corpus: Corpus, before: Path | None) -> None:
         """Initialise each classifier with its label's embedding; most labels are too rare to learn one from zero."""
         if model.labels is not None:
-            model.labels.fill(partial(encode_all, model.encoder, corpus.sides["label"], LABEL))
+            model.labels.set_all(partial(encode_all, model.encoder, corpus.sides["label"], LABEL))
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their picked positives and hard negatives."""
-        picked = [sample_some(corpus.train_positives, rows, self.config.positives, rng)[0]]
+        picked = [sample_positives(corpus.train_positives, rows, self.config.positives, rng)[0]]
         if mined.negatives is not None:
-            picked.append(sample_columns(mined.negatives[rows], self.config.negatives, rng))
+            picked.append(sample_negatives(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
-        return Batch({"queries": Entries(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
-                      "labels": Entries(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))},
+        return Batch({"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                      "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))},
                      {"pool": pooled_block(corpus, rows, pool)})
 
     def encoder(self, model: Joint) -> Encoder:
-        """Return the encoder of a model."""
         return model.encoder
 
     def terms(self, model: Joint, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -117,7 +110,7 @@ class JointStage(EncoderStage[Joint]):
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the vectors of the dual encoder, or of the classifier where it alone is trained."""
         if model.labels is not None and self.config.balance == 0:
-            return encode_all(model.encoder, corpus.sides["train"], CLASSIFIER, rows), model.labels.all()
+            return encode_all(model.encoder, corpus.sides["train"], CLASSIFIER, rows), model.labels.read_all()
         return super().ranking_vectors(model, corpus, mined, rows)
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:

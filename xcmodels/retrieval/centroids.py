@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.nn.autograd import normalise
 
 
 @lru_cache(maxsize=2)
@@ -28,10 +29,4 @@ def label_centroids(corpus: Corpus, queries: np.ndarray, held_out: bool = False)
 
     queries: embeddings (N, d) of the training side. held_out: include the validation split.
     """
-    return unit(label_matrix(corpus, held_out) @ queries)
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors (..., d) at unit length, float32, as `autograd.direction` does; zero vectors stay."""
-    lengths = np.sqrt(np.vecdot(vectors, vectors))[..., None]
-    return (vectors / np.where(lengths <= 1e-12, np.inf, lengths)).astype(np.float32, copy=False)
+    return normalise(label_matrix(corpus, held_out) @ queries)

@@ -8,20 +8,24 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import EncoderStage
+from xcmodels.method import EncoderStage, Stage
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained, build_retriever
-from xcmodels.retrieval.serving import ENCODER, ServingConfig
+from xcmodels.retrieval.serving_config import ENCODER, ServingConfig
 from xcmodels.training.checkpoint import read_model
 
 C = TypeVar("C", bound=ServingConfig)
+S = TypeVar("S", bound=Stage[Any])
 
 
-class ComposedRetriever(Generic[C]):
-    """Builds a retriever from what `trained` returns, the only function that a method must define."""
+class BaseRetrieverBuilder(Generic[C, S]):
+    """Builds a retriever from what `trained` returns, the only function that a method must define.
 
-    def __init__(self, method: str, config: C) -> None:
-        self.method, self.config = method, config
+    stage: the one whose model `trained` reads.
+    """
+
+    def __init__(self, method: str, config: C, stage: S) -> None:
+        self.method, self.config, self.stage = method, config, stage
 
     def named(self, method: str) -> Self:
         """Return a builder that writes `method` into the retriever."""
@@ -50,12 +54,8 @@ class ComposedRetriever(Generic[C]):
         return measured | self.measure(corpus, trained)
 
 
-class EncoderRetriever(ComposedRetriever[ServingConfig]):
+class EncoderRetrieverBuilder(BaseRetrieverBuilder[ServingConfig, EncoderStage[Any]]):
     """Builds the retriever of a method whose only stage trains an encoder, without label vectors."""
-
-    def __init__(self, method: str, config: ServingConfig, stage: EncoderStage[Any]) -> None:
-        super().__init__(method, config)
-        self.stage = stage
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder, and its embeddings of label texts."""

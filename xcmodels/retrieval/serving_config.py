@@ -1,6 +1,7 @@
 """The settings of serving and the names of served scores; training ignores both."""
 
 from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 from xcmodels import checks
 from xcmodels.retrieval import ann
@@ -33,7 +34,9 @@ class FusionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingConfig:
-    """How what a method has trained is served."""
+    """How what a method has trained is served; served: the values of `serve` that a method allows."""
+
+    served: ClassVar[tuple[str, ...]] = SERVED
 
     serve: str = ENCODER       # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     fusion: FusionConfig = field(default_factory=FusionConfig)
@@ -41,11 +44,6 @@ class ServingConfig:
 
     def __post_init__(self) -> None:
         checks.one_of(self, serve=self.served, index=ann.CHOICES)
-
-    @property
-    def served(self) -> tuple[str, ...]:
-        """The values of `serve` that this configuration allows."""
-        return SERVED
 
     @property
     def training(self) -> dict[str, object]:
