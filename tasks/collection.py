@@ -27,7 +27,7 @@ class Freed:
     sizes: Counter[str]
 
 
-def spend_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str, Artifact]) -> None:
+def remove_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str, Artifact]) -> None:
     """Remove the checkpoints that only rounds of training read, once the retriever, the last of `training`, is done.
 
     Metrics stay, and so does the last checkpoint of each stage: the retriever is built from those, and so are later
@@ -36,7 +36,7 @@ def spend_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str,
     needed = set(training[-1].needs.values())
     for step in training:
         if step.kind == "checkpoint" and step.name not in needed:
-            store.spend(done[step.name], METRICS)
+            store.remove_files(done[step.name], METRICS)
 
 
 def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = False,

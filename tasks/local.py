@@ -9,9 +9,9 @@ from pathlib import Path
 from tasks.core.dask_workers import Workers
 from tasks.core.step import Console, run_all
 from tasks.core.store import Store
-from tasks.plan import pipeline, settings_of
+from tasks.plan import pipeline
+from tasks.training.recipe import Recipe
 from xcmodels.data.corpus import Corpus
-from xcmodels.methods.registry import METHODS
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import train_all
 
@@ -29,7 +29,7 @@ def train(data: Path | str | Corpus, method: str = "ngame", preset: str = "cpu",
     """
     changed = {key: str(value) for key, value in (settings or {}).items()}
     if isinstance(data, Corpus):
-        return _train_corpus(data, method, preset, changed)
+        return _train_corpus(data, Recipe(method, preset, changed))
     plan, store = pipeline(Path(data), method, preset, changed), Store(Path(home))
     with store.run_lock(), Workers(count=0) as workers:
         store.sweep()
@@ -37,12 +37,11 @@ def train(data: Path | str | Corpus, method: str = "ngame", preset: str = "cpu",
     return Retriever.load(store.open(done[plan.train[-1].name]))
 
 
-def _train_corpus(corpus: Corpus, method: str, preset: str, changed: Mapping[str, str]) -> Retriever:
-    settings = settings_of(method, preset, changed)
-    built = METHODS[method].make(settings.method)
+def _train_corpus(corpus: Corpus, recipe: Recipe) -> Retriever:
+    method = recipe.make()
     folder = Path(tempfile.mkdtemp(prefix="xcflow-"))
     try:
-        retriever = Retriever.load(train_all(corpus, built, folder).retriever)
+        retriever = Retriever.load(train_all(corpus, method, folder).retriever)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import psutil
 
+from data_contracts.errors import UsageError
 from tasks.core.files import locked
 from tasks.registry.ownership import RUN_HOME
-from tasks.registry.tags import BASE, CHAMPION, version_at
+from tasks.registry.tags import BASE, CHAMPION, version_by_alias
 from tasks.tracking.identity import identity
 from tasks.tracking.mlflow_run import safe_name
 from tasks.tracking.tracker import Tracker
@@ -85,7 +86,7 @@ def _tracked(tracker: Tracker, running_process: str, shared: bool) -> Iterator[R
         champions: dict[str, str] = {}
         for version in _all(client.search_model_versions):
             if version.name not in champions:
-                champion = version_at(client, version.name, CHAMPION)
+                champion = version_by_alias(client, version.name, CHAMPION)
                 champions[version.name] = champion.tags.get(BASE, str(champion.version)) if champion else ""
             if BASE not in version.tags:    # else made by a label edit, not by a run
                 is_champion = champions[version.name] == str(version.version)
@@ -121,11 +122,11 @@ _STATES: Mapping[str, State] = {"FINISHED": "finished", "SCHEDULED": "trained", 
 def _next_step(method: str, preset: str, changed: Mapping[str, str], tags: Mapping[str, str]) -> str:
     """Return the first step of a run that MLflow has no result of; "" where the settings are not known."""
     from tasks.training.recipe import Recipe
-    from tasks.training.steps import steps
+    from tasks.training.step_list import steps
 
     try:
         names = [step.name for step in steps(Recipe(method, preset, changed))]
-    except ValueError:
+    except UsageError:
         return ""
     return next((name for name in (*names, "evaluate") if f"xc.logged.{safe_name(name)}" not in tags), "register")
 

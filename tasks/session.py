@@ -12,7 +12,7 @@ import yaml
 
 from tasks.collection import METRICS
 from tasks.core.code_digest import commit
-from tasks.core.step import Done, Step, slug
+from tasks.core.step import Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Score
 from tasks.evaluation.report import Report, ReportFacts, verdict
@@ -25,7 +25,7 @@ from tasks.registry.promotion import Decision, promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, process_name
-from tasks.tracking.tracker import Entry, Tracker
+from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels.data.corpus import Corpus, Texts
 from xcmodels.methods.presets import flat
 from xcmodels.retrieval.retriever import Retriever
@@ -64,7 +64,7 @@ class Session:
         self.config, self.pipeline, self.store, self.say = config, pipeline, store, say
         self.name = config.name or pipeline.data.name
         self.tracker = Tracker(store.home, config.mlflow or None)
-        self.entries: dict[str, Entry] = {}
+        self.step_metrics: dict[str, StepMetrics] = {}
         self.finished = False
 
     def __enter__(self) -> "Session":
@@ -94,16 +94,16 @@ class Session:
         if not self.config.name:
             check_owner(self.tracker, self.name, self.pipeline.data_digest)
 
-    def note(self, step: Step, done: Done) -> None:
+    def note(self, step: Step, done: StepResult) -> None:
         """Send a finished step to MLflow; what cannot be sent now is sent with the next step."""
         folder = self.store.open(done.artifact, whole=False)
         metrics = _read_json(folder / METRICS) or []
-        self.entries[step.name] = Entry(
+        self.step_metrics[step.name] = StepMetrics(
             step.name, done.artifact.digest, metrics, stage=step.name.partition(" ")[0]
             if step.kind == "checkpoint" else None, prefix=_PREFIXES.get(step.kind, ""),
             tables={"decile": table} if (table := _read_json(folder / "deciles.json")) else {},
             seconds=None if done.reused else done.seconds, group=_GROUPS.get(step.kind, "prepare"))
-        self.tracker.sync(self.entries.values())
+        self.tracker.sync(self.step_metrics.values())
 
 
 _PREFIXES = {"retriever": "fusion", "mined": "mined"}

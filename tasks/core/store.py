@@ -20,13 +20,13 @@ from tasks.core.files import explained, fsync, held, locked, remove, write_file
 from tasks.core.home import DIGEST, Home, checked
 from tasks.core.manifest import (
     MANIFEST,
-    SPENT,
+    REMOVED,
     VERSION,
     canonical,
     damaged,
-    entries,
     read_manifest,
     reading,
+    scan,
     sealed,
     share,
     verify,
@@ -52,7 +52,7 @@ class Store(Home):
     """The objects and refs of one HOME; holds nothing but its path, so threads share it and processes exchange it."""
 
     def find(self, key: str) -> Artifact | None:
-        """Return the verified artifact of step `key`, spent or not; None where the step has to be run (again).
+        """Return the verified artifact of step `key`, whole or not; None where the step has to be run (again).
 
         Updates the time of refs/steps/<key>, by which `collect` knows when it was last used.
         """
@@ -98,28 +98,28 @@ class Store(Home):
     def open(self, artifact: Artifact, *, whole: bool = True) -> Path:
         """Return the folder of an artifact, after checking every file against its sha256.
 
-        A process hashes a file once, and again when its device, inode, size or times change. With `whole` false, spent
-        files may be missing.
+        A process hashes a file once, and again when its device, inode, size or times change. With `whole` false,
+        files that were removed may be missing.
         Raises DamagedArtifact, or ProjectError where a newer version of this program wrote it.
         """
         with reading(artifact.path):
             folder = self._folder(artifact)
-            verify(folder, entries(folder)[0], whole=whole)
+            verify(folder, scan(folder)[0], whole=whole)
             return folder
 
-    def spend(self, artifact: Artifact, *keep: str) -> None:
+    def remove_files(self, artifact: Artifact, *keep: str) -> None:
         """Remove the files of an artifact, all but `keep`; its key stays published."""
         with self._writing("make room"), reading(artifact.path):
             folder = self._folder(artifact)
-            if not self.spent(artifact):    # marked first, so that a kill leaves no object that looks damaged
-                self._place(b"", folder / SPENT, os.replace)
+            if not self.lacks_files(artifact):    # marked first, so that a kill leaves no object that looks damaged
+                self._place(b"", folder / REMOVED, os.replace)
             for path in read_manifest(folder)[1].keys() - set(keep):
                 with suppress(FileNotFoundError):
                     os.unlink(folder / path)
 
-    def spent(self, artifact: Artifact) -> bool:
+    def lacks_files(self, artifact: Artifact) -> bool:
         """Return whether files of an artifact were removed: a step that reads them has to make it again."""
-        return os.path.lexists(self.home / artifact.path / SPENT)
+        return os.path.lexists(self.home / artifact.path / REMOVED)
 
     def forget(self, key: str) -> None:
         """Remove the result of step `key`, so that it is made again."""

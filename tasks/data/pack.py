@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.step import Job
+from tasks.core.step import StepContext
 from tasks.data.tables import SIDES, column_parts, count_rows, shards
 from xcmodels.data import seeds
 from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Texts
@@ -21,12 +21,12 @@ from xcmodels.data.text import shown
 from xcmodels.data.tokens import Tokenizer
 
 
-def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
+def pack(config: PrepareConfig, facts: dict, seed: int, context: StepContext) -> None:
     """Write the arrays that training maps (`xcmodels.data.corpus`), on Dask; no two jobs write the same file."""
-    tables, tokens, out = job.inputs["tables"], job.inputs["tokens"], job.out
+    tables, tokens, out = context.inputs["tables"], context.inputs["tokens"], context.out
     counts = {side: count_rows(tables / table) for side, table in SIDES.items()}
     augmented = count_rows(tokens / "tokens.train") - counts["train"]
-    for _ in job.workers.map(_pack_part, list(_jobs(job.inputs, facts["anchors"], counts, augmented, out)),
+    for _ in context.workers.map(_pack_part, list(_jobs(context.inputs, facts["anchors"], counts, augmented, out)),
                              name=lambda task: f"packing ({task[0].__name__.strip('_')})"):
         pass
     shutil.copytree(tokens / "tokenizer", out / "tokenizer")
@@ -35,7 +35,7 @@ def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
     np.save(out / "validation.npy", _validation(out, counts["train"], config, seed))
     (out / "corpus.json").write_text(json.dumps(
         {**facts, **counts, "augmented": augmented, "vocabulary": vocabulary}, indent=1, sort_keys=True) + "\n")
-    job.say(f"{counts['train']:,} training queries, {counts['label']:,} labels, {counts['test']:,} test queries")
+    context.say(f"{counts['train']:,} training queries, {counts['label']:,} labels, {counts['test']:,} test queries")
 
 
 def _pack_part(pack: Callable[..., None], *arguments: Any) -> None:

@@ -15,7 +15,7 @@ from data_contracts.check import check
 from data_contracts.schemas import SCHEMAS
 from data_contracts.tables import Tables
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Job
+from tasks.core.step import StepContext
 from tasks.data.tables import contract_view, count_rows, shards
 from xcmodels.mining.graph import WalkGraph, random_walks, walk_graph
 
@@ -38,23 +38,24 @@ class Shard(TypedDict):
     rows: int
 
 
-def walk_all(anchors: tuple[str, ...], seed: int, job: Job) -> None:
+def walk_all(anchors: tuple[str, ...], seed: int, context: StepContext) -> None:
     """Walk every anchor graph from its training queries and its labels, and check the walks against their contract.
 
     Test queries get no walks: metadata is not available at inference (RAMEN, section 3.1).
     """
-    tables = job.inputs["tables"]
+    tables = context.inputs["tables"]
     for anchor in anchors:
         n_anchors = count_rows(tables / f"anchors.{anchor}")
         for side, of in (("train", "queries.train"), ("label", "labels")):
-            graph, nodes = job.scratch / f"{anchor}.{side}", count_rows(tables / of)
+            graph, nodes = context.scratch / f"{anchor}.{side}", count_rows(tables / of)
             _write_graph(tables / f"edges.{anchor}.{side}", nodes, graph)
-            written = walk(job.workers, graph, n_anchors, job.out / f"walks.{anchor}.{side}", WalkSettings(seed),
-                           partitions=-(-nodes // NODES_A_PART) or 1)
-            job.say(f"walks.{anchor}.{side}: {sum(shard['rows'] for shard in written):,} edges")
+            table, partitions = f"walks.{anchor}.{side}", -(-nodes // NODES_A_PART) or 1
+            written = walk(context.workers, graph, n_anchors, context.out / table, WalkSettings(seed),
+                           partitions=partitions)
+            context.say(f"{table}: {sum(shard['rows'] for shard in written):,} edges")
     names = [f"walks.{anchor}.{side}" for anchor in anchors for side in ("train", "label")]
-    view = contract_view(job.scratch / "view", {"queries.train": tables, "labels": tables}
-                         | {f"anchors.{anchor}": tables for anchor in anchors} | dict.fromkeys(names, job.out))
+    view = contract_view(context.scratch / "view", {"queries.train": tables, "labels": tables}
+                         | {f"anchors.{anchor}": tables for anchor in anchors} | dict.fromkeys(names, context.out))
     check(Tables(view), only=names).raise_for_failure()
 
 

@@ -7,7 +7,7 @@ from tasks.evaluation.gates import Score
 from tasks.registry.comparison import compare, trained_texts
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import CHAMPION
-from tasks.tracking.tracker import Entry, Tracker
+from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels.data.corpus import Corpus
 from xcmodels.retrieval.retriever import Retriever
 
@@ -41,7 +41,7 @@ def evaluate_champion(tracker: Tracker, name: str, corpus: Corpus, pack: Artifac
                   params={"model": name, "version": champion.version},
                   config_yaml="", data={corpus.name: {"path": pack.path, "digest": pack.digest}},
                   tags={"xc.champion": champion.version, "xc.retriever": champion.digest})
-    tracker.sync([Entry("champion", pack.digest, dict(score.metrics), tables={"decile": list(score.deciles)})])
+    tracker.sync([StepMetrics("champion", pack.digest, dict(score.metrics), tables={"decile": list(score.deciles)})])
     result = (f"version {champion.version} on {score.metrics['points']:,.0f} test queries: "
               f"P@1 {score.metrics['P/1']:.2f}, PSP@5 {score.metrics['PSP/5']:.2f}")
     tracker.finish("FINISHED", f"{result}{'; ' if note else ''}{note}\n\n    {command}")

@@ -155,8 +155,8 @@ def latencies(retrievers: Sequence[Retriever]) -> list[float]:
     texts = [[retriever.titles[len(retriever.titles) * i // TIMED] for i in range(TIMED)] for retriever in retrievers]
     seconds = [[0.0] * TIMED for _ in retrievers]
     for text in (-1, *range(TIMED)):    # the first is a warm-up
-        for retriever, titles, spent in zip(retrievers, texts, seconds, strict=True):
+        for retriever, titles, times in zip(retrievers, texts, seconds, strict=True):
             began = time.perf_counter()
             retriever.predict([titles[text]])
-            spent[text] = time.perf_counter() - began
-    return [1000 * statistics.quantiles(spent, n=4)[0] for spent in seconds]
+            times[text] = time.perf_counter() - began
+    return [1000 * statistics.quantiles(times, n=4)[0] for times in seconds]

@@ -16,7 +16,7 @@ from tasks.core.code_digest import code_digests
 from tasks.core.step import plain
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.core.wording import many
-from tasks.registry.journal import Entry, Journal
+from tasks.registry.journal import Journal, JournalEntry
 from tasks.registry.label_files import Row
 from tasks.registry.promotion import move, score_of
 from tasks.registry.register import register
@@ -109,7 +109,7 @@ def with_edits(store: Store, tracker: Tracker, name: str, version: str) -> str:
         return _edited_version(store, tracker, client, client.get_model_version(name, version), edits).version
 
 
-def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[Entry], bool]:
+def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[JournalEntry], bool]:
     """Return the journal's entries, and whether the champion has all of their edits."""
     entries = Journal(store.home, name).entries()
     edits = [entry.edit for entry in entries]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import file_digest
 from tasks.core.store import MANIFEST, Artifact, Store
-from tasks.registry.tags import CHAMPION, DIGEST, RETRIEVER_PATH, Version, did_you_mean, local_folder, version_at
+from tasks.registry.tags import CHAMPION, DIGEST, RETRIEVER_PATH, Version, did_you_mean, local_folder, version_by_alias
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 
@@ -49,7 +49,7 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
     name, mark, which = _parsed(spec or "")
     with tracker.required() as client:
         # A single request where the name is right: a server that follows an alias asks every second.
-        version = version_at(client, name, which if mark else CHAMPION) if name and mark != "/" else None
+        version = version_by_alias(client, name, which if mark else CHAMPION) if name and mark != "/" else None
         if version is not None and DIGEST in version.tags:
             return version
         name = model_name(tracker, None if spec is None else name)

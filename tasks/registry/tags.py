@@ -21,10 +21,10 @@ Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
 def champion_of(client: Client, name: str) -> Version | None:
     """Return the champion; None where the model, the alias or its version does not exist."""
-    return version_at(client, name, CHAMPION)
+    return version_by_alias(client, name, CHAMPION)
 
 
-def version_at(client: Client, name: str, alias: str) -> Version | None:
+def version_by_alias(client: Client, name: str, alias: str) -> Version | None:
     """Return the version that an alias names; None where the model, the alias or the version does not exist."""
     from mlflow.exceptions import MlflowException
 

@@ -43,15 +43,15 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """The result of one step that is sent to MLflow.
+class StepMetrics:
+    """What is sent to MLflow of the result of one step.
 
     metrics: one dict, or one per epoch with its "epoch"; named `<prefix>/<key>`, except those of the validation split,
     and sent to the nested run of `stage` if there is one. tables: name -> rows, sent as `<name>.json`. seconds: the
     step's duration, added up as `time/<group>`.
     """
 
-    step: str
+    name: str
     digest: str
     metrics: Mapping[str, float] | Sequence[Mapping[str, float]] = ()
     stage: str | None = None
@@ -89,7 +89,7 @@ class Tracker:
         self._client: Client = None
         self._spec: _Spec | None = None
         self._run: Run | None = None
-        self._entries: dict[str, Entry] = {}
+        self._steps: dict[str, StepMetrics] = {}
         self._all: dict[str, Callable[[Client, Run], None]] = {}     # everything to send, by name
         self._todo: dict[str, Callable[[Client, Run], None]] = {}    # not sent yet
         self._retry_at, self._warned = 0.0, set[str]()
@@ -117,14 +117,14 @@ class Tracker:
         key: a digest of everything that decides the run. data: name -> {"path": ..., "digest": ...}.
         """
         self._spec, self._run = _Spec(key, experiment, name, params, data, tags), None
-        self._entries, self._all, self._todo = {}, {}, {}
+        self._steps, self._all, self._todo = {}, {}, {}
         self.log_text(config_yaml, "config.yaml")
         return self.run_id
 
-    def sync(self, entries: Iterable[Entry]) -> None:
-        """Send the entries that MLflow does not have yet; call it with all of them, at any time."""
-        self._entries |= {safe_name(entry.step): entry for entry in entries}
-        self._do("metrics", self._send_entries)
+    def sync(self, steps: Iterable[StepMetrics]) -> None:
+        """Send the steps that MLflow does not have yet; call it with all of them, at any time."""
+        self._steps |= {safe_name(step.name): step for step in steps}
+        self._do("metrics", self._send_metrics)
 
     def log_file(self, path: Path, folder: str | None = None) -> None:
         """Log a file to the run, in `folder` if given."""
@@ -247,28 +247,28 @@ class Tracker:
             client.restore_experiment(known.experiment_id)
         return str(known.experiment_id)
 
-    def _send_entries(self, client: Client, run: Run) -> None:
+    def _send_metrics(self, client: Client, run: Run) -> None:
         """Send metrics first and the tags that record them last; a metric that is sent twice is the same point."""
-        fresh = {slug: entry for slug, entry in self._entries.items()
-                 if run.tags.get(f"xc.logged.{slug}", "")[:12] != entry.digest[:12]}
+        fresh = {slug: step for slug, step in self._steps.items()
+                 if run.tags.get(f"xc.logged.{slug}", "")[:12] != step.digest[:12]}
         tags: dict[str, str] = {}
-        for slug, entry in fresh.items():
-            target = run.id if entry.stage is None else stage_run(client, run, entry.stage)
-            send_batches(client, target, metrics=with_room(run, self._points(run, entry)))
-            for name, rows in entry.tables.items():
+        for slug, step in fresh.items():
+            target = run.id if step.stage is None else stage_run(client, run, step.stage)
+            send_batches(client, target, metrics=with_room(run, self._points(run, step)))
+            for name, rows in step.tables.items():
                 send_table(client, run, target, name, rows)
-            timing = "" if entry.seconds is None else f" {safe_name(entry.group)} {entry.seconds:.1f}"
-            tags[f"xc.logged.{slug}"] = entry.digest[:12] + timing
+            timing = "" if step.seconds is None else f" {safe_name(step.group)} {step.seconds:.1f}"
+            tags[f"xc.logged.{slug}"] = step.digest[:12] + timing
         sent, now = group_seconds(run.tags), int(time.time() * 1000)
         times = [(key, value, now, 0) for key, value in group_seconds(run.tags | tags).items()
                  if sent.get(key) != value]
         send_batches(client, run.id, metrics=with_room(run, times), tags=tags)
         run.tags |= tags
 
-    def _points(self, run: Run, entry: Entry) -> list[tuple[str, float, int, int]]:
-        """Return (name, value, time, step) of an entry's metrics."""
-        rows = [entry.metrics] if isinstance(entry.metrics, Mapping) else entry.metrics
-        prefix, stamp = entry.prefix or ("train" if entry.stage else "test"), self._stamp(run, entry.digest)
+    def _points(self, run: Run, step: StepMetrics) -> list[tuple[str, float, int, int]]:
+        """Return (name, value, time, step) of a step's metrics."""
+        rows = [step.metrics] if isinstance(step.metrics, Mapping) else step.metrics
+        prefix, stamp = step.prefix or ("train" if step.stage else "test"), self._stamp(run, step.digest)
         return [(metric_name(key if key.startswith(VALIDATION) else f"{prefix}/{key}"), float(value), stamp,
                  int(row.get("epoch", 0)))
                 for row in rows for key, value in row.items() if key != "epoch" and isinstance(value, int | float)]
