@@ -14,10 +14,10 @@ from tasks.core.files import file_digest
 from tasks.core.step import StepContext, run, unwatched
 from tasks.core.store import Store
 from tasks.data import prepare
-from tasks.data.sources import RawDataSet, describe, groups, hashed, read_table, read_tables, splits
+from tasks.data.sources import RawDataSet, describe, groups, hashed, read_tables, splits
 from tasks.plan import pipeline
 from tests.support.planted import QUICK, write_planted
-from tests.support.raw_folders import LABELS, TRAIN, add_anchors, rows, write_json
+from tests.support.raw_folders import LABELS, TRAIN, add_anchors, read_table, rows, write_json
 
 
 def other_bytes(path: Path) -> None:

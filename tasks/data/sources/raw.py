@@ -79,7 +79,6 @@ def hashed(data: RawDataSet, sha256: Callable[[Path], str]) -> RawDataSet:
 
 
 def _find(folder: Path, names: set[str], table: str, candidates: Sequence[str]) -> Path:
-    """Return the first candidate that is in the folder."""
     for name in candidates:
         if name in names:
             return folder / name

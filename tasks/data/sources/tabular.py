@@ -133,7 +133,6 @@ def _match_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[st
 
 
 def _required_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[str, str]:
-    """Return what `_match_columns` does. Raises UsageError where a required column is missing."""
     matched = _match_columns(name, layout, present)
     for role in layout.required:
         if role not in matched:
