@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.core.step import StepContext
-from tasks.data.tables import SIDES, column_parts, count_rows, shards
+from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED, Tokenizer, learn_backend, open_backend
 
@@ -16,7 +16,7 @@ from xcmodels.data.tokens import LEARNED, Tokenizer, learn_backend, open_backend
 def tokenise(config: PrepareConfig, anchors: tuple[str, ...], context: StepContext) -> None:
     """Tokenise every shard of every side on Dask; with `augment`, label texts become flagged training queries."""
     tables = context.inputs["tables"]
-    sides = SIDES | {f"anchors.{anchor}": f"anchors.{anchor}" for anchor in anchors}
+    sides = SIDE_TABLES | {f"anchors.{anchor}": f"anchors.{anchor}" for anchor in anchors}
     backend = learn_backend(_texts(tables), config.vocabulary) if config.tokenizer == LEARNED \
         else open_backend(config.tokenizer)
     Tokenizer(backend, max_title=config.max_title, max_content=config.max_content).save(context.out / "tokenizer")
@@ -57,7 +57,6 @@ def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) 
 
 
 def _texts(tables: Path) -> Iterator[str]:
-    """Yield the texts of training queries and labels, from which a vocabulary is learned."""
     for table in ("queries.train", "labels"):
         for column in ("title", "content"):
             for part in column_parts(tables / table, column):
