@@ -6,7 +6,7 @@ every row of the readable shards, then the rules that need one or two whole tabl
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -81,23 +81,19 @@ def _row_rules(tables: Tables, table: str, names: Sequence[str], gx_results: GxR
     try:
         return row_results(tables, table, names, gx_results)
     except Exception as error:
-        broken = Finding(1, [{"shard": table, "error": escape_text(error, 300)}], type(error).__name__, "fail")
-        return [result("suite", table, "great-expectations answers every expectation on every row", broken)]
+        return [result("suite", table, "great-expectations answers every expectation on every row",
+                       _failure(error, table))]
 
 
 def _apply(tables: Tables, rule: Rule, names: Sequence[str]) -> RuleResult:
-    """Run one rule; an exception in it makes it fail."""
-    reason = tables.not_checkable(rule.needs)
-    if reason:
-        finding = Finding(note=reason, status=tables.not_checkable_status(rule.needs, names))
-    else:
-        finding = _run(rule.run, rule.table)
+    """Run one rule; an exception in it makes it fail, as no data may abort a validation."""
+    try:
+        reason = tables.not_checkable(rule.needs)
+        finding = Finding(note=reason, status=tables.not_checkable_status(rule.needs, names)) if reason else rule.run()
+    except Exception as error:
+        finding = _failure(error, error.shard.name if isinstance(error, Unreadable) else rule.table)
     return result(rule.name, rule.table, rule.meaning, finding, rule.severity)
 
 
-def _run(run: Callable[[], Finding], table: str) -> Finding:
-    try:
-        return run()
-    except Exception as error:  # no data may abort a validation
-        shard = error.shard.name if isinstance(error, Unreadable) else table
-        return Finding(1, [{"shard": shard, "error": escape_text(error, 300)}], type(error).__name__, "fail")
+def _failure(error: Exception, shard: str) -> Finding:
+    return Finding(1, [{"shard": shard, "error": escape_text(error, 300)}], type(error).__name__, "fail")

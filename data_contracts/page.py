@@ -5,7 +5,7 @@ The page escapes every text and loads no other file. Neither contains the time, 
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,24 @@ def write(report: Report, *, docs: bool = False) -> None:
 
 def render(report: Report, *, docs: bool = False) -> str:
     """Return the HTML page, below PAGE_LIMIT bytes: with many failures it shows fewer rows and rules."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
-                              lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters.update(escape_text=escape_text, plural=plural)
-    template = environment.get_template("page.html")
-    page = ""
+    page_template, page = template(Path(__file__).with_name("page.html"), escape_text=escape_text, plural=plural), ""
     for most_rows, most_rules, width in ((10, 200, 200), (5, 100, 120), (2, 60, 80), (1, 30, 60), (0, 10, 40)):
-        page = template.render(report=report, docs=docs, words=STATUS_WORDS, where=where,
-                               checked=_by_rule(report.rules), tables=_by_table(report), most_rows=most_rows,
-                               most_rules=most_rules, width=width)
+        page = page_template.render(
+            report=report, docs=docs, words=STATUS_WORDS, where=where, checked=_by_rule(report.rules),
+            tables=_by_table(report), most_rows=most_rows, most_rules=most_rules, width=width)
         if len(page.encode()) < PAGE_LIMIT:
             break
     return page
+
+
+def template(file: Path, **filters: Callable[..., str]) -> Any:
+    """Return a Jinja template that escapes what it is given, and can use these filters."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(file.parent), autoescape=True, trim_blocks=True,
+                              lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters.update(filters)
+    return environment.get_template(file.name)
 
 
 def _by_rule(rules: Sequence[RuleResult]) -> list[dict[str, Any]]:
