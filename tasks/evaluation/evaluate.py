@@ -54,4 +54,3 @@ def _recalls(ranker: Ranker, corpus: Corpus, seed: int) -> dict[str, float]:
             100 * ann.recall(proposer.nearest(queries, ranker.facts["shortlist"], DEPTH), proposer.index.vectors,
                              queries[:, :proposer.index.dim], DEPTH)
             for name, proposer in ranker.proposers.items()}
-
