@@ -114,26 +114,16 @@ def _leak(tables: Tables) -> Finding:
 def _list_rules(tables: Tables, table: str) -> Iterator[Rule]:
     """Yield the rules for the lists in a table of tokens or mined hard negatives."""
     if table.startswith("tokens"):
-        yield Rule("token_range", table, "token ids are 0 or more", partial(_negative_token, tables, table),
-                   (table,))
+        # a negative one would index the embedding table from its end
+        yield Rule("token_range", table, "token ids are 0 or more",
+                   partial(_bad_lists, tables, table, TEXT, lambda row, token: token < 0), (table,))
     if table == "negatives":
         yield Rule("label_reference", table, "every mined label exists, and occurs once in a row",
-                   partial(_invalid_negative, tables, table), (table, "labels"))
+                   partial(_bad_lists, tables, table, ("labels",), lambda query, label: (label < 0)
+                           | (label >= tables.rows("labels")) | _repeated(query, label)), (table, "labels"))
         if tables.exists("positives.train"):
             yield Rule("negative_is_positive", table, "no mined negative is a positive of its query",
                        partial(_positive_negative, tables, table), (table, "positives.train"))
-
-
-def _negative_token(tables: Tables, table: str) -> Finding:
-    """Find rows with a negative token id, which would index the embedding table from its end."""
-    return _bad_lists(tables, table, TEXT, lambda row, token: token < 0)
-
-
-def _invalid_negative(tables: Tables, table: str) -> Finding:
-    """Find rows with a label that does not exist, or with a repeated label."""
-    n = tables.rows("labels")
-    return _bad_lists(tables, table, ("labels",),
-                      lambda query, label: (label < 0) | (label >= n) | _repeated(query, label))
 
 
 def _positive_negative(tables: Tables, table: str) -> Finding:

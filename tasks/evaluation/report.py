@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from data_contracts.page import template
+from data_contracts.validate import template
 from data_contracts.verdict import escape_text
 from tasks.core.wording import clean, counted, signed, span, version_name
 from tasks.evaluation import report_charts
