@@ -65,7 +65,7 @@ def send_text(text: str, name: str, client: Client, run: Run) -> None:
     _send_once(client, run, name, digest, lambda: client.log_text(run.id, text, name))
 
 
-def send_table(client: Client, run: Run, owner: str, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def send_table(client: Client, owner: str, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a table like MLflow's `log_table`, which would append to an existing one."""
     columns = list(rows[0]) if rows else []
     table = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}

@@ -18,24 +18,10 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks.core.files import full_disk
-from tasks.tracking.identity import identity
+from tasks.tracking import mlflow_run
+from tasks.tracking.identity import identity, relocate
 from tasks.tracking.mlflow_client import Client, first_line, make_database, probe, quiet_mlflow, without_passwords
-from tasks.tracking.mlflow_run import (
-    Run,
-    dataset_inputs,
-    finish_run,
-    group_seconds,
-    metric_name,
-    safe_name,
-    send_batches,
-    send_file,
-    send_table,
-    send_text,
-    stage_run,
-    user_name,
-    with_room,
-)
-from tasks.tracking.relocation import relocate
+from tasks.tracking.mlflow_run import Run, safe_name
 
 VALIDATION = "validation/"    # prefix of an epoch's metrics on the validation split
 RETRY_SECONDS = 30.0    # between attempts at a server that does not answer
@@ -61,16 +47,6 @@ class StepMetrics:
     group: str = "other"
 
 
-@dataclass(frozen=True)
-class _Spec:
-    key: str
-    experiment: str
-    name: str
-    params: Mapping[str, str]
-    data: Mapping[str, Mapping[str, str]]
-    tags: Mapping[str, str]
-
-
 class Tracker:
     """One run in MLflow: a database in HOME, or a server.
 
@@ -87,7 +63,7 @@ class Tracker:
         self.uri = f"sqlite:///{self.home}/mlflow.db" if uri is None else uri.rstrip("/")
         quiet_mlflow()
         self._client: Client = None
-        self._spec: _Spec | None = None
+        self._open: Callable[[Client], Run] | None = None    # finds or creates the run
         self._run: Run | None = None
         self._steps: dict[str, StepMetrics] = {}
         self._all: dict[str, Callable[[Client, Run], None]] = {}     # everything to send, by name
@@ -104,6 +80,11 @@ class Tracker:
         """The address of MLflow, without a password."""
         return self.uri if self.embedded else without_passwords(self.uri)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no database yet, whose creation would take seconds."""
+        return self.embedded and not (self.home / "mlflow.db").exists()
+
     def link(self) -> str | None:
         """Return the address of the run's page; None without a server."""
         if self.embedded or self._run is None:
@@ -116,7 +97,7 @@ class Tracker:
 
         key: a digest of everything that decides the run. data: name -> {"path": ..., "digest": ...}.
         """
-        self._spec, self._run = _Spec(key, experiment, name, params, data, tags), None
+        self._open, self._run = partial(self._found, key, experiment, name, params, data, tags), None
         self._steps, self._all, self._todo = {}, {}, {}
         self.log_text(config_yaml, "config.yaml")
         return self.run_id
@@ -128,18 +109,18 @@ class Tracker:
 
     def log_file(self, path: Path, folder: str | None = None) -> None:
         """Log a file to the run, in `folder` if given."""
-        self._do(f"{folder}/{path.name}" if folder else path.name, partial(send_file, path, folder))
+        self._do(f"{folder}/{path.name}" if folder else path.name, partial(mlflow_run.send_file, path, folder))
 
     def log_text(self, text: str, name: str) -> None:
         """Log a text as the file `name` of the run."""
-        self._do(name, partial(send_text, text, name))
+        self._do(name, partial(mlflow_run.send_text, text, name))
 
     def finish(self, status: str, description: str) -> None:
         """End the run: FINISHED, FAILED, KILLED, or SCHEDULED where it is to be continued; a FINISHED run stays so.
 
         description: the verdict and the command.
         """
-        self._do("the end of the run", partial(finish_run, status, description))
+        self._do("the end of the run", partial(mlflow_run.finish_run, status, description))
 
     def close(self) -> list[str]:
         """Try once more to send what waits; return what is still missing. The next run with the same key sends it."""
@@ -175,14 +156,14 @@ class Tracker:
 
     def _flush(self) -> None:
         """Send everything that waits, in order, for as long as MLflow answers."""
-        if self._spec is None:
+        if self._open is None:
             raise RuntimeError("start a run first")
         if time.monotonic() < self._retry_at:
             return
         what = "what is missing"
         try:
             client = self._connected()
-            run = self._run = self._run or self._open(client, self._spec)
+            run = self._run = self._run or self._open(client)
             for what, action in list(self._todo.items()):
                 try:
                     action(client, run)
@@ -206,7 +187,7 @@ class Tracker:
         """Return the client, once MLflow answers; creates a missing database."""
         if not self.embedded:
             probe(self.address)
-        elif not (self.home / "mlflow.db").exists():
+        elif self.is_empty:
             make_database(self.home)
             if self._run is not None:
                 self._run, self._todo = None, dict(self._all)
@@ -221,19 +202,21 @@ class Tracker:
             self._client = MlflowClient(self.uri, self.uri)
         return self._client
 
-    def _open(self, client: Client, spec: _Spec) -> Run:
-        experiment = self.experiment(client, spec.experiment)
-        runs = client.search_runs([experiment], f"tags.`xc.key` = '{spec.key}'", order_by=["start_time ASC"])
-        run = runs[0] if runs else client.create_run(experiment, run_name=spec.name, tags={
-            "xc.key": spec.key, "mlflow.user": user_name(), "mlflow.source.name": "xc"})
+    def _found(self, key: str, experiment_name: str, name: str, params: Mapping[str, str],    # noqa: PLR0917
+               data: Mapping[str, Mapping[str, str]], tags: Mapping[str, str], client: Client) -> Run:
+        experiment = self.experiment(client, experiment_name)
+        runs = client.search_runs([experiment], f"tags.`xc.key` = '{key}'", order_by=["start_time ASC"])
+        run = runs[0] if runs else client.create_run(experiment, run_name=name, tags={
+            "xc.key": key, "mlflow.user": mlflow_run.user_name(), "mlflow.source.name": "xc"})
         if run.info.status in ("FAILED", "KILLED", "SCHEDULED"):
             client.update_run(run.info.run_id, "RUNNING")
         nested = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
-        tags = dict(spec.tags) | {f"xc.data.{safe_name(name)}": facts["digest"] for name, facts in spec.data.items()}
-        send_batches(client, run.info.run_id,
-                     tags={key: value for key, value in tags.items() if run.data.tags.get(key) != value},
-                     params={key: value for key, value in spec.params.items() if key not in run.data.params})
-        client.log_inputs(run.info.run_id, datasets=dataset_inputs(spec.data))
+        tags = {**tags, **{f"xc.data.{safe_name(name)}": facts["digest"] for name, facts in data.items()}}
+        mlflow_run.send_batches(
+            client, run.info.run_id,
+            tags={key: value for key, value in tags.items() if run.data.tags.get(key) != value},
+            params={key: value for key, value in params.items() if key not in run.data.params})
+        client.log_inputs(run.info.run_id, datasets=mlflow_run.dataset_inputs(data))
         return Run(run.info.run_id, experiment, run.info.start_time, run.info.status, dict(run.data.tags),
                    {stage.data.tags["xc.stage"]: stage.info.run_id for stage in nested},
                    {key for tracked in (run, *nested) for key in tracked.data.metrics})
@@ -253,23 +236,23 @@ class Tracker:
                  if run.tags.get(f"xc.logged.{slug}", "")[:12] != step.digest[:12]}
         tags: dict[str, str] = {}
         for slug, step in fresh.items():
-            target = run.id if step.stage is None else stage_run(client, run, step.stage)
-            send_batches(client, target, metrics=with_room(run, self._points(run, step)))
+            target = run.id if step.stage is None else mlflow_run.stage_run(client, run, step.stage)
+            mlflow_run.send_batches(client, target, metrics=mlflow_run.with_room(run, self._points(run, step)))
             for name, rows in step.tables.items():
-                send_table(client, run, target, name, rows)
+                mlflow_run.send_table(client, target, name, rows)
             timing = "" if step.seconds is None else f" {safe_name(step.group)} {step.seconds:.1f}"
             tags[f"xc.logged.{slug}"] = step.digest[:12] + timing
-        sent, now = group_seconds(run.tags), int(time.time() * 1000)
-        times = [(key, value, now, 0) for key, value in group_seconds(run.tags | tags).items()
+        sent, now = mlflow_run.group_seconds(run.tags), int(time.time() * 1000)
+        times = [(key, value, now, 0) for key, value in mlflow_run.group_seconds(run.tags | tags).items()
                  if sent.get(key) != value]
-        send_batches(client, run.id, metrics=with_room(run, times), tags=tags)
+        mlflow_run.send_batches(client, run.id, metrics=mlflow_run.with_room(run, times), tags=tags)
         run.tags |= tags
 
     def _points(self, run: Run, step: StepMetrics) -> list[tuple[str, float, int, int]]:
         """Return (name, value, time, step) of a step's metrics."""
         rows = [step.metrics] if isinstance(step.metrics, Mapping) else step.metrics
         prefix, stamp = step.prefix or ("train" if step.stage else "test"), self._stamp(run, step.digest)
-        return [(metric_name(key if key.startswith(VALIDATION) else f"{prefix}/{key}"), float(value), stamp,
+        return [(mlflow_run.metric_name(key if key.startswith(VALIDATION) else f"{prefix}/{key}"), float(value), stamp,
                  int(row.get("epoch", 0)))
                 for row in rows for key, value in row.items() if key != "epoch" and isinstance(value, int | float)]
 
