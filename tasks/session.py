@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import with_edits
 from tasks.registry.model_card import model_card
-from tasks.registry.ownership import check_owner
 from tasks.registry.promotion import Decision, promote_by_gates
-from tasks.registry.register import register
+from tasks.registry.register import check_owner, register
 from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, process_name
 from tasks.tracking.tracker import StepMetrics, Tracker
@@ -51,10 +50,6 @@ class Finished:
     examples: list[dict[str, Any]] = field(default_factory=list)
     champion: dict[str, Any] | None = None                # the previous one, as in `Decision`
     about: dict[str, Any] = field(default_factory=dict)   # as `Pipeline.about` returns it
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as plain data."""
-        return asdict(self)
 
 
 class Session:
@@ -145,14 +140,17 @@ class RegisteredDecision(Decision):
 
 
 def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], evaluation: Path) -> RegisteredDecision:
-    """Register the retriever as a version, and make it the champion where the gates hold."""
     session.check_owner()
     tracker, pipeline, retriever = session.tracker, session.pipeline, done["build retriever"]
+    score = Score(_read_json(evaluation / METRICS), _read_json(evaluation / "deciles.json"))
+    card = model_card(
+        f"{pipeline.method_name} · {corpus.name}", score, command=session.config.command,
+        use=f"Tags short texts with the fitting ones of {corpus.n_labels:,} labels of {corpus.name}.",
+        data={"training queries": corpus.n_queries, "labels": corpus.n_labels,
+              "test queries": len(corpus.sides["test"]), "digest": pipeline.data_digest})
     registered = register(
         tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),
-        retriever_digest=retriever.digest,
-        score=Score(_read_json(evaluation / METRICS), _read_json(evaluation / "deciles.json")),
-        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
+        retriever_digest=retriever.digest, score=score, test_digest=_test_digest(pipeline), card=card,
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
                EXAMPLES: json.dumps([title[:EXAMPLE_LENGTH] for title, _ in _test_texts(corpus)])})
     decision = promote_by_gates(
@@ -201,16 +199,6 @@ def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFac
         session.say(f"the report could not be built ({error}); build it again with: xc report")
 
 
-def _card(session: Session, corpus: Corpus, evaluation: Path) -> str:
-    return model_card(
-        f"{session.pipeline.method_name} · {corpus.name}",
-        use=f"Tags short texts with the fitting ones of {corpus.n_labels:,} labels of {corpus.name}.",
-        data={"training queries": corpus.n_queries, "labels": corpus.n_labels,
-              "test queries": len(corpus.sides["test"]), "digest": session.pipeline.data_digest},
-        metrics=_read_json(evaluation / METRICS), deciles=_read_json(evaluation / "deciles.json"),
-        command=session.config.command)
-
-
 def _test_digest(pipeline: Pipeline) -> str:
     """Return the digest of what the metrics are measured on: test queries, labels, positives and filters."""
     test_tables = ("queries.test", "labels", "positives.test", "filters.test")
@@ -219,7 +207,6 @@ def _test_digest(pipeline: Pipeline) -> str:
 
 
 def _examples(folder: Path, corpus: Corpus) -> list[dict[str, Any]]:
-    """Return the predicted labels of a few test queries."""
     texts = _test_texts(corpus)
     predictions = Retriever.load(folder).predict([title for title, _ in texts], 3, [content for _, content in texts])
     return [{"text": title, "labels": [{"text": label.text, "score": label.score} for label in labels]}

@@ -10,9 +10,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
@@ -71,7 +73,7 @@ class Step:
 
     def about(self) -> dict[str, Any]:
         """Return what the key is made of, apart from the inputs; stored in the manifest."""
-        return {"step": self.name, "settings": plain(self.settings), "code": code_digests(*self.modules)}
+        return {"step": self.name, "settings": to_jsonable_python(self.settings), "code": code_digests(*self.modules)}
 
     def inputs(self, done: Mapping[str, Artifact]) -> dict[str, str]:
         """Return the digests of the artifacts the step reads."""
@@ -187,13 +189,10 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
     done: dict[str, Artifact] = {}
     readers: dict[str, str] = {}    # a step that is made again -> the step that reads its result
     by_name = {step.name: step for step in steps}
-    latest: dict[str, dict[str, Any]] = {}
-    for _, manifest in store.steps():
-        latest[manifest["about"].get("step", "")] = manifest
+    latest = {manifest["about"].get("step", ""): manifest for _, manifest in store.steps()}
     forecasts = []
     for step in steps:
-        missing = [name for name in step.needs.values() if name not in done]
-        if missing:
+        if missing := [name for name in step.needs.values() if name not in done]:
             reason = f"after {missing[0]}"
         elif (artifact := store.find(step.key(done))) is not None:
             done[step.name] = artifact
@@ -205,17 +204,6 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
         forecasts.append(Forecast(step.name, step.name in done, reason, step.took(store)))
     return [replace(entry, reuse=False, reason=f"its files were removed, {readers[entry.step]} reads them")
             if entry.step in readers else entry for entry in forecasts]
-
-
-def plain(value: Any) -> Any:
-    """Return `value` as JSON types: dataclasses as dicts, paths as strings."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any] | None) -> str:

@@ -63,14 +63,8 @@ class Store(Home):
             os.utime(self._ref("steps", key))
         return artifact
 
-    def publish(
-        self,
-        key: str,
-        kind: str,
-        inputs: Mapping[str, str],
-        write: Callable[[Path], None],
-        about: Mapping[str, Any] | None = None,
-    ) -> Artifact:
+    def publish(self, key: str, kind: str, inputs: Mapping[str, str], write: Callable[[Path], None],
+                about: Mapping[str, Any] | None = None) -> Artifact:
         """Run `write` on an empty folder and publish what it leaves there as the result of step `key`.
 
         about: JSON facts that follow from the inputs: no times, no host names. A file that is also in an input becomes
@@ -79,7 +73,7 @@ class Store(Home):
         """
         head = {"version": VERSION, "kind": checked(kind), "key": checked(key, DIGEST), "inputs": dict(inputs)}
         folder = self.home / "tmp" / uuid.uuid4().hex
-        with self._writing(f"publish {kind}"):
+        with self._gc_lock(f"publish {kind}"):
             try:
                 os.mkdir(folder, 0o700)
                 write(folder)
@@ -109,7 +103,7 @@ class Store(Home):
 
     def remove_files(self, artifact: Artifact, *keep: str) -> None:
         """Remove the files of an artifact, all but `keep`; its key stays published."""
-        with self._writing("make room"), reading(artifact.path):
+        with self._gc_lock("make room"), reading(artifact.path):
             folder = self._folder(artifact)
             if not self.lacks_files(artifact):    # marked first, so that a kill leaves no object that looks damaged
                 self._place(b"", folder / REMOVED, os.replace)
@@ -124,7 +118,7 @@ class Store(Home):
     def forget(self, key: str) -> None:
         """Remove the result of step `key`, so that it is made again."""
         artifact, dead = self._step(key), self.home / "tmp" / uuid.uuid4().hex
-        with self._writing("make room"):
+        with self._gc_lock("make room"):
             with suppress(FileNotFoundError):
                 os.unlink(self._ref("steps", key))
                 fsync(self.home / "refs" / "steps")
@@ -143,11 +137,9 @@ class Store(Home):
         """Yield (key, manifest) of every published step, the last used last; missing and damaged ones are left out."""
         refs = [ref for ref in (self.home / "refs" / "steps").iterdir() if DIGEST.fullmatch(ref.name)]
         for ref in sorted(refs, key=lambda ref: (ref.stat().st_mtime_ns, ref.name)):
-            artifact, manifest = self._step(ref.name), None
-            with suppress(DamagedArtifact):
-                manifest = self.manifest(artifact) if artifact else None
-            if manifest is not None:
-                yield ref.name, manifest
+            if artifact := self._step(ref.name):
+                with suppress(DamagedArtifact):
+                    yield ref.name, self.manifest(artifact)
 
     def collect(self, keep: Collection[str] = (), *, unused_since: float = -inf, dry_run: bool = False) -> list[str]:
         """Remove every object that nothing needs, and what killed writers left; return the digests of the objects.
@@ -157,7 +149,7 @@ class Store(Home):
         gc.lock is held exclusively, so all of tmp/ is dead then. An object does not keep its inputs.
         """
         objects, tmp = self.home / "objects", self.home / "tmp"
-        with nullcontext(True) if dry_run else self._alone(GC_SECONDS) as acquired:
+        with nullcontext(True) if dry_run else self._gc_lock("collect", fcntl.LOCK_EX, GC_SECONDS) as acquired:
             if not acquired:
                 raise UsageError(f"a step is being published in {self.home}", hint="collect again when it is done")
             refs = {ref: set(DIGEST.findall(ref.read_text(errors="replace")))
@@ -233,8 +225,7 @@ class Store(Home):
         """Point refs/steps/<key> to the artifact; return it, or the one that another process has published before."""
         data, target = canonical(asdict(artifact)), self._ref("steps", key)
         if not self._place(data, target, os.link):
-            winner = self.find(key)
-            if winner is not None:
+            if winner := self.find(key):
                 return winner
             self._place(data, target, os.replace)
         return artifact

@@ -1,7 +1,7 @@
 """The read step: raw files become Parquet shards of tables, on Dask."""
 
 from tasks.core.step import StepContext
-from tasks.core.wording import many
+from tasks.core.wording import plural
 from tasks.data import sources
 from tasks.data.sources import RawDataSet
 from tasks.data.tables import count_rows
@@ -16,4 +16,4 @@ def read(data: RawDataSet, context: StepContext) -> None:
         pass
     for table in sources.tables(data):
         if rows := count_rows(context.out / table):
-            context.say(f"{table}: {many(rows, 'row')}")
+            context.say(f"{table}: {plural(rows, 'row')}")

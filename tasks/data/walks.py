@@ -15,7 +15,7 @@ from data_contracts.schemas import SCHEMAS
 from data_contracts.tables import Tables
 from tasks.core.dask_workers import Workers
 from tasks.core.step import StepContext
-from tasks.data.tables import contract_view, count_rows, shards
+from tasks.data.tables import SIDE_TABLES, contract_view, count_rows, shards
 from xcmodels.mining.graph import WalkGraph, random_walks, walk_graph
 
 NODES_A_PART = 65_536
@@ -40,8 +40,8 @@ def walk_all(anchors: tuple[str, ...], seed: int, context: StepContext) -> None:
     tables = context.inputs["tables"]
     for anchor in anchors:
         n_anchors = count_rows(tables / f"anchors.{anchor}")
-        for side, of in (("train", "queries.train"), ("label", "labels")):
-            nodes, table = count_rows(tables / of), f"walks.{anchor}.{side}"
+        for side in ("train", "label"):
+            nodes, table = count_rows(tables / SIDE_TABLES[side]), f"walks.{anchor}.{side}"
             graph = edge_weights(tables / f"edges.{anchor}.{side}", nodes, n_anchors)
             written = walk(context.workers, graph, context.out / table, WalkSettings(seed),
                            partitions=-(-nodes // NODES_A_PART) or 1)
@@ -75,8 +75,7 @@ def walk(workers: Workers, graph: sp.csr_array, out: Path, settings: WalkSetting
         raise ValueError(f"partitions must be at least 1, got {partitions}")
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / f"part-{i:05d}.parquet" for i in range(partitions)]
-    foreign = sorted({*shards(out)} - {*paths})
-    if foreign:
+    if foreign := sorted({*shards(out)} - {*paths}):
         raise ValueError(f"{foreign[0]} is left of a run with more than {partitions} partitions; empty {out} first")
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as prepared:
         walk_graph(graph, settings.max_degree).save(Path(prepared))

@@ -51,7 +51,6 @@ def fetch(tracker: Tracker, spec: str | None, out: Path) -> Version:
 
 
 def _copy(source: Path, out: Path, digest: str) -> None:
-    """Copy the files that a model's manifest lists, and verify the sha256 of each."""
     manifest = _read(source / MANIFEST)
     if hashlib.sha256(manifest).hexdigest() != digest:
         raise _changed(source / MANIFEST)

@@ -79,8 +79,7 @@ class Journal:
         complete, size, position, broken = 0, 0, 0, 0
         for number, line in enumerate(data.split(b"\n")[:-1], start=1):
             position += len(line) + 1
-            parsed = _entry(line)
-            if parsed is None:
+            if (parsed := _entry(line)) is None:
                 broken = broken or number
                 continue
             if broken:    # not the end of what a killed command wrote: the file was changed

@@ -11,6 +11,7 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 DIGEST, TEST, METRICS, DECILES = "xc.retriever", "xc.test", "xc.metrics", "xc.deciles"
 DATA, COMMIT, CONTRACTS = "xc.data", "xc.commit", "xc.contracts"
 OWNER = "xc.owner"                # id of the home that registered the version
+RUN_HOME = "xc.home"              # of a run: the folder of its home
 GATES, PROMOTIONS = "xc.gates", "xc.promotions"
 EXAMPLES = "xc.examples"          # a few texts of the test set
 BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: its trained version, the edits' digest

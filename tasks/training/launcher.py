@@ -64,7 +64,6 @@ def launch(recipe: Recipe, name: str, context: StepContext) -> None:
 
 
 def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None]) -> None:
-    """Pass a line of the first process to the run."""
     from xcmodels.training.loop import Progress
 
     try:

@@ -54,7 +54,6 @@ def main(spec: Path) -> None:
 
 
 def _is_alive(pid: int, born: float) -> bool:
-    """Return whether the process that started at `born` still runs."""
     try:
         return psutil.Process(pid).create_time() == born
     except psutil.Error:

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Step, StepContext, forecast, plain, run, slug, steps_to_remake
+from tasks.core.step import Step, StepContext, forecast, run, slug, steps_to_remake
 from tasks.core.store import Store
 
 
@@ -124,10 +124,11 @@ def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch)
     assert digest("def f():\n    return 2\n") != plain_code
 
 
-def test_plain_and_slug():
+def test_settings_as_json_and_slug():
     from xcmodels.method import Round
 
-    assert plain({"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}) == {
+    settings = {"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}
+    assert Step("step", "kind", print, (), settings).about()["settings"] == {
         "round": {"stage": "encoder", "index": 1, "first": 2, "last": 3, "cluster_size": 0, "negatives": 0,
                   "source": -1},
         "path": "a/b", "pair": [1, 2]}

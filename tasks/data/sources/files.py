@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from data_contracts.errors import ContractError, ProjectError, UsageError
 
@@ -53,7 +53,7 @@ WHOLE_FILE = Share(1)
 class _Hashing(io.RawIOBase):
     """A file that computes the sha256 of what is read."""
 
-    def __init__(self, file: io.FileIO) -> None:
+    def __init__(self, file: Any) -> None:
         self.file, self.sha256 = file, hashlib.sha256()
 
     def readable(self) -> bool:
@@ -72,7 +72,9 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
     Raises ProjectError where the block ends without an error and what was read has another `sha256`.
     """
     try:
-        with nullcontext(_stdin()) if path == STDIN else open(path, "rb", 0) as file:
+        # stdin without its buffer, which would wait until it is full
+        stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if path == STDIN else None
+        with nullcontext(stdin) if stdin else open(path, "rb", 0) as file:
             hashing = _Hashing(file)
             stream: io.RawIOBase = hashing
             if Path(path).suffix == ".gz":
@@ -94,11 +96,6 @@ def _as_utf8(stream: "io.BufferedReader[io.RawIOBase]") -> Iterable[bytes]:
     if mark not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return stream
     return (line.encode() for line in io.TextIOWrapper(stream, "utf-16", newline="\n"))
-
-
-def _stdin() -> io.FileIO:
-    """Return stdin without its buffer, which would wait until it is full."""
-    return cast(io.FileIO, getattr(sys.stdin.buffer, "raw", sys.stdin.buffer))
 
 
 def _refuse_other(path: Path | str, expected: str, found: str) -> None:

@@ -90,8 +90,7 @@ def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[Sh
 
 def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
     """Yield the shards of a group without texts: pairs of ids, or numbered labels."""
-    path = data.files.get(group)
-    if path is None:
+    if (path := data.files.get(group)) is None:
         return iter([(group, shard(SCHEMAS[kind_of(group)], "", [[]] * (len(SCHEMAS[kind_of(group)]) - 1)))])
     kind, _, part = group.partition(".")
     if kind == "labels":

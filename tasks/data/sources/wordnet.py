@@ -121,15 +121,12 @@ def parse_synset(line: str) -> tuple[str, Synset]:
     words = int(fields[3], 16)  # the only hexadecimal count
     lemmas = tuple(_MARKER.sub("", fields[4 + 2 * i]).replace("_", " ") for i in range(words))
     start = 4 + 2 * words  # of the pointers, after their count
-    targets = set()
-    for i in range(int(fields[start])):
-        symbol, offset, kind, _ = fields[start + 1 + 4 * i:start + 5 + 4 * i]
-        if symbol not in _NOT_LABELS:
-            targets.add(_key(kind, offset))
+    pointers = (fields[start + 1 + 4 * i:start + 5 + 4 * i] for i in range(int(fields[start])))
+    targets = frozenset(_key(kind, offset) for symbol, offset, kind, _ in pointers if symbol not in _NOT_LABELS)
     category = int(fields[1])
     if not (bar and words and 0 <= category < len(LEXICOGRAPHER_FILES)):
         raise ValueError("a part is missing")
-    return _key(fields[2], fields[0]), Synset(lemmas, clean(gloss), category, frozenset(targets))
+    return _key(fields[2], fields[0]), Synset(lemmas, clean(gloss), category, targets)
 
 
 def _key(kind: str, offset: str) -> str:

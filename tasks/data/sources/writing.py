@@ -51,8 +51,7 @@ def refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file, and a data set is a folder", hint="name another folder")
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    foreign = sorted(names - set(ours(out).get("files", ())))
-    if foreign:
+    if foreign := sorted(names - set(ours(out).get("files", ()))):
         raise UsageError(f"{out} is not empty and holds {foreign[0]!r}, which is not part of a data set written here",
                          hint=f"name a new folder, or look through this one and remove it: rm -r {out}")
 
