@@ -32,9 +32,9 @@ def check(tables: Tables, *, only: Sequence[str] | None = None, previous: Path |
     names, rules = _select(tables, only)
     with _memory_released():
         for table in names:
-            row_rule_results = _row_rules(tables, table, names, gx_results) if tables.exists(table) else []
+            row_rule_results = _run_suite(tables, table, names, gx_results) if tables.exists(table) else []
             rules += shard_results(tables, table) + row_rule_results
-        rules += [_apply(tables, rule, names) for table in names if tables.exists(table)
+        rules += [_run_rule(tables, rule, names) for table in names if tables.exists(table)
                   for rule in table_rules(tables, table, previous)]
     order = {name: number for number, name in enumerate(["known_table", "present", "readable", "schema", "not_empty"])}
     rules.sort(key=lambda rule: order.get(rule.rule, len(order)))
@@ -76,7 +76,7 @@ def _select(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list
     return names, rules
 
 
-def _row_rules(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None) -> list[RuleResult]:
+def _run_suite(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None) -> list[RuleResult]:
     """Run the suite on the rows of a table; an exception in it makes the rule `suite` fail."""
     try:
         return row_results(tables, table, names, gx_results)
@@ -85,7 +85,7 @@ def _row_rules(tables: Tables, table: str, names: Sequence[str], gx_results: GxR
                        _failure(error, table))]
 
 
-def _apply(tables: Tables, rule: Rule, names: Sequence[str]) -> RuleResult:
+def _run_rule(tables: Tables, rule: Rule, names: Sequence[str]) -> RuleResult:
     """Run one rule; an exception in it makes it fail, as no data may abort a validation."""
     try:
         reason = tables.not_checkable(rule.needs)

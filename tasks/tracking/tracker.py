@@ -63,7 +63,7 @@ class Tracker:
         self.uri = f"sqlite:///{self.home}/mlflow.db" if uri is None else uri.rstrip("/")
         quiet_mlflow()
         self._client: Client = None
-        self._open: Callable[[Client], Run] | None = None    # finds or creates the run
+        self._find_run: Callable[[Client], Run] | None = None    # finds or creates the run
         self._run: Run | None = None
         self._steps: dict[str, StepMetrics] = {}
         self._all: dict[str, Callable[[Client, Run], None]] = {}     # everything to send, by name
@@ -97,7 +97,8 @@ class Tracker:
 
         key: a digest of everything that decides the run. data: name -> {"path": ..., "digest": ...}.
         """
-        self._open, self._run = partial(self._found, key, experiment, name, params, data, tags), None
+        self._find_run, self._run = partial(self._find_or_create_run, key=key, experiment=experiment, name=name,
+                                            params=params, data=data, tags=tags), None
         self._steps, self._all, self._todo = {}, {}, {}
         self.log_text(config_yaml, "config.yaml")
         return self.run_id
@@ -156,14 +157,14 @@ class Tracker:
 
     def _flush(self) -> None:
         """Send everything that waits, in order, for as long as MLflow answers."""
-        if self._open is None:
+        if self._find_run is None:
             raise RuntimeError("start a run first")
         if time.monotonic() < self._retry_at:
             return
         what = "what is missing"
         try:
             client = self._connected()
-            run = self._run = self._run or self._open(client)
+            run = self._run = self._run or self._find_run(client)
             for what, action in list(self._todo.items()):
                 try:
                     action(client, run)
@@ -202,22 +203,22 @@ class Tracker:
             self._client = MlflowClient(self.uri, self.uri)
         return self._client
 
-    def _found(self, key: str, experiment_name: str, name: str, params: Mapping[str, str],    # noqa: PLR0917
-               data: Mapping[str, Mapping[str, str]], tags: Mapping[str, str], client: Client) -> Run:
-        experiment = self.experiment(client, experiment_name)
-        runs = client.search_runs([experiment], f"tags.`xc.key` = '{key}'", order_by=["start_time ASC"])
-        run = runs[0] if runs else client.create_run(experiment, run_name=name, tags={
+    def _find_or_create_run(self, client: Client, *, key: str, experiment: str, name: str, params: Mapping[str, str],
+                            data: Mapping[str, Mapping[str, str]], tags: Mapping[str, str]) -> Run:
+        experiment_id = self.experiment(client, experiment)
+        runs = client.search_runs([experiment_id], f"tags.`xc.key` = '{key}'", order_by=["start_time ASC"])
+        run = runs[0] if runs else client.create_run(experiment_id, run_name=name, tags={
             "xc.key": key, "mlflow.user": mlflow_run.user_name(), "mlflow.source.name": "xc"})
         if run.info.status in ("FAILED", "KILLED", "SCHEDULED"):
             client.update_run(run.info.run_id, "RUNNING")
-        nested = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+        nested = client.search_runs([experiment_id], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
         tags = {**tags, **{f"xc.data.{safe_name(name)}": facts["digest"] for name, facts in data.items()}}
         mlflow_run.send_batches(
             client, run.info.run_id,
             tags={key: value for key, value in tags.items() if run.data.tags.get(key) != value},
             params={key: value for key, value in params.items() if key not in run.data.params})
         client.log_inputs(run.info.run_id, datasets=mlflow_run.dataset_inputs(data))
-        return Run(run.info.run_id, experiment, run.info.start_time, run.info.status, dict(run.data.tags),
+        return Run(run.info.run_id, experiment_id, run.info.start_time, run.info.status, dict(run.data.tags),
                    {stage.data.tags["xc.stage"]: stage.info.run_id for stage in nested},
                    {key for tracked in (run, *nested) for key in tracked.data.metrics})
 
@@ -237,7 +238,7 @@ class Tracker:
         tags: dict[str, str] = {}
         for slug, step in fresh.items():
             target = run.id if step.stage is None else mlflow_run.stage_run(client, run, step.stage)
-            mlflow_run.send_batches(client, target, metrics=mlflow_run.with_room(run, self._points(run, step)))
+            mlflow_run.send_batches(client, target, metrics=mlflow_run.within_limit(run, self._points(run, step)))
             for name, rows in step.tables.items():
                 mlflow_run.send_table(client, target, name, rows)
             timing = "" if step.seconds is None else f" {safe_name(step.group)} {step.seconds:.1f}"
@@ -245,7 +246,7 @@ class Tracker:
         sent, now = mlflow_run.group_seconds(run.tags), int(time.time() * 1000)
         times = [(key, value, now, 0) for key, value in mlflow_run.group_seconds(run.tags | tags).items()
                  if sent.get(key) != value]
-        mlflow_run.send_batches(client, run.id, metrics=mlflow_run.with_room(run, times), tags=tags)
+        mlflow_run.send_batches(client, run.id, metrics=mlflow_run.within_limit(run, times), tags=tags)
         run.tags |= tags
 
     def _points(self, run: Run, step: StepMetrics) -> list[tuple[str, float, int, int]]:

@@ -23,17 +23,18 @@ KILLED = """
     sys.path.insert(0, {root!r})
     from pathlib import Path
     from tests.unit.test_tracking import ABOUT, STEPS
-    from tasks.tracking import tracker as module
-    tracker = module.Tracker(Path({home!r}))
+    from tasks.tracking import mlflow_run
+    from tasks.tracking.tracker import Tracker
+    tracker = Tracker(Path({home!r}))
     run = tracker.start("k1", **ABOUT)
     tracker.sync(STEPS[:1])
     if {between}:    # after the metrics, before the tag that remembers them
-        send = module.send_batches
+        send = mlflow_run.send_batches
         def kill(client, run_id, *, metrics=(), params=None, tags=None):
             send(client, run_id, metrics=metrics)
             if tags:
                 os.kill(os.getpid(), signal.SIGKILL)
-        module.send_batches = kill
+        mlflow_run.send_batches = kill
         tracker.sync(STEPS)
     os.kill(os.getpid(), signal.SIGKILL)
 """
