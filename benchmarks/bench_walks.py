@@ -127,10 +127,6 @@ def main(nodes: Count = 1_000_000, edges: Count = 20_000_000, walked: Count = 20
     print(f"{'ours us/node':>14}{'kernel us/node':>16}{'ratio':>8}")
     print(f"{our_us:>14.1f}{kernel_us:>16.1f}{our_us / kernel_us:>8.2f}", flush=True)
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
-        folder = Path(scratch) / "graph"
-        folder.mkdir()
-        for name, values in (("indptr", matrix.indptr), ("indices", matrix.indices), ("weights", matrix.data)):
-            np.save(folder / f"{name}.npy", values)
         print(f"walks from every node, with preparing the graph\n"
               f"{'workers':>14}{'seconds':>16}{'speed-up':>10}{'MB a worker':>14}")
         one_worker = 0.0
@@ -139,7 +135,7 @@ def main(nodes: Count = 1_000_000, edges: Count = 20_000_000, walked: Count = 20
             client = workers.client
             client.run(lambda: __import__("xcmodels.mining.graph"))
             out = Path(scratch) / f"walks-{count}"
-            _, seconds = timed(lambda workers=workers, out=out: walk(workers, folder, nodes, out, WalkSettings(SEED),
+            _, seconds = timed(lambda workers=workers, out=out: walk(workers, matrix, out, WalkSettings(SEED),
                                                                      partitions=8))
             memory = max(client.run(lambda: psutil.Process().memory_full_info().uss).values()) / 1e6
             workers.close()

@@ -6,7 +6,7 @@ every row of the readable shards, then the rules that need one or two whole tabl
 
 import ctypes
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -32,9 +32,9 @@ def check(tables: Tables, *, only: Sequence[str] | None = None, previous: Path |
     names, rules = _select(tables, only)
     with _memory_released():
         for table in names:
-            row_rule_results = _row_rules(tables, table, names, gx_results) if tables.exists(table) else []
+            row_rule_results = _run_suite(tables, table, names, gx_results) if tables.exists(table) else []
             rules += shard_results(tables, table) + row_rule_results
-        rules += [_apply(tables, rule, names) for table in names if tables.exists(table)
+        rules += [_run_rule(tables, rule, names) for table in names if tables.exists(table)
                   for rule in table_rules(tables, table, previous)]
     order = {name: number for number, name in enumerate(["known_table", "present", "readable", "schema", "not_empty"])}
     rules.sort(key=lambda rule: order.get(rule.rule, len(order)))
@@ -76,28 +76,24 @@ def _select(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list
     return names, rules
 
 
-def _row_rules(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None) -> list[RuleResult]:
+def _run_suite(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None) -> list[RuleResult]:
     """Run the suite on the rows of a table; an exception in it makes the rule `suite` fail."""
     try:
         return row_results(tables, table, names, gx_results)
     except Exception as error:
-        broken = Finding(1, [{"shard": table, "error": escape_text(error, 300)}], type(error).__name__, "fail")
-        return [result("suite", table, "great-expectations answers every expectation on every row", broken)]
+        return [result("suite", table, "great-expectations answers every expectation on every row",
+                       _failure(error, table))]
 
 
-def _apply(tables: Tables, rule: Rule, names: Sequence[str]) -> RuleResult:
-    """Run one rule; an exception in it makes it fail."""
-    reason = tables.not_checkable(rule.needs)
-    if reason:
-        finding = Finding(note=reason, status=tables.not_checkable_status(rule.needs, names))
-    else:
-        finding = _run(rule.run, rule.table)
+def _run_rule(tables: Tables, rule: Rule, names: Sequence[str]) -> RuleResult:
+    """Run one rule; an exception in it makes it fail, as no data may abort a validation."""
+    try:
+        reason = tables.not_checkable(rule.needs)
+        finding = Finding(note=reason, status=tables.not_checkable_status(rule.needs, names)) if reason else rule.run()
+    except Exception as error:
+        finding = _failure(error, error.shard.name if isinstance(error, Unreadable) else rule.table)
     return result(rule.name, rule.table, rule.meaning, finding, rule.severity)
 
 
-def _run(run: Callable[[], Finding], table: str) -> Finding:
-    try:
-        return run()
-    except Exception as error:  # no data may abort a validation
-        shard = error.shard.name if isinstance(error, Unreadable) else table
-        return Finding(1, [{"shard": shard, "error": escape_text(error, 300)}], type(error).__name__, "fail")
+def _failure(error: Exception, shard: str) -> Finding:
+    return Finding(1, [{"shard": shard, "error": escape_text(error, 300)}], type(error).__name__, "fail")

@@ -50,7 +50,7 @@ def row_results(tables: Tables, table: str, names: Sequence[str], gx_results: Gx
 
 
 def _run_on_pieces(pieces: Sequence[Piece], suite: "ExpectationSuite", findings: Mapping[str, Finding], most: int, *,
-           detailed: bool) -> dict[str, Any]:
+                   detailed: bool) -> dict[str, Any]:
     """Run a suite on concatenated pieces and add failing rows to the finding of each rule.
 
     Returns great-expectations' result if `detailed`, else {}; as JSON, since the object keeps the rows in memory.

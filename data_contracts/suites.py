@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 CONTROL_CHARACTERS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 
 FLOAT32_MAX = 3.4028234663852886e38  # infinity is above it, and NaN is in no range
+_ABOVE_0 = {"min_value": 0, "strict_min": True, "max_value": FLOAT32_MAX}
+# By the name of a column: the rule on its range, with the limits; and the rule by which it may not be blank.
+_RANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "relevance": ("relevance_range", _ABOVE_0), "weight": ("weight_range", _ABOVE_0),
+    "cluster": ("cluster_range", {"min_value": 0}), "line": ("origin", {"min_value": 1})}
+_NOT_BLANK = {"uid": "uid_present", "file": "origin"}
 
 MEANING = {
     "columns": "exactly the columns of the schema",
@@ -87,22 +93,30 @@ def suite_for(table: str, rows: Mapping[str, int]) -> "ExpectationSuite":
     """
     import great_expectations.expectations as gxe
     from great_expectations import ExpectationSuite
+    from great_expectations.expectations.row_conditions import PassThroughCondition
 
-    schema = SCHEMAS[kind_of(table)]
-    targets = references(table)
-    checks: list[Any] = [gxe.ExpectTableColumnsToMatchSet(
-        column_set=list(schema.names), exact_match=True, meta={"rule": "columns"})]
-    for field in schema:
-        checks.append(gxe.ExpectColumnValuesToBeOfType(
-            column=field.name, type_=_python_type(field.type), meta={"rule": "types"}))
-        checks.append(gxe.ExpectColumnValuesToNotBeNull(column=field.name, meta={"rule": "not_null"}))
-        if field.name in targets:
-            checks.append(gxe.ExpectColumnValuesToBeBetween(
-                column=field.name, min_value=0, max_value=rows.get(field.name), strict_max=field.name in rows,
-                meta={"rule": "id_range" if targets[field.name] == (table,) else "reference"}))
-        checks.extend(_value_checks(field))
+    schema, targets, checks = SCHEMAS[kind_of(table)], references(table), list[Any]()
+
+    def check(expectation: type, rule: str, **arguments: Any) -> None:
+        checks.append(expectation(meta={"rule": rule}, **arguments))
+
+    check(gxe.ExpectTableColumnsToMatchSet, "columns", column_set=list(schema.names), exact_match=True)
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        check(gxe.ExpectColumnValuesToBeOfType, "types", column=name, type_=_python_type(kind))
+        check(gxe.ExpectColumnValuesToNotBeNull, "not_null", column=name)
+        if name in targets:
+            check(gxe.ExpectColumnValuesToBeBetween, "id_range" if targets[name] == (table,) else "reference",
+                  column=name, min_value=0, max_value=rows.get(name), strict_max=name in rows)
+        if name in _RANGES:
+            rule, limits = _RANGES[name]
+            check(gxe.ExpectColumnValuesToBeBetween, rule, column=name, **limits)
+        if name in _NOT_BLANK:
+            check(gxe.ExpectColumnValuesToMatchRegex, _NOT_BLANK[name], column=name, regex=r"\S")
+        if kind == pa.string():
+            check(gxe.ExpectColumnValuesToNotMatchRegex, "control_characters", column=name, regex=CONTROL_CHARACTERS)
     if {"title", "content"} <= set(schema.names) and schema.field("title").type == pa.string():
-        checks.append(_text_present())
+        check(gxe.ExpectColumnValuesToMatchRegex, "text_present", column="title", regex=r"\S",
+              row_condition=PassThroughCondition(pass_through_filter='content.str.strip() == ""'))
     return ExpectationSuite(name=table, expectations=checks)
 
 
@@ -112,38 +126,6 @@ def _python_type(kind: pa.DataType) -> str:
     if pa.types.is_boolean(kind):
         return "bool"
     return "str" if pa.types.is_string(kind) or pa.types.is_dictionary(kind) else "int"
-
-
-def _value_checks(field: pa.Field) -> list[Any]:
-    """Return the range and text expectations for a column, by its name and type."""
-    import great_expectations.expectations as gxe
-
-    checks: list[Any] = []
-    if field.name in ("relevance", "weight"):
-        checks.append(gxe.ExpectColumnValuesToBeBetween(
-            column=field.name, min_value=0, strict_min=True, max_value=FLOAT32_MAX,
-            meta={"rule": f"{field.name}_range"}))
-    if field.name in ("cluster", "line"):
-        checks.append(gxe.ExpectColumnValuesToBeBetween(
-            column=field.name, min_value=0 if field.name == "cluster" else 1,
-            meta={"rule": "cluster_range" if field.name == "cluster" else "origin"}))
-    if field.name in ("uid", "file"):
-        checks.append(gxe.ExpectColumnValuesToMatchRegex(
-            column=field.name, regex=r"\S", meta={"rule": "uid_present" if field.name == "uid" else "origin"}))
-    if field.type == pa.string():
-        checks.append(gxe.ExpectColumnValuesToNotMatchRegex(
-            column=field.name, regex=CONTROL_CHARACTERS, meta={"rule": "control_characters"}))
-    return checks
-
-
-def _text_present() -> Any:
-    """Return the expectation that, where the content is blank, the title is not."""
-    import great_expectations.expectations as gxe
-    from great_expectations.expectations.row_conditions import PassThroughCondition
-
-    return gxe.ExpectColumnValuesToMatchRegex(
-        column="title", regex=r"\S", meta={"rule": "text_present"},
-        row_condition=PassThroughCondition(pass_through_filter='content.str.strip() == ""'))
 
 
 def run_suite(suite: "ExpectationSuite", rows: pa.Table, *, shown: int,

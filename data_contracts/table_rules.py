@@ -1,17 +1,17 @@
-"""Rules over whole tables: duplicates, leaks between splits, queries without labels.
+"""Rules over whole tables: duplicates, leaks between splits, queries without labels, wrong tokens and negatives.
 
 Memory of a rule: one piece (`Thresholds.piece_rows` rows) and a few arrays of 8 bytes per row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 
 from data_contracts.drift import drift
 from data_contracts.findings import Finding, Rule
-from data_contracts.list_rules import list_rules
 from data_contracts.schemas import kind_of
 from data_contracts.tables import TEXT, Tables, find_duplicates, mix_bits
 
@@ -29,7 +29,7 @@ def table_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[R
                f"no two rows have the same {key}", partial(_same_key, tables, table), (table,),
                "warn" if kind == "filters" else "fail")
     if kind in ("walks", "pruned", "tokens", "clusters", "negatives"):
-        yield from list_rules(tables, table)
+        yield from _list_rules(tables, table)
         return
     if kind in ("queries", "labels"):
         yield Rule("uid_unique", table, "no two rows have the same uid",
@@ -67,7 +67,6 @@ def _same_key(tables: Tables, table: str) -> Finding:
 
 
 def _same_text(tables: Tables, table: str, columns: tuple[str, ...]) -> Finding:
-    """Find rows with the texts of an earlier row."""
     later, first = tables.duplicate_texts(table, columns)
     return Finding(len(later), tables.report_rows(table, later, (table, first)))
 
@@ -110,3 +109,55 @@ def _leak(tables: Tables) -> Finding:
     note = f"{share:.2%} of the test rows; more than {limit:.2%} fails: prepare.leak_share" if len(shared) else ""
     return Finding(len(shared), tables.report_rows("queries.test", shared, ("queries.train", twin)), note,
                    "fail" if share > limit else "warn" if len(shared) else "ok")
+
+
+def _list_rules(tables: Tables, table: str) -> Iterator[Rule]:
+    """Yield the rules for the lists in a table of tokens or mined hard negatives."""
+    if table.startswith("tokens"):
+        # a negative one would index the embedding table from its end
+        yield Rule("token_range", table, "token ids are 0 or more",
+                   partial(_bad_lists, tables, table, TEXT, lambda row, token: token < 0), (table,))
+    if table == "negatives":
+        yield Rule("label_reference", table, "every mined label exists, and occurs once in a row",
+                   partial(_bad_lists, tables, table, ("labels",), lambda query, label: (label < 0)
+                           | (label >= tables.rows("labels")) | _repeated(query, label)), (table, "labels"))
+        if tables.exists("positives.train"):
+            yield Rule("negative_is_positive", table, "no mined negative is a positive of its query",
+                       partial(_positive_negative, tables, table), (table, "positives.train"))
+
+
+def _positive_negative(tables: Tables, table: str) -> Finding:
+    """Find rows with a positive of their query; memory: an int64, `query << 31 | label`, for each positive."""
+    positives = np.sort(np.concatenate([np.empty(0, np.int64), *(
+        (query << 31) | label for _, (query, label) in tables.ids("positives.train", "query", "label"))]))
+
+    def bad(query: np.ndarray, label: np.ndarray) -> np.ndarray:
+        pairs = (query << 31) | label
+        place = np.minimum(np.searchsorted(positives, pairs), max(len(positives) - 1, 0))
+        return positives[place] == pairs if len(positives) else np.zeros(len(pairs), bool)
+
+    return _bad_lists(tables, table, ("labels",), bad)
+
+
+def _repeated(query: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Return which (query, label) pairs have occurred earlier in the piece."""
+    order = np.lexsort((label, query))
+    repeated = np.zeros(len(query), bool)
+    repeated[order[1:]] = (query[order][1:] == query[order][:-1]) & (label[order][1:] == label[order][:-1])
+    return repeated
+
+
+def _bad_lists(tables: Tables, table: str, columns: tuple[str, ...],
+               bad: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Finding:
+    """Find rows with a list in which `bad(id of the row, value)` is true of a value."""
+    finding, key = Finding(), _KEYS[kind_of(table)][0]
+    for piece in tables.pieces(table, (key, *columns)):
+        for name in columns:
+            lists = piece.data[name].combine_chunks()
+            row = pc.list_parent_indices(lists).to_numpy()
+            values = pc.list_flatten(lists).to_numpy().astype(np.int64)
+            wrong = np.unique(row[bad(piece.data[key].to_numpy()[row], values)])
+            finding.count += len(wrong)
+            shown = wrong[:tables.limits.shown_rows - len(finding.rows)]
+            finding.rows += [{"column": name, **cells} for cells in tables.report_rows(table, piece.position + shown)]
+    return finding

@@ -80,8 +80,7 @@ class Tables:
         except _READ_ERRORS as error:
             self.mark_unreadable(table, name, error)
             return None
-        wrong = _difference(schema, SCHEMAS[kind_of(table)])
-        if wrong:
+        if wrong := _difference(schema, SCHEMAS[kind_of(table)]):
             self.damage[table]["schema"].append({"shard": name, "error": escape_text(wrong, 400)})
             return None
         return Shard(path, name, rows)
@@ -153,7 +152,7 @@ class Tables:
         return self._hashes[table, columns]
 
     def pieces_at(self, table: str, positions: np.ndarray,
-           columns: Sequence[str] | None = None) -> dict[int, tuple[Piece, int]]:
+                  columns: Sequence[str] | None = None) -> dict[int, tuple[Piece, int]]:
         """Return, for each position, a piece that has only the requested rows, and the row in that piece."""
         positions, out, position = np.unique(positions), {}, 0
         for shard in self.shards(table):

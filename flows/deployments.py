@@ -20,7 +20,7 @@ from flows.run import prepare as prepare_data
 from flows.services.catalogue import mlflow_of
 from tasks.collection import collect
 from tasks.core.store import Artifact, Store
-from tasks.registry.champion import ChampionScore, evaluate_champion
+from tasks.registry.comparison import ChampionScore, evaluate_champion
 from tasks.registry.label_edits import Refreshed
 from tasks.registry.label_edits import refresh as refresh_labels
 from tasks.tracking.tracker import Tracker

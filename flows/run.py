@@ -19,10 +19,10 @@ from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig, Until
 from flows.prefect_state import Progress, page_of_this_run, seen_to_its_end, tag_this_run
 from flows.progress import Terminal
-from tasks.collection import spend_checkpoints
+from tasks.collection import remove_checkpoints
 from tasks.core.dask_workers import Workers
 from tasks.core.devices import gpus
-from tasks.core.step import Console, Done, Step, remake_inputs
+from tasks.core.step import Console, Step, StepResult, remake_inputs
 from tasks.core.step import run as run_step
 from tasks.core.store import Artifact, Store
 from tasks.core.wording import span
@@ -31,7 +31,7 @@ from tasks.session import Finished, Session, finish
 from xcmodels.metrics import name_of
 
 UNTIL = get_args(Until)
-After = Callable[[Step, Done], None]    # called with each step and its result
+After = Callable[[Step, StepResult], None]    # called with each step and its result
 MESSAGE = 500    # characters of a step's output that its state shows
 RETRIES, RETRIED = 2, ("read", "tokenise", "walk graphs")    # steps that a lost worker or file system may fail
 
@@ -72,7 +72,7 @@ class Runner:
         self.pipeline, self.store, self.workers, self.terminal = laid_out, store, workers, terminal
         self.overlap = overlap
         self.done: dict[str, Artifact] = {}
-        self.results: dict[str, Done] = {}
+        self.results: dict[str, StepResult] = {}
         self.progress = Progress(total)
 
     @property
@@ -107,9 +107,9 @@ class Runner:
 
     def _remake_inputs(self, step: Step) -> None:
         """Make a step's inputs again where files of them were removed, unless the step's own result is stored."""
-        def run_now(spent: Step) -> Artifact:
-            self.terminal.begin(spent.name)
-            return self._run(spent).artifact
+        def run_now(incomplete: Step) -> Artifact:
+            self.terminal.begin(incomplete.name)
+            return self._run(incomplete).artifact
 
         remake_inputs(step, {each.name: each for each in self.pipeline.steps}, self.done, self.store, run_now)
 
@@ -118,9 +118,9 @@ class Runner:
         return step_task.with_options(name=step.name, task_run_name=f"{self.title} · {step.name}",
                                       retries=RETRIES if step.can_overlap or step.name in RETRIED else 0)
 
-    def _run(self, step: Step) -> Done:
+    def _run(self, step: Step) -> StepResult:
         """Run a step now, and wait for it."""
-        result: Done = self._task(step)(*self._arguments(step), by_worker=False, return_state=True).result()
+        result: StepResult = self._task(step)(*self._arguments(step), by_worker=False, return_state=True).result()
         return result
 
     def _arguments(self, step: Step) -> tuple[Any, ...]:
@@ -167,7 +167,7 @@ def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> 
             for step, result in zip(runner.pipeline.prepare, runner.results.values(), strict=True):
                 session.note(step, result)
             train(runner.title, runner, session.note)
-            spend_checkpoints(runner.store, runner.pipeline.train, runner.done)
+            remove_checkpoints(runner.store, runner.pipeline.train, runner.done)
             if until == "train":
                 return None
             evaluate(runner.title, runner, session.note)

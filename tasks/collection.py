@@ -27,7 +27,7 @@ class Freed:
     sizes: Counter[str]
 
 
-def spend_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str, Artifact]) -> None:
+def remove_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str, Artifact]) -> None:
     """Remove the checkpoints that only rounds of training read, once the retriever, the last of `training`, is done.
 
     Metrics stay, and so does the last checkpoint of each stage: the retriever is built from those, and so are later
@@ -36,7 +36,7 @@ def spend_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str,
     needed = set(training[-1].needs.values())
     for step in training:
         if step.kind == "checkpoint" and step.name not in needed:
-            store.spend(done[step.name], METRICS)
+            store.remove_files(done[step.name], METRICS)
 
 
 def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = False,
@@ -46,27 +46,19 @@ def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = Fals
     Registered versions, what other refs name and what a process holds stay. Raises UsageError where a run is active for
     longer than `patience` seconds, and ServerError where the registry cannot be read.
     """
-    keep, since = registered_digests(tracker) if _has_registry(tracker) else set(), time.time() - days * DAY
+    keep, since = set() if tracker.is_empty else registered_digests(tracker), time.time() - days * DAY
     sizes = {name: _kind_and_size(store, name) for name in store.collect(keep, unused_since=since, dry_run=True)}
-    removed: list[tuple[str, int]] = []
     if dry_run:
         return _total([*sizes.values(), *((kind, _size(path)) for kind, path in _strays(store.home, keep, since))])
     with store.run_lock(patience):
-        for name in store.collect(keep, unused_since=since):
-            removed.append(sizes.get(name, ("other", 0)))
+        removed = [sizes.get(name, ("other", 0)) for name in store.collect(keep, unused_since=since)]
         for kind, path in _strays(store.home, keep, since):
             removed.append((kind, _size(path)))
             remove(path)
     return _total(removed)
 
 
-def _has_registry(tracker: Tracker) -> bool:
-    """Return whether there may be a registry, without creating a database."""
-    return not tracker.embedded or (tracker.home / "mlflow.db").exists()
-
-
 def _kind_and_size(store: Store, digest: str) -> tuple[str, int]:
-    """Return the kind and size of an object."""
     artifact = Artifact.of(digest)
     try:
         kind = str(store.manifest(artifact)["kind"])

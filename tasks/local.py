@@ -1,4 +1,4 @@
-"""Training in this process, without Prefect, Dask or MLflow (`xcflow.train`)."""
+"""Training in this process, without Prefect, Dask or MLflow, and loading of a registered model (`xcflow`)."""
 
 import shutil
 import tempfile
@@ -9,9 +9,11 @@ from pathlib import Path
 from tasks.core.dask_workers import Workers
 from tasks.core.step import Console, run_all
 from tasks.core.store import Store
-from tasks.plan import pipeline, settings_of
+from tasks.plan import pipeline
+from tasks.registry.resolve import resolve
+from tasks.tracking.tracker import Tracker
+from tasks.training.recipe import Recipe
 from xcmodels.data.corpus import Corpus
-from xcmodels.methods.registry import METHODS
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import train_all
 
@@ -29,7 +31,7 @@ def train(data: Path | str | Corpus, method: str = "ngame", preset: str = "cpu",
     """
     changed = {key: str(value) for key, value in (settings or {}).items()}
     if isinstance(data, Corpus):
-        return _train_corpus(data, method, preset, changed)
+        return _train_corpus(data, Recipe(method, preset, changed))
     plan, store = pipeline(Path(data), method, preset, changed), Store(Path(home))
     with store.run_lock(), Workers(count=0) as workers:
         store.sweep()
@@ -37,14 +39,22 @@ def train(data: Path | str | Corpus, method: str = "ngame", preset: str = "cpu",
     return Retriever.load(store.open(done[plan.train[-1].name]))
 
 
-def _train_corpus(corpus: Corpus, method: str, preset: str, changed: Mapping[str, str]) -> Retriever:
-    settings = settings_of(method, preset, changed)
-    built = METHODS[method].make(settings.method)
+def _train_corpus(corpus: Corpus, recipe: Recipe) -> Retriever:
+    method = recipe.make()
     folder = Path(tempfile.mkdtemp(prefix="xcflow-"))
     try:
-        retriever = Retriever.load(train_all(corpus, built, folder).retriever)
+        retriever = Retriever.load(train_all(corpus, method, folder).retriever)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     weakref.finalize(retriever, shutil.rmtree, folder, True)
     return retriever
+
+
+def load(model: str = "", home: Path | str = ".xc", mlflow: str = "") -> Retriever:
+    """Open the retriever that "NAME", "NAME@alias", "NAME/3" or "models:/NAME@alias" names, verified.
+
+    An empty name means the only model of the home. Raises UsageError with the nearest name, DamagedArtifact where the
+    files are not those that were registered.
+    """
+    return Retriever.load(resolve(Tracker(Path(home), mlflow or None), model or None).folder)

@@ -9,19 +9,19 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, UsageError
 from tasks.core.files import folder_digests
-from tasks.core.step import Job, Step
+from tasks.core.step import Step, StepContext
 from tasks.core.store import digest_of
 from tasks.data import prepare
 from tasks.data.sources import RawDataSet, describe
 from tasks.evaluation.evaluate import evaluate_step
-from tasks.training import steps as training
 from tasks.training.recipe import Recipe
+from tasks.training.step_list import steps
 from xcmodels.data.tokens import LEARNED, MINILM
 from xcmodels.methods.presets import Settings, flat, resolve
-from xcmodels.methods.registry import METHODS
 
 # Kinds of step that may read a user's folder (a tokenizer or a model) -> the setting that names it.
 _READ_FOLDERS = {"tokens": "prepare.tokenizer", "checkpoint": "encoder.source"}
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -66,22 +66,13 @@ def timing_key(data: str, method: str, preset: str) -> str:
     return f"{data} {method} {preset}"
 
 
-def settings_of(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
-    """Return a preset's settings with `overrides`. Raises UsageError for an unknown method, preset or setting."""
-    try:
-        return resolve(method, preset, overrides)
-    except ValueError as error:
-        raise UsageError(str(error), hint="xc presets") from error
-
-
 def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str]) -> tuple[RawDataSet, Settings]:
     """Detect the data set's format and resolve the settings, from the names of the files alone.
 
     Raises UsageError for a setting or a folder that is invalid.
     """
-    settings = settings_of(method, preset, overrides)
-    raw = describe(data)
-    built = METHODS[method].make(settings.method)
+    recipe = Recipe(method, preset, overrides)
+    settings, raw, built = recipe.settings(), describe(data), recipe.make()
     if built.needs_graphs and not (raw.anchors and settings.prepare.walks):
         raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
                          hint="add one (docs/data.md), leave prepare.walks true, or run its base instead")
@@ -98,11 +89,11 @@ def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) ->
     """
     raw, settings = resolve_run(data, method, preset, overrides)
     group = timing_key(raw.name, method, preset)
-    prepare_steps = prepare.steps(raw, settings.prepare, settings.seed)
-    training_steps = training.steps(Recipe(method, preset, overrides))
     return Pipeline(raw, method, preset, settings,
-                    [_with_folder(replace(step, timing_group=raw.name), settings) for step in prepare_steps],
-                    [_with_folder(replace(step, timing_group=group), settings) for step in training_steps],
+                    [_with_folder(replace(step, timing_group=raw.name), settings)
+                     for step in prepare.steps(raw, settings.prepare, settings.seed)],
+                    [_with_folder(replace(step, timing_group=group), settings)
+                     for step in steps(Recipe(method, preset, overrides))],
                     replace(evaluate_step(settings.seed), timing_group=group))
 
 
@@ -117,12 +108,13 @@ def _with_folder(step: Step, settings: Settings) -> Step:
                    action=partial(_run_if_unchanged, step.action, Path(folder).absolute(), digests))
 
 
-def _run_if_unchanged(action: Callable[[Job], None], folder: Path, digests: Mapping[str, str], job: Job) -> None:
+def _run_if_unchanged(action: Callable[[StepContext], None], folder: Path, digests: Mapping[str, str],
+                      context: StepContext) -> None:
     """Run a step's action. Raises ProjectError where the folder that it reads has changed before or after."""
     unchanged = folder_digests(folder) == digests
     if unchanged:
-        action(job)
+        action(context)
     if not unchanged or folder_digests(folder) != digests:
-        shutil.rmtree(job.scratch, ignore_errors=True)    # it may hold a model begun with other files
+        shutil.rmtree(context.scratch, ignore_errors=True)    # it may hold a model begun with other files
         raise ProjectError(f"{folder} has changed since the run began",
                            hint="run the same command again when nothing writes to it any more")

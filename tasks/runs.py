@@ -3,16 +3,16 @@
 import fcntl
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
+from data_contracts.errors import UsageError
 from tasks.core.files import locked
-from tasks.registry.ownership import RUN_HOME
-from tasks.registry.tags import BASE, CHAMPION, version_at
+from tasks.registry.tags import BASE, CHAMPION, RUN_HOME, version_by_alias
 from tasks.tracking.identity import identity
 from tasks.tracking.mlflow_run import safe_name
 from tasks.tracking.tracker import Tracker
@@ -43,10 +43,6 @@ class RunRecord:
     command: str = ""         # resumes or repeats the run
     run_id: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the run as plain data."""
-        return asdict(self)
-
 
 def process_name(pid: int) -> str:
     """Return a name that a later process with the same pid does not have; "" where the process has ended."""
@@ -71,21 +67,20 @@ def past_runs(tracker: Tracker, *, shared: bool = False) -> list[RunRecord]:
     shared: several homes use this MLflow, so runs of the others are left out. Raises ServerError where MLflow fails.
     """
     pid = holder(tracker.home)
-    runs = [] if tracker.embedded and not (tracker.home / "mlflow.db").exists() else list(_tracked(
-        tracker, process_name(pid) if pid else "", shared))
+    runs = [] if tracker.is_empty else list(_records(tracker, process_name(pid) if pid else "", shared))
     if pid and not any(run.state == "running" for run in runs):
         runs.append(RunRecord("running", _iso(1000 * (tracker.home / "lock").stat().st_mtime), step="its data",
                           why=f"process {pid}"))
     return sorted(runs, key=lambda run: run.began, reverse=True)
 
 
-def _tracked(tracker: Tracker, running_process: str, shared: bool) -> Iterator[RunRecord]:
+def _records(tracker: Tracker, running_process: str, shared: bool) -> Iterator[RunRecord]:
     with tracker.required() as client:
         versions: dict[str, list[tuple[str, bool]]] = {}    # run id -> its versions, and whether each is champion
         champions: dict[str, str] = {}
         for version in _all(client.search_model_versions):
             if version.name not in champions:
-                champion = version_at(client, version.name, CHAMPION)
+                champion = version_by_alias(client, version.name, CHAMPION)
                 champions[version.name] = champion.tags.get(BASE, str(champion.version)) if champion else ""
             if BASE not in version.tags:    # else made by a label edit, not by a run
                 is_champion = champions[version.name] == str(version.version)
@@ -94,10 +89,10 @@ def _tracked(tracker: Tracker, running_process: str, shared: bool) -> Iterator[R
         experiments = [experiment.experiment_id for experiment in _all(client.search_experiments)]
         for run in _all(client.search_runs, experiment_ids=experiments, filter_string=OURS) if experiments else ():
             if not shared or run.data.tags.get(HOME) in places:
-                yield _past(run, running_process, sorted(versions.get(run.info.run_id, [])))
+                yield _record(run, running_process, sorted(versions.get(run.info.run_id, [])))
 
 
-def _past(run: Any, running_process: str, versions: list[tuple[str, bool]]) -> RunRecord:
+def _record(run: Any, running_process: str, versions: list[tuple[str, bool]]) -> RunRecord:
     tags, params = run.data.tags, dict(run.data.params)
     method, preset = params.pop("method", ""), params.pop("preset", "")
     description, _, command = tags.get(NOTE, "").rpartition("\n\n    ")
@@ -121,11 +116,11 @@ _STATES: Mapping[str, State] = {"FINISHED": "finished", "SCHEDULED": "trained", 
 def _next_step(method: str, preset: str, changed: Mapping[str, str], tags: Mapping[str, str]) -> str:
     """Return the first step of a run that MLflow has no result of; "" where the settings are not known."""
     from tasks.training.recipe import Recipe
-    from tasks.training.steps import steps
+    from tasks.training.step_list import steps
 
     try:
         names = [step.name for step in steps(Recipe(method, preset, changed))]
-    except ValueError:
+    except UsageError:
         return ""
     return next((name for name in (*names, "evaluate") if f"xc.logged.{safe_name(name)}" not in tags), "register")
 

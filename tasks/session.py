@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import yaml
 
 from tasks.collection import METRICS
 from tasks.core.code_digest import commit
-from tasks.core.step import Done, Step, slug
+from tasks.core.step import Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Score
 from tasks.evaluation.report import Report, ReportFacts, verdict
@@ -20,12 +20,11 @@ from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import with_edits
 from tasks.registry.model_card import model_card
-from tasks.registry.ownership import check_owner
 from tasks.registry.promotion import Decision, promote_by_gates
-from tasks.registry.register import register
+from tasks.registry.register import check_owner, register
 from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, process_name
-from tasks.tracking.tracker import Entry, Tracker
+from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels.data.corpus import Corpus, Texts
 from xcmodels.methods.presets import flat
 from xcmodels.retrieval.retriever import Retriever
@@ -52,10 +51,6 @@ class Finished:
     champion: dict[str, Any] | None = None                # the previous one, as in `Decision`
     about: dict[str, Any] = field(default_factory=dict)   # as `Pipeline.about` returns it
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as plain data."""
-        return asdict(self)
-
 
 class Session:
     """A run in MLflow: started with its settings, sent the result of each step, ended with its outcome."""
@@ -64,7 +59,7 @@ class Session:
         self.config, self.pipeline, self.store, self.say = config, pipeline, store, say
         self.name = config.name or pipeline.data.name
         self.tracker = Tracker(store.home, config.mlflow or None)
-        self.entries: dict[str, Entry] = {}
+        self.step_metrics: dict[str, StepMetrics] = {}
         self.finished = False
 
     def __enter__(self) -> "Session":
@@ -94,16 +89,16 @@ class Session:
         if not self.config.name:
             check_owner(self.tracker, self.name, self.pipeline.data_digest)
 
-    def note(self, step: Step, done: Done) -> None:
+    def note(self, step: Step, done: StepResult) -> None:
         """Send a finished step to MLflow; what cannot be sent now is sent with the next step."""
         folder = self.store.open(done.artifact, whole=False)
         metrics = _read_json(folder / METRICS) or []
-        self.entries[step.name] = Entry(
+        self.step_metrics[step.name] = StepMetrics(
             step.name, done.artifact.digest, metrics, stage=step.name.partition(" ")[0]
             if step.kind == "checkpoint" else None, prefix=_PREFIXES.get(step.kind, ""),
             tables={"decile": table} if (table := _read_json(folder / "deciles.json")) else {},
             seconds=None if done.reused else done.seconds, group=_GROUPS.get(step.kind, "prepare"))
-        self.tracker.sync(self.entries.values())
+        self.tracker.sync(self.step_metrics.values())
 
 
 _PREFIXES = {"retriever": "fusion", "mined": "mined"}
@@ -145,14 +140,17 @@ class RegisteredDecision(Decision):
 
 
 def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], evaluation: Path) -> RegisteredDecision:
-    """Register the retriever as a version, and make it the champion where the gates hold."""
     session.check_owner()
     tracker, pipeline, retriever = session.tracker, session.pipeline, done["build retriever"]
+    score = Score(_read_json(evaluation / METRICS), _read_json(evaluation / "deciles.json"))
+    card = model_card(
+        f"{pipeline.method_name} · {corpus.name}", score, command=session.config.command,
+        use=f"Tags short texts with the fitting ones of {corpus.n_labels:,} labels of {corpus.name}.",
+        data={"training queries": corpus.n_queries, "labels": corpus.n_labels,
+              "test queries": len(corpus.sides["test"]), "digest": pipeline.data_digest})
     registered = register(
         tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),
-        retriever_digest=retriever.digest,
-        score=Score(_read_json(evaluation / METRICS), _read_json(evaluation / "deciles.json")),
-        test_digest=_test_digest(pipeline), card=_card(session, corpus, evaluation),
+        retriever_digest=retriever.digest, score=score, test_digest=_test_digest(pipeline), card=card,
         facts={DATA: pipeline.data_digest, COMMIT: commit(), CONTRACTS: "contracts/index.html",
                EXAMPLES: json.dumps([title[:EXAMPLE_LENGTH] for title, _ in _test_texts(corpus)])})
     decision = promote_by_gates(
@@ -201,16 +199,6 @@ def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFac
         session.say(f"the report could not be built ({error}); build it again with: xc report")
 
 
-def _card(session: Session, corpus: Corpus, evaluation: Path) -> str:
-    return model_card(
-        f"{session.pipeline.method_name} · {corpus.name}",
-        use=f"Tags short texts with the fitting ones of {corpus.n_labels:,} labels of {corpus.name}.",
-        data={"training queries": corpus.n_queries, "labels": corpus.n_labels,
-              "test queries": len(corpus.sides["test"]), "digest": session.pipeline.data_digest},
-        metrics=_read_json(evaluation / METRICS), deciles=_read_json(evaluation / "deciles.json"),
-        command=session.config.command)
-
-
 def _test_digest(pipeline: Pipeline) -> str:
     """Return the digest of what the metrics are measured on: test queries, labels, positives and filters."""
     test_tables = ("queries.test", "labels", "positives.test", "filters.test")
@@ -219,7 +207,6 @@ def _test_digest(pipeline: Pipeline) -> str:
 
 
 def _examples(folder: Path, corpus: Corpus) -> list[dict[str, Any]]:
-    """Return the predicted labels of a few test queries."""
     texts = _test_texts(corpus)
     predictions = Retriever.load(folder).predict([title for title, _ in texts], 3, [content for _, content in texts])
     return [{"text": title, "labels": [{"text": label.text, "score": label.score} for label in labels]}

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic_core import to_jsonable_python
 
 from benchmarks.claims.figures import test_figures
 from tasks.core.code_digest import code_digests
-from tasks.core.step import plain
 from tasks.core.store import digest_of
-from tasks.training.steps import modules_of
+from tasks.training.step_list import modules_of
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.subsample import sample
 from xcmodels.method import Method
@@ -131,7 +131,7 @@ class Experiments:
         builder = variant.build_method.__name__ if variant.build_method else ""
         code = {name for part in (*method.stages, method.build_retriever) for name in modules_of(part)}
         return self.folder / (digest_of({
-            "config": plain(config), "corpus": self.corpora[variant.corpus].name, "curve": variant.curve,
+            "config": to_jsonable_python(config), "corpus": self.corpora[variant.corpus].name, "curve": variant.curve,
             "builder": builder, "code": code_digests("xcmodels.training.local_run", *sorted(code))}) + ".json")
 
 

@@ -17,7 +17,7 @@ from flows.cli.options import home_flag
 from flows.services.processes import WELL
 from flows.services.stack import Stack
 from tasks.core.devices import free_space, gpus, nearest_existing
-from tasks.core.files import others_may
+from tasks.core.files import mode_for_others
 from tasks.core.store import Store
 from tasks.tracking.mlflow_client import probe, without_passwords
 
@@ -105,7 +105,7 @@ def state(home: Path) -> Iterator[Check]:
     if not (home / "FORMAT").exists():
         yield Check("home", True, f"{home} is not there yet; xc run makes it")
         return
-    if mode := others_may(home):
+    if mode := mode_for_others(home):
         yield Check("home", False, f"others can look into {home}, its mode is {mode:04o}",
                     f"chmod 700 {home}; the next command that uses it does so too")
         return

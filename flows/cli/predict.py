@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from data_contracts.errors import ContractError
 from flows.cli.options import json_line
-from tasks.core.wording import many
+from tasks.core.wording import plural
 from xcmodels.data.text import clean
 
 CHUNK = 1024
@@ -54,7 +54,7 @@ def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
     lists: list[str] = []
     _answer_all(retriever, queries(source, columns or {}, lists), k, form)
     if lists:
-        _warn(f"{many(len(lists), 'line')} of {source} tagged as one text each, the first {lists[0]}; a text a line "
+        _warn(f"{plural(len(lists), 'line')} of {source} tagged as one text each, the first {lists[0]}; a text a line "
               "was meant, or a JSON object")
 
 
@@ -121,7 +121,7 @@ def _list_likeness(text: str) -> str:
             if isinstance(value := json.loads(text), list):
                 return f"a JSON array of {len(value):,}"
     lines = len([line for line in text.splitlines() if line.strip()])
-    return many(lines, "line") if lines >= LINES else many(len(text), "character") if len(text) > LONG else ""
+    return plural(lines, "line") if lines >= LINES else plural(len(text), "character") if len(text) > LONG else ""
 
 
 def _warn(text: str) -> None:

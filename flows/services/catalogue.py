@@ -18,8 +18,8 @@ from flows.services.environment import HEARTBEAT, QUIET, set_up
 from flows.services.processes import Record, Service, end_service, free_port, launch, wait_well
 from flows.services.stack import Stack
 from tasks.core.files import secret
+from tasks.tracking.identity import relocate
 from tasks.tracking.mlflow_client import make_database, signed_in
-from tasks.tracking.relocation import relocate
 
 ROOT = Path(__file__).parents[2]
 RUN_SECONDS = 120.0     # for a Prefect server of one run to start, which takes 7 to 27 s on two cores

@@ -32,7 +32,6 @@ def modules(module: str) -> frozenset[str]:
 
 
 def _affects_results(name: str) -> bool:
-    """Return whether a module's code can change what a step makes."""
     return name.partition(".")[0] in PACKAGES and not any(
         name == excluded or name.startswith(f"{excluded}.") for excluded in MACHINERY)
 

@@ -97,7 +97,6 @@ class Workers:
             raise ServerError(f"the Dask scheduler at {self.address} cannot run xcflow: {type(error).__name__}",
                               hint="install the same version where the scheduler and its workers run") from error
 
-
     def _local_cluster(self) -> Any:
         """Start an embedded cluster; tried again, as one worker that dies at the start ends all of it."""
         import dask

@@ -10,7 +10,7 @@ import stat
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -76,15 +76,29 @@ def write_file(path: Path, data: bytes) -> None:
         os.close(file)
 
 
+def put_file(data: bytes, target: Path, move: Callable[[Path, Path], None], part: Path) -> bool:
+    """Create (os.link) or replace (os.replace) a small file atomically, by way of the file `part`.
+
+    Returns False where os.link finds one: of two processes that create it, both get the first one.
+    """
+    placed = True
+    try:
+        write_file(part, data)
+        move(part, target)
+    except FileExistsError:
+        placed = False
+    finally:
+        remove(part)
+    fsync(target.parent)
+    return placed
+
+
 def secret(path: Path) -> str:
     """Return the line in a private file, "xc:" and a password; the first call creates it."""
     if not path.exists():
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         part = path.with_name(f".{uuid.uuid4().hex}")
-        write_file(part, f"xc:{secrets.token_urlsafe(18)}\n".encode())
-        with suppress(FileExistsError):
-            os.link(part, path)    # of two processes that create it, both get the first one
-        os.unlink(part)
+        put_file(f"xc:{secrets.token_urlsafe(18)}\n".encode(), path, os.link, part)
     return path.read_text().strip()
 
 
@@ -104,7 +118,7 @@ def make_folder(path: Path) -> None:
         fsync(path.parent)
 
 
-def others_may(path: Path) -> int:
+def mode_for_others(path: Path) -> int:
     """Return the mode of a folder that others than its owner may look into, else 0."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -118,7 +132,7 @@ def make_private(path: Path) -> None:
 
     Raises ProjectError where that fails, unless this process could not write there either.
     """
-    if not (mode := others_may(path)):
+    if not (mode := mode_for_others(path)):
         return
     try:
         path.chmod(mode & 0o700)

@@ -15,12 +15,13 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import explained, fsync, locked, make_folder, make_private, others_may, remove, write_file
+from tasks.core.files import explained, locked, make_folder, make_private, mode_for_others, put_file, remove
 from tasks.core.manifest import VERSION, canonical, damaged, newer
 
 LOCK_SECONDS = 0.5  # long enough for a run that has just started to write its pid
@@ -35,7 +36,7 @@ class Home:
         self.home = Path(home).absolute()
         form = self.home / "FORMAT"
         if create:
-            if (mode := others_may(self.home)) and not form.exists() and any(self.home.iterdir()):
+            if (mode := mode_for_others(self.home)) and not form.exists() and any(self.home.iterdir()):
                 raise UsageError(f"{self.home} holds other files, and others can look into it: its mode is {mode:04o}",
                                  hint="choose a folder that is not there yet")
             with explained("set up HOME", self.home):
@@ -45,7 +46,7 @@ class Home:
                 for name in ("lock", "gc.lock"):
                     os.close(os.open(self.home / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 if not form.exists():
-                    with self._writing("set up HOME"):
+                    with self._gc_lock("set up HOME"):
                         self._place(f"{VERSION}\n".encode(), form, os.link)
         close_home(self.home)
         try:
@@ -76,7 +77,7 @@ class Home:
     def set_ref(self, kind: str, name: str, value: Mapping[str, Any]) -> None:
         """Set refs/<kind>/<name> to `value` atomically; `collect` keeps each digest in it."""
         target = self._ref(kind, name)
-        with self._writing(f"set {kind}/{name}"):
+        with self._gc_lock(f"set {kind}/{name}"):
             make_folder(target.parent)
             self._place(canonical(dict(value)), target, os.replace)
 
@@ -92,13 +93,6 @@ class Home:
             raise damaged(path, "is not a JSON object")
         return value
 
-    def drop_ref(self, kind: str, name: str) -> None:
-        """Remove a ref, so that `collect` may remove what it alone names."""
-        target = self._ref(kind, name)
-        with self._writing(f"drop {kind}/{name}"), suppress(FileNotFoundError):
-            os.unlink(target)
-            fsync(target.parent)
-
     def scratch(self, key: str) -> Path:
         """Return a folder for the checkpoints of step `key`, which outlives a killed run."""
         folder = self.home / "scratch" / checked(key, DIGEST)
@@ -110,14 +104,14 @@ class Home:
         remove(self.home / "scratch" / checked(key, DIGEST))
 
     @contextmanager
-    def kept(self) -> Iterator[None]:
+    def no_collection(self) -> Iterator[None]:
         """Block garbage collection, so that what is found or published can be used before a ref names it."""
         with locked(self.home / "gc.lock", fcntl.LOCK_SH):
             yield
 
     def sweep(self) -> None:
         """Remove what killed writers left in tmp/; does nothing while somebody writes."""
-        with self._alone(0.0) as acquired:
+        with self._gc_lock("collect", fcntl.LOCK_EX, 0.0) as acquired:
             for path in (self.home / "tmp").iterdir() if acquired else ():
                 remove(path)
 
@@ -125,27 +119,13 @@ class Home:
         return self.home / "refs" / checked(kind) / checked(name)
 
     def _place(self, data: bytes, target: Path, move: Callable[[Path, Path], None]) -> bool:
-        """Create (os.link) or replace (os.replace) a small file atomically; return False where os.link finds one."""
-        temporary, placed = self.home / "tmp" / uuid.uuid4().hex, True
-        try:
-            write_file(temporary, data)
-            move(temporary, target)
-        except FileExistsError:
-            placed = False
-        finally:
-            remove(temporary)
-        fsync(target.parent)
-        return placed
+        return put_file(data, target, move, self.home / "tmp" / uuid.uuid4().hex)
 
     @contextmanager
-    def _alone(self, seconds: float) -> Iterator[bool]:
-        with explained("collect", self.home), locked(self.home / "gc.lock", fcntl.LOCK_EX, seconds) as acquired:
+    def _gc_lock(self, doing: str, how: int = fcntl.LOCK_SH, seconds: float = inf) -> Iterator[bool]:
+        """Hold gc.lock while `doing` something; yield whether it was acquired within `seconds`."""
+        with explained(doing, self.home), locked(self.home / "gc.lock", how, seconds) as acquired:
             yield acquired
-
-    @contextmanager
-    def _writing(self, doing: str) -> Iterator[None]:
-        with explained(doing, self.home), locked(self.home / "gc.lock", fcntl.LOCK_SH):
-            yield
 
 
 def close_home(home: Path) -> None:

@@ -18,13 +18,13 @@ from tasks.core.files import file_digest, fsync, remove
 
 VERSION = 1
 MANIFEST = "MANIFEST.json"
-SPENT = "SPENT"    # marks an object of which some files were removed, as nothing reads them any more
+REMOVED = "SPENT"    # a file that marks an object of which some files were removed, as nothing reads them any more
 _Fact = namedtuple("_Fact", "path mode device inode size modified_ns changed_ns")  # unchanged while nobody writes
 
 
 def sealed(folder: Path) -> tuple[list[dict[str, Any]], list[Path]]:
     """Flush and hash every file; return the manifest's list of files, and the folders that are to be flushed."""
-    facts, folders = entries(folder)
+    facts, folders = scan(folder)
     files = []
     for fact in facts:
         path = folder / fact.path
@@ -44,7 +44,7 @@ def share(folder: Path, files: Iterable[Mapping[str, Any]], sources: Iterable[Pa
     for file in files:
         original, link = known.get((file["size"], file["sha256"])), folder / f"{uuid.uuid4().hex}.link"
         if original is not None:
-            with suppress(OSError):    # it was spent, or the disk has no links
+            with suppress(OSError):    # it was removed, or the disk has no links
                 os.link(original, link)
                 os.replace(link, folder / file["path"])
             remove(link)    # a rename to another name of the same file leaves both
@@ -71,19 +71,19 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, tuple[int, st
 def verify(folder: Path, facts: tuple[_Fact, ...], *, whole: bool = True) -> None:
     """Compare every file with the manifest; a success is cached until one of the facts changes, a failure is not.
 
-    whole: spent files may not be missing either.
+    whole: files that were removed may not be missing either.
     """
     for fact in facts:
         if not S_ISREG(fact.mode):
             raise damaged(folder / fact.path, "is not a regular file")
     _, listed = read_manifest(folder)
     sizes = {fact.path: fact.size for fact in facts if fact.path != MANIFEST}
-    spent = sizes.pop(SPENT, None) is not None
+    some_removed = sizes.pop(REMOVED, None) is not None
     for path in sorted(listed.keys() | sizes.keys()):
-        if path not in sizes and spent and not whole:
+        if path not in sizes and some_removed and not whole:
             continue
         if path not in sizes:
-            raise damaged(folder / path, "was removed, as nothing was to read it" if spent else "is missing")
+            raise damaged(folder / path, "was removed, as nothing was to read it" if some_removed else "is missing")
         if path not in listed:
             raise damaged(folder / path, "is not in the manifest")
         if sizes[path] != listed[path][0]:
@@ -93,7 +93,7 @@ def verify(folder: Path, facts: tuple[_Fact, ...], *, whole: bool = True) -> Non
             raise damaged(folder / path, "does not have the sha256 that was published")
 
 
-def entries(folder: Path) -> tuple[tuple[_Fact, ...], list[Path]]:
+def scan(folder: Path) -> tuple[tuple[_Fact, ...], list[Path]]:
     """Return the facts of all files below `folder`, links not followed, and all folders, each after its parent."""
     facts, folders = [], [folder]
     for parent in folders:

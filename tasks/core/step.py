@@ -10,9 +10,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
@@ -20,7 +22,7 @@ from tasks.core.store import Artifact, Store, digest_of
 
 
 @dataclass(frozen=True)
-class Job:
+class StepContext:
     """The arguments of a step's action: where to write, what to read, and the workers to use."""
 
     out: Path
@@ -62,7 +64,7 @@ class Step:
 
     name: str
     kind: str
-    action: Callable[[Job], None]
+    action: Callable[[StepContext], None]
     modules: tuple[str, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Step:
 
     def about(self) -> dict[str, Any]:
         """Return what the key is made of, apart from the inputs; stored in the manifest."""
-        return {"step": self.name, "settings": plain(self.settings), "code": code_digests(*self.modules)}
+        return {"step": self.name, "settings": to_jsonable_python(self.settings), "code": code_digests(*self.modules)}
 
     def inputs(self, done: Mapping[str, Artifact]) -> dict[str, str]:
         """Return the digests of the artifacts the step reads."""
@@ -95,7 +97,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Done:
+class StepResult:
     """A step's result, and whether it was reused."""
 
     artifact: Artifact
@@ -114,12 +116,12 @@ class Forecast:
 
 
 def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers,
-        console: Console = Console(), *, by_worker: bool = False) -> Done:
+        console: Console = Console(), *, by_worker: bool = False) -> StepResult:
     """Return the step's artifact, made now unless it exists; with `by_worker`, a Dask worker makes it."""
     began = time.monotonic()
     key = step.key(done)
     if (artifact := store.find(key)) is not None:
-        return Done(artifact, True, time.monotonic() - began)
+        return StepResult(artifact, True, time.monotonic() - began)
     inputs = {role: store.open(done[name]) for role, name in step.needs.items()}
 
     def write(out: Path) -> None:
@@ -128,47 +130,47 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
             for line in workers.call(_run_on_worker, step.action, out, inputs, scratch, store.home):
                 console.say(line)
         else:
-            step.action(Job(out, inputs, scratch, store.home, workers, console.say, console.watch))
+            step.action(StepContext(out, inputs, scratch, store.home, workers, console.say, console.watch))
 
     artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
     store.drop_scratch(key)
     seconds = time.monotonic() - began
     step.note_time(store, seconds)
-    return Done(artifact, False, seconds)
+    return StepResult(artifact, False, seconds)
 
 
-def _run_on_worker(action: Callable[[Job], None], out: Path, inputs: Mapping[str, Path], scratch: Path,
+def _run_on_worker(action: Callable[[StepContext], None], out: Path, inputs: Mapping[str, Path], scratch: Path,
                    home: Path) -> list[str]:
     """Run a step's action on a worker, after removing what a lost worker left; return its lines of progress."""
     for leftover in out.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     lines: list[str] = []
-    action(Job(out, inputs, scratch, home, Workers(), lines.append, unwatched))
+    action(StepContext(out, inputs, scratch, home, Workers(), lines.append, unwatched))
     return lines
 
 
 def steps_to_remake(step: Step, steps: Mapping[str, Step], done: Mapping[str, Artifact], store: Store) -> list[Step]:
-    """Return the steps, in order, whose results were spent and must be made again before `step` can run."""
+    """Return the steps, in order, whose results lack files and must be made again before `step` can run."""
     remade: dict[str, Step] = {}
     for name in step.needs.values():
-        if name in done and store.spent(done[name]):
+        if name in done and store.lacks_files(done[name]):
             remade |= {other.name: other for other in (*steps_to_remake(steps[name], steps, done, store), steps[name])}
     return list(remade.values())
 
 
 def remake_inputs(step: Step, steps: Mapping[str, Step], done: dict[str, Artifact], store: Store,
                   run_now: Callable[[Step], Artifact]) -> None:
-    """Make the spent inputs of `step` again and replace them in `done`, unless the step's own result is stored."""
+    """Make the inputs of `step` that lack files again, and replace them in `done`, unless its own result is stored."""
     if store.find(step.key(done)) is None:
-        for spent in steps_to_remake(step, steps, done, store):
-            store.forget(spent.key(done))
-            done[spent.name] = run_now(spent)
+        for incomplete in steps_to_remake(step, steps, done, store):
+            store.forget(incomplete.key(done))
+            done[incomplete.name] = run_now(incomplete)
 
 
 def run_all(steps: Sequence[Step], store: Store, workers: Workers, console: Console = Console()) -> dict[str, Artifact]:
     """Run steps in order, in this process; return their artifacts by step name.
 
-    Spent inputs of a step are made again first.
+    Inputs of a step that lack files are made again first.
     """
     done: dict[str, Artifact] = {}
     by_name = {step.name: step for step in steps}
@@ -185,15 +187,12 @@ def run_all(steps: Sequence[Step], store: Store, workers: Workers, console: Cons
 def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
     """Return for each step, in order, whether a run would reuse its result, and the first reason why not."""
     done: dict[str, Artifact] = {}
-    spent: dict[str, str] = {}    # a step that is made again -> the step that reads its result
+    readers: dict[str, str] = {}    # a step that is made again -> the step that reads its result
     by_name = {step.name: step for step in steps}
-    latest: dict[str, dict[str, Any]] = {}
-    for _, manifest in store.steps():
-        latest[manifest["about"].get("step", "")] = manifest
+    latest = {manifest["about"].get("step", ""): manifest for _, manifest in store.steps()}
     forecasts = []
     for step in steps:
-        missing = [name for name in step.needs.values() if name not in done]
-        if missing:
+        if missing := [name for name in step.needs.values() if name not in done]:
             reason = f"after {missing[0]}"
         elif (artifact := store.find(step.key(done))) is not None:
             done[step.name] = artifact
@@ -201,21 +200,10 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
         else:
             reason = _difference(step, done, latest.get(step.name))
         if step.name not in done:
-            spent = {other.name: step.name for other in steps_to_remake(step, by_name, done, store)} | spent
+            readers = {other.name: step.name for other in steps_to_remake(step, by_name, done, store)} | readers
         forecasts.append(Forecast(step.name, step.name in done, reason, step.took(store)))
-    return [replace(entry, reuse=False, reason=f"its files were removed, {spent[entry.step]} reads them")
-            if entry.step in spent else entry for entry in forecasts]
-
-
-def plain(value: Any) -> Any:
-    """Return `value` as JSON types: dataclasses as dicts, paths as strings."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return [replace(entry, reuse=False, reason=f"its files were removed, {readers[entry.step]} reads them")
+            if entry.step in readers else entry for entry in forecasts]
 
 
 def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any] | None) -> str:

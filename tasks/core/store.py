@@ -20,13 +20,13 @@ from tasks.core.files import explained, fsync, held, locked, remove, write_file
 from tasks.core.home import DIGEST, Home, checked
 from tasks.core.manifest import (
     MANIFEST,
-    SPENT,
+    REMOVED,
     VERSION,
     canonical,
     damaged,
-    entries,
     read_manifest,
     reading,
+    scan,
     sealed,
     share,
     verify,
@@ -52,7 +52,7 @@ class Store(Home):
     """The objects and refs of one HOME; holds nothing but its path, so threads share it and processes exchange it."""
 
     def find(self, key: str) -> Artifact | None:
-        """Return the verified artifact of step `key`, spent or not; None where the step has to be run (again).
+        """Return the verified artifact of step `key`, whole or not; None where the step has to be run (again).
 
         Updates the time of refs/steps/<key>, by which `collect` knows when it was last used.
         """
@@ -63,14 +63,8 @@ class Store(Home):
             os.utime(self._ref("steps", key))
         return artifact
 
-    def publish(
-        self,
-        key: str,
-        kind: str,
-        inputs: Mapping[str, str],
-        write: Callable[[Path], None],
-        about: Mapping[str, Any] | None = None,
-    ) -> Artifact:
+    def publish(self, key: str, kind: str, inputs: Mapping[str, str], write: Callable[[Path], None],
+                about: Mapping[str, Any] | None = None) -> Artifact:
         """Run `write` on an empty folder and publish what it leaves there as the result of step `key`.
 
         about: JSON facts that follow from the inputs: no times, no host names. A file that is also in an input becomes
@@ -79,7 +73,7 @@ class Store(Home):
         """
         head = {"version": VERSION, "kind": checked(kind), "key": checked(key, DIGEST), "inputs": dict(inputs)}
         folder = self.home / "tmp" / uuid.uuid4().hex
-        with self._writing(f"publish {kind}"):
+        with self._gc_lock(f"publish {kind}"):
             try:
                 os.mkdir(folder, 0o700)
                 write(folder)
@@ -98,33 +92,33 @@ class Store(Home):
     def open(self, artifact: Artifact, *, whole: bool = True) -> Path:
         """Return the folder of an artifact, after checking every file against its sha256.
 
-        A process hashes a file once, and again when its device, inode, size or times change. With `whole` false, spent
-        files may be missing.
+        A process hashes a file once, and again when its device, inode, size or times change. With `whole` false,
+        files that were removed may be missing.
         Raises DamagedArtifact, or ProjectError where a newer version of this program wrote it.
         """
         with reading(artifact.path):
             folder = self._folder(artifact)
-            verify(folder, entries(folder)[0], whole=whole)
+            verify(folder, scan(folder)[0], whole=whole)
             return folder
 
-    def spend(self, artifact: Artifact, *keep: str) -> None:
+    def remove_files(self, artifact: Artifact, *keep: str) -> None:
         """Remove the files of an artifact, all but `keep`; its key stays published."""
-        with self._writing("make room"), reading(artifact.path):
+        with self._gc_lock("make room"), reading(artifact.path):
             folder = self._folder(artifact)
-            if not self.spent(artifact):    # marked first, so that a kill leaves no object that looks damaged
-                self._place(b"", folder / SPENT, os.replace)
+            if not self.lacks_files(artifact):    # marked first, so that a kill leaves no object that looks damaged
+                self._place(b"", folder / REMOVED, os.replace)
             for path in read_manifest(folder)[1].keys() - set(keep):
                 with suppress(FileNotFoundError):
                     os.unlink(folder / path)
 
-    def spent(self, artifact: Artifact) -> bool:
+    def lacks_files(self, artifact: Artifact) -> bool:
         """Return whether files of an artifact were removed: a step that reads them has to make it again."""
-        return os.path.lexists(self.home / artifact.path / SPENT)
+        return os.path.lexists(self.home / artifact.path / REMOVED)
 
     def forget(self, key: str) -> None:
         """Remove the result of step `key`, so that it is made again."""
         artifact, dead = self._step(key), self.home / "tmp" / uuid.uuid4().hex
-        with self._writing("make room"):
+        with self._gc_lock("make room"):
             with suppress(FileNotFoundError):
                 os.unlink(self._ref("steps", key))
                 fsync(self.home / "refs" / "steps")
@@ -143,11 +137,9 @@ class Store(Home):
         """Yield (key, manifest) of every published step, the last used last; missing and damaged ones are left out."""
         refs = [ref for ref in (self.home / "refs" / "steps").iterdir() if DIGEST.fullmatch(ref.name)]
         for ref in sorted(refs, key=lambda ref: (ref.stat().st_mtime_ns, ref.name)):
-            artifact, manifest = self._step(ref.name), None
-            with suppress(DamagedArtifact):
-                manifest = self.manifest(artifact) if artifact else None
-            if manifest is not None:
-                yield ref.name, manifest
+            if artifact := self._step(ref.name):
+                with suppress(DamagedArtifact):
+                    yield ref.name, self.manifest(artifact)
 
     def collect(self, keep: Collection[str] = (), *, unused_since: float = -inf, dry_run: bool = False) -> list[str]:
         """Remove every object that nothing needs, and what killed writers left; return the digests of the objects.
@@ -157,7 +149,7 @@ class Store(Home):
         gc.lock is held exclusively, so all of tmp/ is dead then. An object does not keep its inputs.
         """
         objects, tmp = self.home / "objects", self.home / "tmp"
-        with nullcontext(True) if dry_run else self._alone(GC_SECONDS) as acquired:
+        with nullcontext(True) if dry_run else self._gc_lock("collect", fcntl.LOCK_EX, GC_SECONDS) as acquired:
             if not acquired:
                 raise UsageError(f"a step is being published in {self.home}", hint="collect again when it is done")
             refs = {ref: set(DIGEST.findall(ref.read_text(errors="replace")))
@@ -233,8 +225,7 @@ class Store(Home):
         """Point refs/steps/<key> to the artifact; return it, or the one that another process has published before."""
         data, target = canonical(asdict(artifact)), self._ref("steps", key)
         if not self._place(data, target, os.link):
-            winner = self.find(key)
-            if winner is not None:
+            if winner := self.find(key):
                 return winner
             self._place(data, target, os.replace)
         return artifact

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from data_contracts.verdict import escape_text
+from data_contracts.verdict import escape_text, plural  # noqa: F401  plural is imported from here
 
 JOINERS = re.compile("([\u200c\u200d])")     # zero-width, but Persian, Hindi and emoji are wrong without them
 
@@ -31,11 +31,6 @@ def signed(value: float) -> str:
 def counted(value: object) -> str:
     """Return a number with thousands separators, anything else as text."""
     return f"{value:,}" if isinstance(value, int | np.integer) else clean(value, 80)
-
-
-def many(count: int, noun: str) -> str:
-    """Return a count with its noun: 1 label, 2,000 labels."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def span(seconds: float) -> str:

@@ -6,27 +6,27 @@ import shutil
 
 from data_contracts.findings import Thresholds
 from data_contracts.validate import validate
-from tasks.core.step import Job, slug
+from tasks.core.step import StepContext, slug
 
 
-def check(data: str, thresholds: Thresholds, job: Job) -> None:
+def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
     """Check the tables against their contracts; the page stays in HOME/contracts/<data> in any case.
 
     Label frequencies are compared with those of the last check that passed. Raises ContractError where a rule fails.
     """
-    page = job.home / "contracts" / slug(data)
-    baseline = job.home / "baselines" / f"{slug(data)}.parquet"
+    page = context.home / "contracts" / slug(data)
+    baseline = context.home / "baselines" / f"{slug(data)}.parquet"
     shutil.rmtree(page, ignore_errors=True)
-    report = validate(job.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
+    report = validate(context.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
                       thresholds=thresholds, data_docs=True)
-    job.say(report.verdict)
+    context.say(report.verdict)
     for line in report.warning_lines:
-        job.say(line)
+        context.say(line)
     report.raise_for_failure()
     # Only facts that follow from the tables: times, or a comparison with an earlier run, would change the keys of all
     # later steps.
     summary = {"rules": len(report.rules), "tables": {table.name: table.rows for table in report.tables}}
-    (job.out / "contract.json").write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n")
+    (context.out / "contract.json").write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n")
     baseline.parent.mkdir(exist_ok=True)
     shutil.copy(page / "frequencies.parquet", baseline.with_suffix(".tmp"))
     os.replace(baseline.with_suffix(".tmp"), baseline)

@@ -2,8 +2,9 @@
 
 import json
 import mmap
+import operator
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.step import Job
-from tasks.data.tables import SIDES, column_parts, count_rows, shards
+from tasks.core.step import StepContext
+from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds
 from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Texts
 from xcmodels.data.sorted_ids import distinct
@@ -21,13 +22,13 @@ from xcmodels.data.text import shown
 from xcmodels.data.tokens import Tokenizer
 
 
-def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
+def pack(config: PrepareConfig, facts: dict, seed: int, context: StepContext) -> None:
     """Write the arrays that training maps (`xcmodels.data.corpus`), on Dask; no two jobs write the same file."""
-    tables, tokens, out = job.inputs["tables"], job.inputs["tokens"], job.out
-    counts = {side: count_rows(tables / table) for side, table in SIDES.items()}
+    tables, tokens, out = context.inputs["tables"], context.inputs["tokens"], context.out
+    counts = {side: count_rows(tables / table) for side, table in SIDE_TABLES.items()}
     augmented = count_rows(tokens / "tokens.train") - counts["train"]
-    for _ in job.workers.map(_pack_part, list(_jobs(job.inputs, facts["anchors"], counts, augmented, out)),
-                             name=lambda task: f"packing ({task[0].__name__.strip('_')})"):
+    for _ in context.workers.map(operator.call, list(_jobs(context.inputs, facts["anchors"], counts, augmented, out)),
+                                 name=lambda task: f"packing ({task[0].__name__.strip('_')})"):
         pass
     shutil.copytree(tokens / "tokenizer", out / "tokenizer")
     vocabulary = Tokenizer.load(out / "tokenizer").size
@@ -35,12 +36,7 @@ def pack(config: PrepareConfig, facts: dict, seed: int, job: Job) -> None:
     np.save(out / "validation.npy", _validation(out, counts["train"], config, seed))
     (out / "corpus.json").write_text(json.dumps(
         {**facts, **counts, "augmented": augmented, "vocabulary": vocabulary}, indent=1, sort_keys=True) + "\n")
-    job.say(f"{counts['train']:,} training queries, {counts['label']:,} labels, {counts['test']:,} test queries")
-
-
-def _pack_part(pack: Callable[..., None], *arguments: Any) -> None:
-    """Run one of `_jobs` on a worker."""
-    pack(*arguments)
+    context.say(f"{counts['train']:,} training queries, {counts['label']:,} labels, {counts['test']:,} test queries")
 
 
 def _jobs(inputs: Mapping[str, Path], anchors: Sequence[str], counts: dict[str, int], augmented: int,
@@ -48,7 +44,7 @@ def _jobs(inputs: Mapping[str, Path], anchors: Sequence[str], counts: dict[str, 
     """Yield the packing jobs, as functions with their arguments, the longest ones first."""
     tables = inputs["tables"]
     yield _pack_texts, tables / "queries.train", out, "train.text", "title", "content"
-    for side in (*SIDES, *(f"anchors.{anchor}" for anchor in anchors)):
+    for side in (*SIDE_TABLES, *(f"anchors.{anchor}" for anchor in anchors)):
         yield _pack_tokens, inputs["tokens"] / f"tokens.{side}", out, side
     for anchor in anchors:
         yield _pack_walks, inputs["walks"], anchor, counts, augmented, out
@@ -78,7 +74,7 @@ def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Pa
 
 def _pack_tokens(table: Path, out: Path, side: str) -> None:
     """Write one side's tokens, title then content per row, with one shard in memory at a time."""
-    n, total = count_rows(table), 0
+    n = count_rows(table)
     offsets = np.lib.format.open_memmap(out / f"{side}.tokens.offsets.npy", "w+", np.int64, (n + 1,))
     titles = np.lib.format.open_memmap(out / f"{side}.titles.npy", "w+", np.int32, (n,))
     for shard in shards(table):
@@ -88,8 +84,7 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
         offsets[ids + 1] = titles[ids] + pc.list_value_length(part["content"]).to_numpy()
     np.cumsum(offsets, out=offsets)
     _drop_pages(titles)
-    total = int(offsets[-1])
-    values = np.lib.format.open_memmap(out / f"{side}.tokens.values.npy", "w+", np.int32, (total,))
+    values = np.lib.format.open_memmap(out / f"{side}.tokens.values.npy", "w+", np.int32, (int(offsets[-1]),))
     for shard in shards(table):
         part = pq.read_table(shard, columns=["id", "title", "content"])
         starts = offsets[part["id"].to_numpy()]

@@ -36,5 +36,3 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
                      {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed},
                      {"tables": "read", "tokens": "tokenise", **({"walks": "walk graphs"} if anchors else {})}))
     return plan
-
-

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-SIDES = {"train": "queries.train", "test": "queries.test", "label": "labels"}
+SIDE_TABLES = {"train": "queries.train", "test": "queries.test", "label": "labels"}
 
 
 def shards(table: Path) -> list[Path]:

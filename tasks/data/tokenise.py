@@ -7,31 +7,31 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.core.step import Job
-from tasks.data.tables import SIDES, column_parts, count_rows, shards
+from tasks.core.step import StepContext
+from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED, Tokenizer, learn_backend, open_backend
 
 
-def tokenise(config: PrepareConfig, anchors: tuple[str, ...], job: Job) -> None:
+def tokenise(config: PrepareConfig, anchors: tuple[str, ...], context: StepContext) -> None:
     """Tokenise every shard of every side on Dask; with `augment`, label texts become flagged training queries."""
-    tables = job.inputs["tables"]
-    sides = SIDES | {f"anchors.{anchor}": f"anchors.{anchor}" for anchor in anchors}
+    tables = context.inputs["tables"]
+    sides = SIDE_TABLES | {f"anchors.{anchor}": f"anchors.{anchor}" for anchor in anchors}
     backend = learn_backend(_texts(tables), config.vocabulary) if config.tokenizer == LEARNED \
         else open_backend(config.tokenizer)
-    Tokenizer(backend, max_title=config.max_title, max_content=config.max_content).save(job.out / "tokenizer")
-    jobs = [(shard, job.out, f"tokens.{side}", number, 0)
+    Tokenizer(backend, max_title=config.max_title, max_content=config.max_content).save(context.out / "tokenizer")
+    jobs = [(shard, context.out, f"tokens.{side}", number, 0)
             for side, table in sides.items() for number, shard in enumerate(shards(tables / table))]
     if config.augment:
         queries, first = count_rows(tables / "queries.train"), len(shards(tables / "queries.train"))
-        jobs += [(shard, job.out, "tokens.train", first + number, queries)
+        jobs += [(shard, context.out, "tokens.train", first + number, queries)
                  for number, shard in enumerate(shards(tables / "labels"))]
     for side in sides:
-        (job.out / f"tokens.{side}").mkdir()
+        (context.out / f"tokens.{side}").mkdir()
     # The largest first, so that the last job, for which the other workers wait, is small.
     jobs.sort(key=lambda task: -pq.read_metadata(task[0]).num_rows)
-    total = sum(job.workers.map(tokenise_shard, jobs, name=lambda task: f"tokenising {task[0].name} of {task[2]}"))
-    job.say(f"{total:,} tokens")
+    total = sum(context.workers.map(tokenise_shard, jobs, name=lambda task: f"tokenising {task[0].name} of {task[2]}"))
+    context.say(f"{total:,} tokens")
 
 
 def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) -> int:
@@ -57,7 +57,6 @@ def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) 
 
 
 def _texts(tables: Path) -> Iterator[str]:
-    """Yield the texts of training queries and labels, from which a vocabulary is learned."""
     for table in ("queries.train", "labels"):
         for column in ("title", "content"):
             for part in column_parts(tables / table, column):

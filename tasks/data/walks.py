@@ -4,7 +4,6 @@ import os
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +14,8 @@ from data_contracts.check import check
 from data_contracts.schemas import SCHEMAS
 from data_contracts.tables import Tables
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Job
-from tasks.data.tables import contract_view, count_rows, shards
+from tasks.core.step import StepContext
+from tasks.data.tables import SIDE_TABLES, contract_view, count_rows, shards
 from xcmodels.mining.graph import WalkGraph, random_walks, walk_graph
 
 NODES_A_PART = 65_536
@@ -33,82 +32,64 @@ class WalkSettings:
     max_degree: int = 500
 
 
-class Shard(TypedDict):
-    path: str
-    rows: int
-
-
-def walk_all(anchors: tuple[str, ...], seed: int, job: Job) -> None:
+def walk_all(anchors: tuple[str, ...], seed: int, context: StepContext) -> None:
     """Walk every anchor graph from its training queries and its labels, and check the walks against their contract.
 
     Test queries get no walks: metadata is not available at inference (RAMEN, section 3.1).
     """
-    tables = job.inputs["tables"]
+    tables = context.inputs["tables"]
     for anchor in anchors:
         n_anchors = count_rows(tables / f"anchors.{anchor}")
-        for side, of in (("train", "queries.train"), ("label", "labels")):
-            graph, nodes = job.scratch / f"{anchor}.{side}", count_rows(tables / of)
-            _write_graph(tables / f"edges.{anchor}.{side}", nodes, graph)
-            written = walk(job.workers, graph, n_anchors, job.out / f"walks.{anchor}.{side}", WalkSettings(seed),
+        for side in ("train", "label"):
+            nodes, table = count_rows(tables / SIDE_TABLES[side]), f"walks.{anchor}.{side}"
+            graph = edge_weights(tables / f"edges.{anchor}.{side}", nodes, n_anchors)
+            written = walk(context.workers, graph, context.out / table, WalkSettings(seed),
                            partitions=-(-nodes // NODES_A_PART) or 1)
-            job.say(f"walks.{anchor}.{side}: {sum(shard['rows'] for shard in written):,} edges")
+            context.say(f"{table}: {sum(rows for _, rows in written):,} edges")
     names = [f"walks.{anchor}.{side}" for anchor in anchors for side in ("train", "label")]
-    view = contract_view(job.scratch / "view", {"queries.train": tables, "labels": tables}
-                         | {f"anchors.{anchor}": tables for anchor in anchors} | dict.fromkeys(names, job.out))
+    view = contract_view(context.scratch / "view", {"queries.train": tables, "labels": tables}
+                         | {f"anchors.{anchor}": tables for anchor in anchors} | dict.fromkeys(names, context.out))
     check(Tables(view), only=names).raise_for_failure()
 
 
-def _write_graph(edges: Path, nodes: int, out: Path) -> None:
-    """Write the table `edges` as the CSR arrays that `walk` reads."""
-    out.mkdir(exist_ok=True)
+def edge_weights(edges: Path, nodes: int, anchors: int) -> sp.csr_array:
+    """Return a table of edges as a matrix of weights. Raises ValueError for an edge outside (nodes, anchors)."""
     parts = [pq.read_table(shard, columns=["node", "anchor", "weight"]) for shard in shards(edges)]
     node, anchor, weight = (np.concatenate([part[name].to_numpy() for part in parts])
                             for name in ("node", "anchor", "weight"))
-    graph = sp.csr_array((weight, (node, anchor)), shape=(nodes, int(anchor.max(initial=0)) + 1))
+    graph = sp.csr_array((weight, (node, anchor)), shape=(nodes, anchors))
     graph.sort_indices()
-    for name, values in (("indptr", graph.indptr), ("indices", graph.indices), ("weights", graph.data)):
-        np.save(out / f"{name}.npy", values)
+    return graph
 
 
-def walk(workers: Workers, graph: Path, n_anchors: int, out: Path, settings: WalkSettings, *,
-         partitions: int) -> list[Shard]:
+def walk(workers: Workers, graph: sp.csr_array, out: Path, settings: WalkSettings, *,
+         partitions: int) -> list[tuple[str, int]]:
     """Walk from every node and write table `walks` to out/part-00000.parquet, ...; return each shard's path and rows.
 
-    `graph` is a folder of indptr.npy, indices.npy and weights.npy (nodes x anchors, CSR) that every worker can read,
-    as well as `out`. The graph is prepared once next to `out` and mapped by workers, so only paths and counts cross the
-    scheduler. A lost worker's shards are written again, with the same rows: their concatenation does not
-    depend on `partitions`. Raises ValueError for partitions below 1 and for shards in `out` that this call won't write.
+    `graph` has the weights of edges, (nodes, anchors). It is prepared once next to `out` and mapped by workers, which
+    all must be able to read and write there, so only paths and counts cross the scheduler. A lost worker's shards are
+    written again, with the same rows: their concatenation does not depend on `partitions`. Raises ValueError for
+    partitions below 1 and for shards in `out` that this call won't write.
     """
     if partitions < 1:
         raise ValueError(f"partitions must be at least 1, got {partitions}")
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / f"part-{i:05d}.parquet" for i in range(partitions)]
-    foreign = sorted({*shards(out)} - {*paths})
-    if foreign:
+    if foreign := sorted({*shards(out)} - {*paths}):
         raise ValueError(f"{foreign[0]} is left of a run with more than {partitions} partitions; empty {out} first")
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as prepared:
-        matrix = _read(graph, n_anchors)
-        walk_graph(matrix, settings.max_degree).save(Path(prepared))
-        bounds = np.linspace(0, matrix.shape[0], partitions + 1).astype(int).tolist()
+        walk_graph(graph, settings.max_degree).save(Path(prepared))
+        bounds = np.linspace(0, graph.shape[0], partitions + 1).astype(int).tolist()
         jobs = [(prepared, low, high, str(path), settings)
                 for low, high, path in zip(bounds[:-1], bounds[1:], paths, strict=True)]
-        written = list(workers.map(_walk_range, jobs, name=lambda task: f"walking nodes {task[1]:,} to {task[2]:,}"))
-    return sorted(written, key=lambda shard: shard["path"])
+        return sorted(workers.map(_walk_range, jobs, name=lambda task: f"walking nodes {task[1]:,} to {task[2]:,}"))
 
 
-def _read(graph: Path, n_anchors: int) -> sp.csr_array:
-    names = ("indptr", "indices", "weights")
-    indptr, indices, weights = (np.load(graph / f"{name}.npy", mmap_mode="r") for name in names)
-    if len(indices) and not 0 <= indices.min() <= indices.max() < n_anchors:
-        raise ValueError(f"{graph / 'indices.npy'} holds anchors {indices.min()} to {indices.max()}, of {n_anchors}")
-    return sp.csr_array((weights, indices, indptr), shape=(len(indptr) - 1, n_anchors))
-
-
-def _walk_range(prepared: str, low: int, high: int, path: str, settings: WalkSettings) -> Shard:
+def _walk_range(prepared: str, low: int, high: int, path: str, settings: WalkSettings) -> tuple[str, int]:
     """Write the walks of nodes low:high to `path` atomically. Runs on a worker."""
     columns = random_walks(WalkGraph.load(Path(prepared)), np.arange(low, high), **asdict(settings))
     table = pa.table(list(columns), schema=SCHEMAS["walks"])
     part = f"{path}.{os.getpid()}.tmp"  # another worker may run this too, if this one was considered lost
     pq.write_table(table, part, write_page_checksum=True)
     os.replace(part, path)
-    return {"path": path, "rows": table.num_rows}
+    return path, table.num_rows

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from tasks.core.step import Job, Step
+from tasks.core.step import Step, StepContext
 from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
@@ -24,12 +24,12 @@ def evaluate_step(seed: int) -> Step:
                 {"corpus": "pack", "retriever": "build retriever"})
 
 
-def evaluate(seed: int, job: Job) -> None:
+def evaluate(seed: int, context: StepContext) -> None:
     """Write `metrics.json`, `deciles.json` and the best predictions; training reads none of them.
 
     Filter pairs are removed from the predictions, before the top k is taken, and from the truth.
     """
-    corpus, ranker = Corpus(job.inputs["corpus"]), Ranker(job.inputs["retriever"])
+    corpus, ranker = Corpus(context.inputs["corpus"]), Ranker(context.inputs["retriever"])
     ids, scores = predict(ranker, corpus, DEPTH)
     truth, filters = corpus.positives["test"], corpus.filters["test"]
     frequencies = corpus.frequencies()
@@ -39,10 +39,10 @@ def evaluate(seed: int, job: Job) -> None:
     measured |= {"P/1/low": low, "P/1/high": high} | _recalls(ranker, corpus, seed)
     deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
     for name, value in (("metrics", measured), ("deciles", deciles)):
-        (job.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    np.save(job.out / "predictions.npy", ids[:, :STORED_PREDICTIONS])
-    np.save(job.out / "scores.npy", scores[:, :STORED_PREDICTIONS])
-    job.say(metrics.line_of(measured, metrics.SHOWN[:4]))
+        (context.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    np.save(context.out / "predictions.npy", ids[:, :STORED_PREDICTIONS])
+    np.save(context.out / "scores.npy", scores[:, :STORED_PREDICTIONS])
+    context.say(metrics.line_of(measured, metrics.SHOWN[:4]))
 
 
 def _recalls(ranker: Ranker, corpus: Corpus, seed: int) -> dict[str, float]:
@@ -54,4 +54,3 @@ def _recalls(ranker: Ranker, corpus: Corpus, seed: int) -> dict[str, float]:
             100 * ann.recall(proposer.nearest(queries, ranker.facts["shortlist"], DEPTH), proposer.index.vectors,
                              queries[:, :proposer.index.dim], DEPTH)
             for name, proposer in ranker.proposers.items()}
-

@@ -10,25 +10,13 @@ from typing import Any
 
 from xcmodels.metrics import HEADLINE, name_of
 
-SIGMA = 2.0        # standard errors that a loss has to exceed before it counts
-FAST = 20.0        # milliseconds that are fast enough, whatever the champion's latency
-
-
-@dataclass(frozen=True)
-class Gates:
-    """How much worse than the champion a version may be, in percentage points except for the latency.
-
-    A metric's loss is refused if it exceeds both its margin and SIGMA standard errors: chance explains a smaller one.
-    """
-
-    precision: float = 0.5     # of P@1
-    propensity: float = 0.5    # of PSP@5
-    decile: float = 5.0        # of the recall@5 of a tenth of the labels
-    index: float = 90.0        # least recall of each index against exact search; also of a first version
-    latency: float = 2.0       # times the champion's milliseconds for one text, once it takes more than 20
-
-
-GATES = Gates()
+# A metric's loss is refused if it exceeds both its margin and SIGMA standard errors: chance explains a smaller one.
+SIGMA = 2.0
+MARGINS = (0.5, 0.5)     # percentage points of P@1 and of PSP@5
+DECILE_MARGIN = 5.0      # percentage points of the recall@5 of a tenth of the labels
+INDEX_RECALL = 90.0      # least recall of each index against exact search; also of a first version
+LATENCY_RATIO = 2.0      # times the champion's milliseconds for one text, once it takes more than FAST
+FAST = 20.0              # milliseconds that are fast enough, whatever the champion's latency
 
 
 @dataclass(frozen=True)
@@ -93,27 +81,25 @@ class Gate:
                                ("error", self.error))}}
 
 
-def evaluate_gates(ours: Score, theirs: Score | None, gates: Gates = GATES,
-          errors: Mapping[str, float] | None = None) -> list[Gate]:
+def evaluate_gates(ours: Score, theirs: Score | None, errors: Mapping[str, float] | None = None) -> list[Gate]:
     """Return every gate, in display order; theirs: None where there is no champion to compare with.
 
     errors: standard errors of the differences, as `metrics.difference_errors` returns them; where they are not known,
     those of two independent samples, which are larger. A missing or NaN value fails its gate, unless the champion's is
     missing too.
     """
-    index_gates = [Gate(f"index {name.split('/')[1]!r} recall", value, None, gates.index, value >= gates.index)
+    index_gates = [Gate(f"index {name.split('/')[1]!r} recall", value, None, INDEX_RECALL, value >= INDEX_RECALL)
                    for name, value in ours.metrics.items() if name.startswith("index/")]
     if theirs is None:
         return index_gates
-    return [*_metrics(ours.metrics, theirs.metrics, gates, errors or {}), *_deciles(ours, theirs, gates, errors or {}),
-            *index_gates, *_latency(ours, theirs, gates)]
+    return [*_metrics(ours.metrics, theirs.metrics, errors or {}), *_deciles(ours, theirs, errors or {}),
+            *index_gates, *_latency(ours, theirs)]
 
 
-def _metrics(ours: Mapping[str, float], theirs: Mapping[str, float], gates: Gates,
-             errors: Mapping[str, float]) -> Iterator[Gate]:
+def _metrics(ours: Mapping[str, float], theirs: Mapping[str, float], errors: Mapping[str, float]) -> Iterator[Gate]:
     """Yield the gates of the metrics: neither may lose more than its margin, nor may both be worse at all."""
     points, as_good = theirs.get("points", 0.0), []
-    for key, margin in zip(HEADLINE, (gates.precision, gates.propensity), strict=True):
+    for key, margin in zip(HEADLINE, MARGINS, strict=True):
         new, old = ours.get(key, math.nan), theirs.get(key, math.nan)
         gate = _loss_gate(name_of(key), new, old, margin, errors.get(key, _independent_error(old, points)))
         as_good.append(not new < old)
@@ -121,10 +107,10 @@ def _metrics(ours: Mapping[str, float], theirs: Mapping[str, float], gates: Gate
     if not any(as_good):
         new, old = (sum(values.get(key, math.nan) for key in HEADLINE) / 2 for values in (ours, theirs))
         yield _loss_gate("mean of P@1 and PSP@5, each below the champion's,", new, old, 0.0,
-                    errors.get("mean", _independent_error(old, points)))
+                         errors.get("mean", _independent_error(old, points)))
 
 
-def _deciles(ours: Score, theirs: Score, gates: Gates, errors: Mapping[str, float]) -> Iterator[Gate]:
+def _deciles(ours: Score, theirs: Score, errors: Mapping[str, float]) -> Iterator[Gate]:
     """Yield the gates of the deciles: none may lose more recall than the margin."""
     for new, old in zip(ours.deciles, theirs.deciles, strict=False):
         if not new["positives"] or not old["positives"]:
@@ -132,7 +118,7 @@ def _deciles(ours: Score, theirs: Score, gates: Gates, errors: Mapping[str, floa
         key = next(key for key in old if key.startswith("recall/"))
         error = errors.get(f"decile/{old['decile']:.0f}", _independent_error(old[key], old["positives"]))
         name = f"{key.replace('/', '@')} of decile {old['decile']:.0f}"
-        yield _loss_gate(name, new[key], old[key], gates.decile, error)
+        yield _loss_gate(name, new[key], old[key], DECILE_MARGIN, error)
 
 
 def _loss_gate(name: str, new: float, old: float, margin: float, error: float) -> Gate:
@@ -150,7 +136,7 @@ def _independent_error(percent: float, count: float) -> float:
     return 100 * math.sqrt(2 * share * (1 - share) / count) if count else 0.0
 
 
-def _latency(ours: Score, theirs: Score, gates: Gates) -> Iterator[Gate]:
+def _latency(ours: Score, theirs: Score) -> Iterator[Gate]:
     if ours.latency is not None and theirs.latency is not None:
-        bound = max(FAST, gates.latency * theirs.latency)
+        bound = max(FAST, LATENCY_RATIO * theirs.latency)
         yield Gate("milliseconds for one text", ours.latency, theirs.latency, bound, ours.latency <= bound)

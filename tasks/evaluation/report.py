@@ -15,19 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from data_contracts.validate import template
 from data_contracts.verdict import escape_text
 from tasks.core.wording import clean, counted, signed, span, version_name
+from tasks.evaluation import report_charts
 from tasks.evaluation.gates import Gate
-from tasks.evaluation.report_charts import (
-    Chart,
-    Z,
-    draw_calibration,
-    draw_deciles,
-    draw_frequencies,
-    draw_hardness,
-    draw_learning,
-    draw_lengths,
-)
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 
@@ -62,7 +54,7 @@ class ReportFacts:
 
 
 @dataclass(frozen=True)
-class Found:
+class Evaluated:
     """An evaluation folder joined with the truth of its corpus."""
 
     measured: dict[str, float]     # as `metrics.evaluate` returns it
@@ -72,7 +64,7 @@ class Found:
     inverse: np.ndarray            # (L,) 1 / propensity
 
     @classmethod
-    def load(cls, corpus: Corpus, evaluation: Path) -> "Found":
+    def load(cls, corpus: Corpus, evaluation: Path) -> "Evaluated":
         """Read the folder. Raises ValueError where its predictions are of another test split."""
         content = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
         truth, filters = ((part.offsets, part.values) for part in (corpus.positives["test"], corpus.filters["test"]))
@@ -91,24 +83,19 @@ class Report:
     facts: ReportFacts
 
     @cached_property
-    def found(self) -> Found:
-        """The content of the evaluation folder. Raises ValueError as `Found.load` does."""
-        return Found.load(self.corpus, self.evaluation)
+    def found(self) -> Evaluated:
+        """The content of the evaluation folder. Raises ValueError as `Evaluated.load` does."""
+        return Evaluated.load(self.corpus, self.evaluation)
 
     @cached_property
-    def charts(self) -> dict[str, list[Chart]]:
+    def charts(self) -> dict[str, list[report_charts.Chart]]:
         """The charts that have data, by section."""
         return _charts(self.corpus, self.found, self.facts)
 
     def page(self) -> str:
         """Return the page, below 1 MB."""
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-        environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True,
-                                  lstrip_blocks=True, undefined=StrictUndefined)
-        environment.filters.update(clean=clean, count=counted, span=span)
         corpus, found, facts = self.corpus, self.found, self.facts
-        return environment.get_template("report.html").render(
+        return template(Path(__file__).with_name("report.html"), clean=clean, count=counted, span=span).render(
             facts=facts, verdict=verdict(facts), numbers=_numbers(found, facts),
             points=len(found.judged.rows), left_out=found.judged.left_out, **self.charts, stages=len(facts.curves),
             labels=_labels(corpus, found), extremes=_extremes(corpus, found), copies=_copies(corpus),
@@ -134,7 +121,7 @@ def verdict(facts: ReportFacts) -> str:
     return f"{signed(facts.champion['gains']['P/1'])} P@1 over {champion}; {decision}"
 
 
-def intervals(found: Found) -> dict[str, tuple[float, float]]:
+def intervals(found: Evaluated) -> dict[str, tuple[float, float]]:
     """Return the 95% intervals, in percent, of the metrics of the ten best predictions, around `found.measured`.
 
     P and nDCG are means over queries: the normal interval. PSP is a ratio of means, sum g / sum b (gain over best
@@ -151,7 +138,7 @@ def intervals(found: Found) -> dict[str, tuple[float, float]]:
         gain = np.where(hits[:, :k], found.inverse[judged.labels[:, :k]], 0).sum(1)
         best = np.bincount(judged.truth_rows[rank < k], truth[order][rank < k], len(judged.rows))
         spread[f"PSP/{k}"] = (gain - gain.sum() / best.sum() * best) / best.mean()
-    half = {name: 100 * Z * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 100.0
+    half = {name: 100 * report_charts.Z * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 100.0
             for name, values in spread.items()}
     out = {name: (max(0.0, found.measured[name] - h), min(100.0, found.measured[name] + h)) for name, h in half.items()}
     if "P/1/low" in found.measured:
@@ -159,22 +146,21 @@ def intervals(found: Found) -> dict[str, tuple[float, float]]:
     return {name: (float(low), float(high)) for name, (low, high) in out.items()}
 
 
-def _charts(corpus: Corpus, found: Found, facts: ReportFacts) -> dict[str, list[Chart]]:
-    """Draw the charts that have data, by section."""
+def _charts(corpus: Corpus, found: Evaluated, facts: ReportFacts) -> dict[str, list[report_charts.Chart]]:
     top, before = found.judged.labels[:, 0] >= 0, (facts.champion or {}).get("deciles", ())
-    drawn: dict[str, list[Chart | None]] = {
-        "quality": [draw_deciles(found.deciles, len(found.inverse), before),
-                    draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])],
-        "learning": [draw_learning(number, clean(stage, 40), points)
+    drawn: dict[str, list[report_charts.Chart | None]] = {
+        "quality": [report_charts.draw_deciles(found.deciles, len(found.inverse), before),
+                    report_charts.draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])],
+        "learning": [report_charts.draw_learning(number, clean(stage, 40), points)
                      for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)]
-                    + [draw_hardness(number, clean(stage, 40), points)
+                    + [report_charts.draw_hardness(number, clean(stage, 40), points)
                        for number, (stage, points) in enumerate(list(facts.mined.items())[:CHARTS], 1)],
-        "profile": [draw_frequencies(corpus.frequencies()),
-                    draw_lengths(corpus.sides["train"].ragged.lengths[:corpus.n_queries])]}
+        "profile": [report_charts.draw_frequencies(corpus.frequencies()),
+                    report_charts.draw_lengths(corpus.sides["train"].ragged.lengths[:corpus.n_queries])]}
     return {section: [chart for chart in charts if chart is not None] for section, charts in drawn.items()}
 
 
-def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
+def _numbers(found: Evaluated, facts: ReportFacts) -> list[dict[str, str]]:
     """Return the six numbers with their intervals and the champion's."""
     bounds = intervals(found)
     gains = facts.champion["gains"] if facts.champion else {}
@@ -190,7 +176,7 @@ def _numbers(found: Found, facts: ReportFacts) -> list[dict[str, str]]:
     return out
 
 
-def _labels(corpus: Corpus, found: Found) -> dict[str, list[dict[str, Any]]]:
+def _labels(corpus: Corpus, found: Evaluated) -> dict[str, list[dict[str, Any]]]:
     """Return the labels that are among the five best more often than they are true, and those less often."""
     best, L = found.judged.labels[:, :5], corpus.n_labels
     predicted, true, right = (np.bincount(labels, minlength=L) for labels in (
@@ -204,7 +190,7 @@ def _labels(corpus: Corpus, found: Found) -> dict[str, list[dict[str, Any]]]:
     return out
 
 
-def _extremes(corpus: Corpus, found: Found) -> list[dict[str, Any]]:
+def _extremes(corpus: Corpus, found: Evaluated) -> list[dict[str, Any]]:
     """Return the test queries with the highest first scores, half right and half wrong ones if possible."""
     judged = found.judged
     by_score = np.argsort(-found.scores[:, 0], kind="stable")

@@ -1,4 +1,4 @@
-"""Comparison of two retrievers on the same test queries, over their shared labels.
+"""Comparison of two retrievers on the same test queries, over their shared labels; evaluation of the champion.
 
 A champion of last month was trained on other labels and measured on other queries. It is judged here as it would
 answer today: from the texts, by its own tokenizer, with labels matched by uid. Queries whose text one of the two was
@@ -18,7 +18,9 @@ from data_contracts.errors import DamagedArtifact
 from tasks.core.code_digest import code_digests
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Comparison, Incomparable, Score
-from tasks.registry.resolve import Resolved
+from tasks.registry.resolve import Resolved, resolve
+from tasks.registry.tags import CHAMPION
+from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels import metrics
 from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus, Ragged, Texts
@@ -57,7 +59,7 @@ class ComparisonCorpus:
                                  [trained_texts(self.store, version) for version in (ours, theirs)])
             (out / "comparison.json").write_text(json.dumps(asdict(comparison)) + "\n")
 
-        with self.store.kept():
+        with self.store.no_collection():
             artifact = self.store.find(key) or self.store.publish(key, "comparison", inputs, write, about)
             stored = json.loads((self.store.open(artifact) / "comparison.json").read_text())
         return Comparison(**{**stored, "scores": [Score(**score) for score in stored["scores"]]})
@@ -121,6 +123,43 @@ def compare(retrievers: Sequence[Retriever], corpus: Corpus, known: Sequence[np.
     return Comparison(scores, len(seen), len(seen) - len(rows), [texts is not None for texts in known], errors)
 
 
+@dataclass(frozen=True)
+class ChampionScore:
+    """A champion's score on a corpus' test queries, over the labels that it knows, and its run in MLflow.
+
+    note: a remark on the score, such as how many queries were left out.
+    """
+
+    name: str
+    version: str
+    score: Score
+    note: str
+    run_id: str
+
+
+def evaluate_champion(tracker: Tracker, name: str, corpus: Corpus, pack: Artifact, command: str = "") -> ChampionScore:
+    """Score the champion of `name` on a corpus as it answers today, and log that as a run in MLflow.
+
+    Test queries that it was trained on are left out: a new import may have put them there.
+    pack: the artifact of the corpus; the same champion on the same artifact is the same run. Raises
+    UsageError where there is no champion, ValueError where the test queries have none of its labels.
+    """
+    champion = resolve(tracker, f"{name}@{CHAMPION}")
+    comparison = compare([Retriever.load(champion.folder)], corpus, [trained_texts(Store(tracker.home), champion)])
+    score, note = comparison.scores[0], comparison.note(f"version {champion.version}")
+    tracker.start(digest_of(["champion", champion.digest, pack.digest]), experiment=corpus.name,
+                  name=f"champion v{champion.version} · {corpus.name}",
+                  params={"model": name, "version": champion.version},
+                  config_yaml="", data={corpus.name: {"path": pack.path, "digest": pack.digest}},
+                  tags={"xc.champion": champion.version, "xc.retriever": champion.digest})
+    tracker.sync([StepMetrics("champion", pack.digest, dict(score.metrics), tables={"decile": list(score.deciles)})])
+    result = (f"version {champion.version} on {score.metrics['points']:,.0f} test queries: "
+              f"P@1 {score.metrics['P/1']:.2f}, PSP@5 {score.metrics['PSP/5']:.2f}")
+    tracker.finish("FINISHED", f"{result}{'; ' if note else ''}{note}\n\n    {command}")
+    tracker.close()
+    return ChampionScore(name, champion.version, score, note, tracker.run_id or "")
+
+
 def _tokens(retriever: Retriever, corpus: Corpus, rows: np.ndarray) -> Iterator[tuple[slice, Tokens]]:
     """Yield test queries `rows` as a retriever's tokens, CHUNK at a time, with their slice of `rows`."""
     titles, contents = (Texts.load(corpus.folder, f"test.{part}") for part in ("title", "content"))
@@ -155,8 +194,8 @@ def latencies(retrievers: Sequence[Retriever]) -> list[float]:
     texts = [[retriever.titles[len(retriever.titles) * i // TIMED] for i in range(TIMED)] for retriever in retrievers]
     seconds = [[0.0] * TIMED for _ in retrievers]
     for text in (-1, *range(TIMED)):    # the first is a warm-up
-        for retriever, titles, spent in zip(retrievers, texts, seconds, strict=True):
+        for retriever, titles, times in zip(retrievers, texts, seconds, strict=True):
             began = time.perf_counter()
             retriever.predict([titles[text]])
-            spent[text] = time.perf_counter() - began
-    return [1000 * statistics.quantiles(spent, n=4)[0] for spent in seconds]
+            times[text] = time.perf_counter() - began
+    return [1000 * statistics.quantiles(times, n=4)[0] for times in seconds]

@@ -10,15 +10,14 @@ import os
 import shutil
 import uuid
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import explained
+from tasks.core.files import explained, file_digest
 from tasks.core.manifest import MANIFEST
 from tasks.registry.resolve import REGISTER_AGAIN, download, find, model_folder
 from tasks.registry.tags import FILES, Version
 from tasks.tracking.tracker import Tracker
-
-CHUNK = 1 << 20
 
 
 def fetch(tracker: Tracker, spec: str | None, out: Path) -> Version:
@@ -51,8 +50,8 @@ def fetch(tracker: Tracker, spec: str | None, out: Path) -> Version:
 
 
 def _copy(source: Path, out: Path, digest: str) -> None:
-    """Copy the files that a model's manifest lists, and verify the sha256 of each."""
-    manifest = _read(source / MANIFEST)
+    with _opened(source / MANIFEST) as listing:
+        manifest = listing.read()
     if hashlib.sha256(manifest).hexdigest() != digest:
         raise _changed(source / MANIFEST)
     out.mkdir(0o700)
@@ -62,27 +61,15 @@ def _copy(source: Path, out: Path, digest: str) -> None:
         if path.is_absolute() or ".." in path.parts:
             raise _changed(source / MANIFEST)
         (out / path).parent.mkdir(0o700, parents=True, exist_ok=True)
-        if _copy_file(source / path, out / path) != file["sha256"]:
+        with _opened(source / path) as original, open(out / path, "xb") as copy:
+            shutil.copyfileobj(original, copy)
+        if file_digest(out / path) != file["sha256"]:    # of what was written, as the source may have changed meanwhile
             raise _changed(source / path)
 
 
-def _copy_file(source: Path, target: Path) -> str:
-    """Copy a file; return the sha256 of what was written, even if the source changes meanwhile."""
-    sha256 = hashlib.sha256()
+def _opened(path: Path) -> BinaryIO:
     try:
-        stream = open(source, "rb")    # noqa: SIM115  only errors of the source are caught
-    except OSError as error:
-        raise _changed(source) from error
-    with stream, open(target, "xb") as copy:
-        while block := stream.read(CHUNK):
-            sha256.update(block)
-            copy.write(block)
-    return sha256.hexdigest()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
+        return open(path, "rb")
     except OSError as error:
         raise _changed(path) from error
 

@@ -23,7 +23,7 @@ LOCK_SECONDS = 600.0    # how long to wait for another command to apply its edit
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One edit, and when and by whom it was requested."""
 
     when: str
@@ -37,7 +37,7 @@ class Journal:
     def __init__(self, home: Path, name: str) -> None:
         self.path = home / "labels" / f"{name}.jsonl"
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         """Return every edit in order. Raises DamagedArtifact for a line that is no edit."""
         return self._read()[0]
 
@@ -72,15 +72,14 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
 
-    def _read(self) -> tuple[list[Entry], int]:
+    def _read(self) -> tuple[list[JournalEntry], int]:
         """Return the edits of complete commands, and how many bytes they take."""
         data = self.path.read_bytes() if self.path.exists() else b""
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         complete, size, position, broken = 0, 0, 0, 0
         for number, line in enumerate(data.split(b"\n")[:-1], start=1):
             position += len(line) + 1
-            parsed = _entry(line)
-            if parsed is None:
+            if (parsed := _entry(line)) is None:
                 broken = broken or number
                 continue
             if broken:    # not the end of what a killed command wrote: the file was changed
@@ -93,10 +92,11 @@ class Journal:
         return entries[:complete], size
 
 
-def _entry(line: bytes) -> tuple[Entry, int] | None:
+def _entry(line: bytes) -> tuple[JournalEntry, int] | None:
     """Return the edit in a line, and how many more of its command follow; None where it is no edit."""
     try:
         row: dict[str, Any] = json.loads(line)
-        return Entry(row["when"], row["who"], Edit(row["op"], row["uid"], row["text"], row["content"])), row["left"]
+        edit = Edit(row["op"], row["uid"], row["text"], row["content"])
+        return JournalEntry(row["when"], row["who"], edit), row["left"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

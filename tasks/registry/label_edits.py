@@ -7,17 +7,18 @@ journal, so that a retraining loses no edit, and the same edits of the same vers
 import difflib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
 from data_contracts.errors import ContractError, UsageError
 from tasks.core.code_digest import code_digests
-from tasks.core.step import plain
 from tasks.core.store import Artifact, Store, digest_of
-from tasks.core.wording import many
-from tasks.registry.journal import Entry, Journal
-from tasks.registry.label_files import Row
+from tasks.core.wording import plural
+from tasks.registry.journal import Journal, JournalEntry
+from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import move, score_of
 from tasks.registry.register import register
 from tasks.registry.resolve import Resolved, resolve
@@ -42,13 +43,14 @@ class Refreshed:
     moved: bool
 
 
-def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequence[Row], *,
+def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequence[LabelRow], *,
                 dry_run: bool = False) -> int:
     """Write the rows of a file to the journal, to be added or removed at the next refresh; return how many.
 
     Raises ContractError at the first invalid row: then none is written.
     """
-    base = _base(tracker, name)
+    with tracker.required() as client:
+        base = _base_of(tracker, _champion(client, name))
     labels = EditedLabels(Retriever.load(base.folder))
     journal = Journal(store.home, name)
     with journal.alone():
@@ -61,7 +63,7 @@ def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequen
     return len(rows)
 
 
-def _check(labels: EditedLabels, op: str, row: Row) -> None:
+def _check(labels: EditedLabels, op: str, row: LabelRow) -> None:
     exists = row.uid in labels
     if op == ADD and exists:
         raise ContractError(f"label {row.uid!r} is there already", where=row.where,
@@ -83,9 +85,8 @@ def refresh(store: Store, tracker: Tracker, name: str) -> Refreshed | None:
     journal = Journal(store.home, name)
     if not journal.path.exists():
         return None
-    with journal.alone(), store.kept():
-        edits = journal.edits()
-        if not edits:
+    with journal.alone(), store.no_collection():
+        if not (edits := journal.edits()):
             return None
         while True:
             with tracker.required() as client:
@@ -98,7 +99,7 @@ def refresh(store: Store, tracker: Tracker, name: str) -> Refreshed | None:
                     continue    # a run has promoted another version meanwhile
                 why = f"labels: +{edited.added} -{edited.removed} on v{edited.base}"
                 move(client, name, edited.version, why, how="labels")
-                return Refreshed(**{**vars(edited), "moved": True})
+                return replace(edited, moved=True)
 
 
 def with_edits(store: Store, tracker: Tracker, name: str, version: str) -> str:
@@ -109,7 +110,7 @@ def with_edits(store: Store, tracker: Tracker, name: str, version: str) -> str:
         return _edited_version(store, tracker, client, client.get_model_version(name, version), edits).version
 
 
-def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[Entry], bool]:
+def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[JournalEntry], bool]:
     """Return the journal's entries, and whether the champion has all of their edits."""
     entries = Journal(store.home, name).entries()
     edits = [entry.edit for entry in entries]
@@ -130,23 +131,15 @@ def _edited_version(store: Store, tracker: Tracker, client: Client, version: Ver
     if version.tags.get(EDITS) == digest and version.tags.get(BASE) == base.version:
         added, removed = json.loads(version.tags[COUNTED])
         return Refreshed(base.name, str(version.version), base.version, added, removed, moved=False)
-    edited = _edit(store, base, digest, edits)
-    unchanged = not edited.added and not edited.removed
-    number = base.version if unchanged else _register(store, tracker, client, base, edited)
-    return Refreshed(base.name, number, base.version, edited.added, edited.removed, moved=False)
+    artifact = _edit(store, base, digest, edits)
+    added, removed = json.loads((store.open(artifact) / COUNTS).read_text())
+    refreshed = Refreshed(base.name, base.version, base.version, added, removed, moved=False)
+    if added or removed:
+        return replace(refreshed, version=_register(store, tracker, client, refreshed, artifact, digest=digest))
+    return refreshed
 
 
-@dataclass(frozen=True)
-class _Edited:
-    """A retriever with edited labels; digest: of the edits."""
-
-    artifact: Artifact
-    digest: str
-    added: int
-    removed: int
-
-
-def _edit(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) -> _Edited:
+def _edit(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) -> Artifact:
     """Return the trained retriever with the edits, made or from the store."""
     code = code_digests("xcmodels.retrieval.label_editing")
     about = {"step": "edit labels", "settings": {"edits": digest}, "code": code}
@@ -157,42 +150,35 @@ def _edit(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) -> _
         counts = edit_retriever(base.folder, edits, out)
         (out / COUNTS).write_text(json.dumps(counts) + "\n")
 
-    artifact = store.find(key) or store.publish(key, "retriever", inputs, write, about)
-    return _Edited(artifact, digest, *json.loads((store.open(artifact) / COUNTS).read_text()))
+    return store.find(key) or store.publish(key, "retriever", inputs, write, about)
 
 
-def _register(store: Store, tracker: Tracker, client: Client, base: Resolved, edited: _Edited) -> str:
+def _register(store: Store, tracker: Tracker, client: Client, edited: Refreshed, artifact: Artifact, *,
+              digest: str) -> str:
     """Register an edited retriever with the metrics of the trained one; return its version."""
-    trained = client.get_model_version(base.name, base.version)
-    note = f"\n\n## Labels\n\nVersion {base.version} with {many(edited.added, 'label')} added and " \
-           f"{edited.removed:,} removed; the metrics are those of version {base.version}.\n"
+    trained = client.get_model_version(edited.name, edited.base)
+    note = f"\n\n## Labels\n\nVersion {edited.base} with {plural(edited.added, 'label')} added and " \
+           f"{edited.removed:,} removed; the metrics are those of version {edited.base}.\n"
     facts = {key: trained.tags[key] for key in (DATA, COMMIT, CONTRACTS, EXAMPLES) if key in trained.tags}
-    challenger = client.get_registered_model(base.name).aliases.get(CHALLENGER)
+    challenger = client.get_registered_model(edited.name).aliases.get(CHALLENGER)
     registered = register(
-        tracker, trained.run_id, base.name, retriever_dir=store.open(edited.artifact),
-        retriever_digest=edited.artifact.digest,
+        tracker, trained.run_id, edited.name, retriever_dir=store.open(artifact), retriever_digest=artifact.digest,
         score=score_of(trained), test_digest=trained.tags.get(TEST, ""), card=(trained.description or "") + note,
-        facts=facts | {BASE: base.version, EDITS: edited.digest, COUNTED: json.dumps([edited.added, edited.removed])})
+        facts=facts | {BASE: edited.base, EDITS: digest, COUNTED: json.dumps([edited.added, edited.removed])})
     if challenger is not None:    # the edited version is no challenger of its own
-        client.set_registered_model_alias(base.name, CHALLENGER, challenger)
+        client.set_registered_model_alias(edited.name, CHALLENGER, challenger)
     return registered.version
 
 
 def _digest(edits: Sequence[Edit]) -> str:
-    return digest_of(plain(edits))
+    return digest_of(to_jsonable_python(edits))
 
 
 def _champion(client: Client, name: str) -> Any:
-    champion = champion_of(client, name)
-    if champion is None:
+    if (champion := champion_of(client, name)) is None:
         raise UsageError(f"{name} has no champion, so there are no labels to edit",
                          hint=f"xc promote {name}/VERSION --reason '...'")
     return champion
-
-
-def _base(tracker: Tracker, name: str) -> Resolved:
-    with tracker.required() as client:
-        return _base_of(tracker, _champion(client, name))
 
 
 def _base_of(tracker: Tracker, version: Version) -> Resolved:

@@ -12,7 +12,7 @@ REMOVE = Layout(_COLUMNS, required=("uid",), unnamed=("uid",), plain="uid", clos
 
 
 @dataclass(frozen=True)
-class Row:
+class LabelRow:
     """One label of a file; where: "file:line"."""
 
     where: str
@@ -21,7 +21,7 @@ class Row:
     content: str = ""
 
 
-def read_labels(source: str, *, texts: bool) -> list[Row]:
+def read_labels(source: str, *, texts: bool) -> list[LabelRow]:
     """Return the labels of a file, or of stdin where `source` is "-".
 
     texts: each row has a uid, a text and maybe a content; else a line is a uid, or a table has a column "uid". A
@@ -30,7 +30,7 @@ def read_labels(source: str, *, texts: bool) -> list[Row]:
     rows = []
     seen: dict[str, str] = {}
     for cells in read_rows(source, ADD if texts else REMOVE):
-        row = Row(cells.where, *(cells.text(role) for role in _COLUMNS))
+        row = LabelRow(cells.where, *(cells.text(role) for role in _COLUMNS))
         if not (row.uid or row.text or row.content):
             continue    # a blank line, or a row that was emptied in Excel
         if not row.uid:

@@ -4,7 +4,6 @@ The manifest of its folder lists every file, code too; its digest is a tag of th
 """
 
 import hashlib
-import os
 import shutil
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
@@ -17,6 +16,7 @@ from tasks.core.files import write_file
 from tasks.core.manifest import MANIFEST, VERSION, canonical, sealed
 from tasks.registry.tags import DIGEST, FILES, RETRIEVER_PATH, local_folder
 from tasks.tracking.mlflow_client import Client
+from xcmodels.retrieval.label_editing import link_or_copy
 
 PACKAGES = ("mlflow", "numpy", "pandas", "torch", "tokenizers", "safetensors", "faiss-cpu", "scipy", "transformers")
 
@@ -61,7 +61,7 @@ def _write_model(out: Path, model: Any, retriever: Path, digest: str) -> str:
         code_paths=[str(Path(__file__).parents[2] / package) for package in packages],
         signature=_signature(), input_example=(pd.DataFrame({"text": ["a member of the genus Canis"]}), {"k": 5}),
         pip_requirements=_requirements(), model_config={"retriever": digest})
-    shutil.copytree(retriever, out / RETRIEVER_PATH, copy_function=_link)
+    shutil.copytree(retriever, out / RETRIEVER_PATH, copy_function=link_or_copy)
     about.flavors["python_function"]["artifacts"] = {"retriever": {"path": RETRIEVER_PATH, "uri": f"objects/{digest}"}}
     about.model_size_bytes = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     about.save(str(out / "MLmodel"))
@@ -89,11 +89,3 @@ def _requirements() -> list[str]:
         with suppress(PackageNotFoundError):
             pinned.append(f"{package}=={installed(package).partition('+')[0]}")
     return pinned
-
-
-def _link(source: str, target: str) -> None:
-    """Hard-link a file, as objects never change; copy it to another disk."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)

@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tasks.evaluation.gates import Score
 from xcmodels.metrics import SHOWN, name_of
 
 
-def model_card(title: str, *, use: str, data: Mapping[str, Any], metrics: Mapping[str, float],
-               deciles: Sequence[Mapping[str, float]], command: str) -> str:
-    """Return a version's description in Markdown; its limits follow from the evaluation.
-
-    data: facts by name, shown as they are. metrics and deciles: of the evaluation step.
-    """
+def model_card(title: str, score: Score, *, use: str, data: Mapping[str, Any], command: str) -> str:
+    """Return a version's description in Markdown; its limits follow from the score. data: facts by name."""
+    metrics = score.metrics
     facts = [f"- {name}: {value:,}" if isinstance(value, int) else f"- {name}: {value}" for name, value in data.items()]
     shown = [key for key in SHOWN if key in metrics]
     table = ["| " + " | ".join(map(name_of, shown)) + " |", "|" + " --- |" * len(shown),
@@ -19,11 +17,10 @@ def model_card(title: str, *, use: str, data: Mapping[str, Any], metrics: Mappin
     return "\n".join([
         f"# {title}", "", "## Intended use", "", use, "", "## Data", "", *facts, "", "## Metrics", "",
         "In percent, on the test queries, filter pairs left out.", "", *table, "", "Measured by:", "",
-        f"    {command}", "", "## Limits", "", *_limits(metrics, deciles), ""])
+        f"    {command}", "", "## Limits", "", *_limits(metrics, score.deciles), ""])
 
 
 def _limits(metrics: Mapping[str, float], deciles: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return the measured limits of the retriever, one line each."""
     out = ["- It answers every text with labels from its own list, also one that none of them fits."]
     if "P/1" in metrics:
         out.append(f"- The best label is wrong for {100 - metrics['P/1']:.1f}% of the test queries.")

@@ -72,24 +72,25 @@ def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: 
     if champion is None:
         return _apply_gates(Comparison([score_of(ours)]), None, "there was no champion")
     try:
-        theirs = resolve(tracker, f"{champion.name}/{champion.version}")
+        champion_opened = resolve(tracker, f"{champion.name}/{champion.version}")
     except ProjectError as error:
         _log.warning("champion v%s of %s cannot be opened: %s", champion.version, champion.name, error.what)
-        theirs = None
-    own = resolve(tracker, f"{ours.name}/{ours.version}") if theirs else None
+        champion_opened = None
+    opened = resolve(tracker, f"{ours.name}/{ours.version}") if champion_opened else None
     try:
-        if compare and own and theirs:
-            comparison, note = _measure(ours, champion, partial(compare, own, theirs))
+        if compare and opened and champion_opened:
+            comparison, note = _measure(ours, champion, partial(compare, opened, champion_opened))
         else:
-            why = "no test set is prepared here (xc prepare --data DIR)" if theirs else "its files cannot be opened"
-            comparison, note = _recorded(ours, champion, why)
+            comparison, note = _recorded(ours, champion, "no test set is prepared here (xc prepare --data DIR)"
+                                         if champion_opened else "its files cannot be opened")
     except Incomparable as error:
         return Decision(False, f"it cannot be compared with champion v{champion.version}: {error}",
                         champion=_champion_facts(champion))
     score, champion_score = comparison.scores
-    score = replace(score, metrics={**_index_recalls(ours), **score.metrics})
-    if own and theirs:
-        score, champion_score = _with_latency((score, own.folder), (champion_score, theirs.folder))
+    recalls = {key: value for key, value in score_of(ours).metrics.items() if key.startswith("index/")}
+    score = replace(score, metrics={**recalls, **score.metrics})    # no comparison measures the indexes again
+    if opened and champion_opened:
+        score, champion_score = _with_latency((score, opened.folder), (champion_score, champion_opened.folder))
     return replace(_apply_gates(replace(comparison, scores=[score, champion_score]), champion), note=note)
 
 
@@ -142,11 +143,6 @@ def _with_latency(*scored: tuple[Score, Path]) -> list[Score]:
 def score_of(version: Version) -> Score:
     """Return the score recorded in a version's tags."""
     return Score(json.loads(version.tags.get(METRICS, "{}")), json.loads(version.tags.get(DECILES, "[]")))
-
-
-def _index_recalls(version: Version) -> dict[str, float]:
-    """Return the recalls of a version's own indexes, which no comparison changes."""
-    return {key: value for key, value in score_of(version).metrics.items() if key.startswith("index/")}
 
 
 def _champion_facts(champion: Version, score: Score | None = None,
@@ -257,7 +253,7 @@ def listing(tracker: Tracker) -> list[dict[str, Any]]:
     test: the digest of the test set that the metrics were measured on. base: for a version with edited labels, the
     trained version, which was measured; else "".
     """
-    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
+    if tracker.is_empty:
         return []
     with tracker.required() as client:
         rows = []

@@ -1,4 +1,4 @@
-"""Registration of a retriever as a version in the model registry."""
+"""Registration of a retriever as a version in the model registry, and which HOME owns a registered model."""
 
 import json
 import logging
@@ -12,8 +12,20 @@ from tasks.core.store import MANIFEST
 from tasks.evaluation.gates import Score
 from tasks.registry.logged_model import logged_model
 from tasks.registry.resolve import model_folder, verified
-from tasks.registry.tags import CHALLENGER, DECILES, DIGEST, FILES, METRICS, OWNER, TEST, Version, champion_of
-from tasks.tracking.identity import identity
+from tasks.registry.tags import (
+    CHALLENGER,
+    DATA,
+    DECILES,
+    DIGEST,
+    FILES,
+    METRICS,
+    OWNER,
+    RUN_HOME,
+    TEST,
+    Version,
+    champion_of,
+)
+from tasks.tracking.identity import Identity, identity
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 
@@ -65,7 +77,6 @@ def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, r
 
 
 def _update(client: Client, version: Version, metrics: Mapping[str, str], card: str) -> None:
-    """Update a version's metrics and description where they have changed."""
     if any(version.tags.get(key) != value for key, value in metrics.items()) or version.description != card:
         for key, value in metrics.items():
             client.set_model_version_tag(version.name, version.version, key, value)
@@ -106,3 +117,32 @@ def _version_of(client: Client, name: str, digest: str) -> Version | None:
             raise
     return next((version for version in client.search_model_versions(f"name = '{name}'")
                  if version.tags.get(DIGEST) == digest and version.status == "READY"), None)
+
+
+def check_owner(tracker: Tracker, name: str, data: str) -> None:
+    """Raise UsageError where a model belongs to other homes, and to other data than this digest's.
+
+    A copied or moved home counts as the same home. Raises ServerError where MLflow fails.
+    """
+    if tracker.embedded:    # its database serves this home alone
+        return
+    with tracker.required() as client:
+        versions = list(client.search_model_versions(f"name = '{name}'"))
+        home = identity(tracker.home)
+        if not versions or any(
+                version.tags.get(DATA) == data or _is_of(client, version, home) for version in versions):
+            return
+    raise UsageError(f"model {name!r} of {tracker.address} is of another home, and of other data",
+                     hint=f"--name NAME for a model of its own; --name {name} to share that one")
+
+
+def _is_of(client: Client, version: Version, home: Identity) -> bool:
+    """Return whether a home registered a version; earlier releases recorded only its folder."""
+    from mlflow.exceptions import MlflowException
+
+    if owner := version.tags.get(OWNER):
+        return bool(owner == home.id)
+    try:
+        return client.get_run(version.run_id).data.tags.get(RUN_HOME) in home.places
+    except MlflowException:    # the run was deleted
+        return False

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import file_digest
 from tasks.core.store import MANIFEST, Artifact, Store
-from tasks.registry.tags import CHAMPION, DIGEST, RETRIEVER_PATH, Version, did_you_mean, local_folder, version_at
+from tasks.registry.tags import CHAMPION, DIGEST, RETRIEVER_PATH, Version, did_you_mean, local_folder, version_by_alias
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 
@@ -44,12 +44,13 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
     NAME alone means its champion, or its newest version where it has none; None means the only model. Raises UsageError
     with the nearest name.
     """
-    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
-        model_name(tracker)    # raises UsageError; creating a database would take seconds
-    name, mark, which = _parsed(spec or "")
+    if tracker.is_empty:
+        model_name(tracker)    # raises UsageError
+    words = (spec or "").removeprefix("models:/")
+    name, mark, which = words.partition("@" if "@" in words else "/")
     with tracker.required() as client:
         # A single request where the name is right: a server that follows an alias asks every second.
-        version = version_at(client, name, which if mark else CHAMPION) if name and mark != "/" else None
+        version = version_by_alias(client, name, which if mark else CHAMPION) if name and mark != "/" else None
         if version is not None and DIGEST in version.tags:
             return version
         name = model_name(tracker, None if spec is None else name)
@@ -72,8 +73,8 @@ def folder_of(tracker: Tracker, version: Version) -> Path:
 def model_name(tracker: Tracker, name: str | None = None) -> str:
     """Return the name of a registered model, None meaning the only one. Raises UsageError with the nearest name."""
     no_model = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
-    if tracker.embedded and not (tracker.home / "mlflow.db").exists():
-        raise no_model    # creating a database would take seconds
+    if tracker.is_empty:
+        raise no_model
     with tracker.required() as client:
         models = [model.name for model in client.search_registered_models()]
     if not models:
@@ -85,16 +86,7 @@ def model_name(tracker: Tracker, name: str | None = None) -> str:
     return models[0] if name is None else name
 
 
-def _parsed(spec: str) -> tuple[str, str, str]:
-    """Return (name, "@" or "/" or "", alias or version)."""
-    spec = spec.removeprefix("models:/")
-    mark = "@" if "@" in spec else "/"
-    name, mark, which = spec.partition(mark)
-    return name, mark, which
-
-
 def _number(name: str, mark: str, which: str, aliases: Mapping[str, Any], versions: Mapping[str, Version]) -> str:
-    """Return the version number that a parsed name means."""
     if not versions:
         raise UsageError(f"model {name!r} has no version", hint="xc run --data DIR")
     if mark == "/":

@@ -11,6 +11,7 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 DIGEST, TEST, METRICS, DECILES = "xc.retriever", "xc.test", "xc.metrics", "xc.deciles"
 DATA, COMMIT, CONTRACTS = "xc.data", "xc.commit", "xc.contracts"
 OWNER = "xc.owner"                # id of the home that registered the version
+RUN_HOME = "xc.home"              # of a run: the folder of its home
 GATES, PROMOTIONS = "xc.gates", "xc.promotions"
 EXAMPLES = "xc.examples"          # a few texts of the test set
 BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: its trained version, the edits' digest
@@ -21,10 +22,10 @@ Version = Any                     # mlflow.entities.model_registry.ModelVersion
 
 def champion_of(client: Client, name: str) -> Version | None:
     """Return the champion; None where the model, the alias or its version does not exist."""
-    return version_at(client, name, CHAMPION)
+    return version_by_alias(client, name, CHAMPION)
 
 
-def version_at(client: Client, name: str, alias: str) -> Version | None:
+def version_by_alias(client: Client, name: str, alias: str) -> Version | None:
     """Return the version that an alias names; None where the model, the alias or the version does not exist."""
     from mlflow.exceptions import MlflowException
 

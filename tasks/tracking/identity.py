@@ -1,20 +1,28 @@
-"""The identity of a HOME: its id, and all folders that it has been in."""
+"""The identity of a HOME, its id and all folders that it has been in; MLflow's paths are updated after a move.
+
+MLflow stores absolute paths only. Those of a former folder are replaced in one transaction before anything else uses
+the database, so that nothing is read from or written to that folder, whatever it is now.
+"""
 
 import json
 import os
 import re
 import sqlite3
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_contracts.errors import DamagedArtifact
-from tasks.core.files import fsync, remove, write_file
+from tasks.core.files import put_file
 from tasks.tracking.mlflow_run import safe_name
 
 FILE = "identity.json"
+WAIT_SECONDS = 30.0     # for another process that writes to the database
+_PATHS = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"),
+          ("model_versions", "source"), ("model_versions", "storage_location"), ("trace_tags", "value"),
+          ("tags", "value"))    # of tags: the home of a run, and the command that repeats it
 
 
 @dataclass(frozen=True)
@@ -31,8 +39,7 @@ def identity(home: Path) -> Identity:
     A read-only home is not written to. Raises DamagedArtifact where the file is invalid.
     """
     home = home.absolute()
-    known = _read(home)
-    if known is None:
+    if (known := _read(home)) is None:
         new = Identity(uuid.uuid4().hex, list(dict.fromkeys([*_places_by_mlflow(home), str(home)])))
         with suppress(OSError):
             _write(home, new, new=True)
@@ -74,15 +81,7 @@ def _write(home: Path, known: Identity, *, new: bool = False) -> None:
     """Write the file atomically; a `new` one does not replace an existing one."""
     part = home / "tmp" / uuid.uuid4().hex
     part.parent.mkdir(mode=0o700, exist_ok=True)
-    try:
-        write_file(part, (json.dumps(asdict(known), indent=1) + "\n").encode())
-        if new:
-            os.link(part, home / FILE)
-        else:
-            os.replace(part, home / FILE)
-        fsync(home)
-    finally:
-        remove(part)
+    put_file((json.dumps(asdict(known), indent=1) + "\n").encode(), home / FILE, os.link if new else os.replace, part)
 
 
 def _places_by_mlflow(home: Path) -> list[str]:
@@ -97,3 +96,38 @@ def _places_by_mlflow(home: Path) -> list[str]:
         return [match[1] for match, (name, number, _) in zip(matches, rows, strict=True)
                 if match and match[2] in (safe_name(name), str(number))]
     return []
+
+
+def relocate(home: Path) -> bool:
+    """Make all paths in HOME/mlflow.db those of the home's current folder; return whether any changed.
+
+    A read-only database stays as it is. Raises sqlite3.Error where it cannot be used.
+    """
+    home = home.absolute()
+    if not (earlier := earlier_places(home)) or not (home / "mlflow.db").exists():
+        return False
+    with closing(sqlite3.connect(home / "mlflow.db", timeout=WAIT_SECONDS, isolation_level=None)) as base:
+        base.create_function("renamed", 1, _renaming(earlier, str(home)), deterministic=True)
+        if not base.execute("SELECT 1 FROM experiments WHERE renamed(artifact_location) != artifact_location"
+                            ).fetchone():
+            return False
+        try:
+            base.execute("BEGIN IMMEDIATE")
+            for table, column in _PATHS:
+                base.execute(f"UPDATE {table} SET {column} = renamed({column}) WHERE renamed({column}) != {column}")
+            base.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+                raise
+            return False
+        return True
+
+
+def _renaming(earlier: Sequence[str], home: str) -> Callable[[str | None], str | None]:
+    """Return a function that replaces earlier folders in a text, alone or in paths of files.
+
+    Only paths below mlartifacts count as files: the current folder may itself be below an earlier one.
+    """
+    places = "|".join(map(re.escape, sorted(earlier, key=len, reverse=True)))
+    pattern = re.compile(rf"(?<![\w.-])(?:{places})(?=/mlartifacts(?:/|$)|/?(?:[\s'\"]|$))")
+    return lambda text: text if text is None else pattern.sub(lambda _: home, text)

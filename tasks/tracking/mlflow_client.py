@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
-from tasks.core.files import secret
+from tasks.core.files import fsync, secret
 
 PROBE_SECONDS = 3.0
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "CRITICAL",
@@ -46,8 +46,7 @@ def make_database(home: Path) -> None:
     try:
         _initialize_tables(engine)
         engine.dispose()
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
+        fsync(new)
         with suppress(FileExistsError):
             os.link(new, final)
     finally:

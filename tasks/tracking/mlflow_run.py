@@ -30,7 +30,7 @@ class Run:
     status: str
     tags: dict[str, str]
     stages: dict[str, str]
-    keys: set[str]
+    metric_names: set[str]
 
 
 def stage_run(client: Client, run: Run, stage: str) -> str:
@@ -65,7 +65,7 @@ def send_text(text: str, name: str, client: Client, run: Run) -> None:
     _send_once(client, run, name, digest, lambda: client.log_text(run.id, text, name))
 
 
-def send_table(client: Client, run: Run, owner: str, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def send_table(client: Client, owner: str, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a table like MLflow's `log_table`, which would append to an existing one."""
     columns = list(rows[0]) if rows else []
     table = {"columns": columns, "data": [[row.get(column) for column in columns] for row in rows]}
@@ -98,14 +98,14 @@ def send_batches(client: Client, run_id: str, *, metrics: Sequence[tuple[str, fl
             client.log_batch(run_id, **{kind: values[start:start + _BATCH]})
 
 
-def with_room(run: Run, points: Sequence[tuple[str, float, int, int]]) -> list[tuple[str, float, int, int]]:
+def within_limit(run: Run, points: Sequence[tuple[str, float, int, int]]) -> list[tuple[str, float, int, int]]:
     """Return the points of at most MAX_KEYS metric names; a page with hundreds of charts would show nothing."""
     kept = []
     for point in points:
-        if point[0] in run.keys or len(run.keys) < MAX_KEYS:
-            run.keys.add(point[0])
+        if point[0] in run.metric_names or len(run.metric_names) < MAX_KEYS:
+            run.metric_names.add(point[0])
             kept.append(point)
-    if left_out := sorted({point[0] for point in points} - run.keys):
+    if left_out := sorted({point[0] for point in points} - run.metric_names):
         _log.warning("MLflow shows %d metrics; left out, but in the artifacts: %s", MAX_KEYS, ", ".join(left_out[:5]))
     return kept
 

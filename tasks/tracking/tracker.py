@@ -18,24 +18,10 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks.core.files import full_disk
-from tasks.tracking.identity import identity
+from tasks.tracking import mlflow_run
+from tasks.tracking.identity import identity, relocate
 from tasks.tracking.mlflow_client import Client, first_line, make_database, probe, quiet_mlflow, without_passwords
-from tasks.tracking.mlflow_run import (
-    Run,
-    dataset_inputs,
-    finish_run,
-    group_seconds,
-    metric_name,
-    safe_name,
-    send_batches,
-    send_file,
-    send_table,
-    send_text,
-    stage_run,
-    user_name,
-    with_room,
-)
-from tasks.tracking.relocation import relocate
+from tasks.tracking.mlflow_run import Run, safe_name
 
 VALIDATION = "validation/"    # prefix of an epoch's metrics on the validation split
 RETRY_SECONDS = 30.0    # between attempts at a server that does not answer
@@ -43,15 +29,15 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """The result of one step that is sent to MLflow.
+class StepMetrics:
+    """What is sent to MLflow of the result of one step.
 
     metrics: one dict, or one per epoch with its "epoch"; named `<prefix>/<key>`, except those of the validation split,
     and sent to the nested run of `stage` if there is one. tables: name -> rows, sent as `<name>.json`. seconds: the
     step's duration, added up as `time/<group>`.
     """
 
-    step: str
+    name: str
     digest: str
     metrics: Mapping[str, float] | Sequence[Mapping[str, float]] = ()
     stage: str | None = None
@@ -59,16 +45,6 @@ class Entry:
     tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     seconds: float | None = None
     group: str = "other"
-
-
-@dataclass(frozen=True)
-class _Spec:
-    key: str
-    experiment: str
-    name: str
-    params: Mapping[str, str]
-    data: Mapping[str, Mapping[str, str]]
-    tags: Mapping[str, str]
 
 
 class Tracker:
@@ -87,9 +63,9 @@ class Tracker:
         self.uri = f"sqlite:///{self.home}/mlflow.db" if uri is None else uri.rstrip("/")
         quiet_mlflow()
         self._client: Client = None
-        self._spec: _Spec | None = None
+        self._find_run: Callable[[Client], Run] | None = None    # finds or creates the run
         self._run: Run | None = None
-        self._entries: dict[str, Entry] = {}
+        self._steps: dict[str, StepMetrics] = {}
         self._all: dict[str, Callable[[Client, Run], None]] = {}     # everything to send, by name
         self._todo: dict[str, Callable[[Client, Run], None]] = {}    # not sent yet
         self._retry_at, self._warned = 0.0, set[str]()
@@ -104,6 +80,11 @@ class Tracker:
         """The address of MLflow, without a password."""
         return self.uri if self.embedded else without_passwords(self.uri)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no database yet, whose creation would take seconds."""
+        return self.embedded and not (self.home / "mlflow.db").exists()
+
     def link(self) -> str | None:
         """Return the address of the run's page; None without a server."""
         if self.embedded or self._run is None:
@@ -116,30 +97,31 @@ class Tracker:
 
         key: a digest of everything that decides the run. data: name -> {"path": ..., "digest": ...}.
         """
-        self._spec, self._run = _Spec(key, experiment, name, params, data, tags), None
-        self._entries, self._all, self._todo = {}, {}, {}
+        self._find_run, self._run = partial(self._find_or_create_run, key=key, experiment=experiment, name=name,
+                                            params=params, data=data, tags=tags), None
+        self._steps, self._all, self._todo = {}, {}, {}
         self.log_text(config_yaml, "config.yaml")
         return self.run_id
 
-    def sync(self, entries: Iterable[Entry]) -> None:
-        """Send the entries that MLflow does not have yet; call it with all of them, at any time."""
-        self._entries |= {safe_name(entry.step): entry for entry in entries}
-        self._do("metrics", self._send_entries)
+    def sync(self, steps: Iterable[StepMetrics]) -> None:
+        """Send the steps that MLflow does not have yet; call it with all of them, at any time."""
+        self._steps |= {safe_name(step.name): step for step in steps}
+        self._do("metrics", self._send_metrics)
 
     def log_file(self, path: Path, folder: str | None = None) -> None:
         """Log a file to the run, in `folder` if given."""
-        self._do(f"{folder}/{path.name}" if folder else path.name, partial(send_file, path, folder))
+        self._do(f"{folder}/{path.name}" if folder else path.name, partial(mlflow_run.send_file, path, folder))
 
     def log_text(self, text: str, name: str) -> None:
         """Log a text as the file `name` of the run."""
-        self._do(name, partial(send_text, text, name))
+        self._do(name, partial(mlflow_run.send_text, text, name))
 
     def finish(self, status: str, description: str) -> None:
         """End the run: FINISHED, FAILED, KILLED, or SCHEDULED where it is to be continued; a FINISHED run stays so.
 
         description: the verdict and the command.
         """
-        self._do("the end of the run", partial(finish_run, status, description))
+        self._do("the end of the run", partial(mlflow_run.finish_run, status, description))
 
     def close(self) -> list[str]:
         """Try once more to send what waits; return what is still missing. The next run with the same key sends it."""
@@ -175,14 +157,14 @@ class Tracker:
 
     def _flush(self) -> None:
         """Send everything that waits, in order, for as long as MLflow answers."""
-        if self._spec is None:
+        if self._find_run is None:
             raise RuntimeError("start a run first")
         if time.monotonic() < self._retry_at:
             return
         what = "what is missing"
         try:
             client = self._connected()
-            run = self._run = self._run or self._open(client, self._spec)
+            run = self._run = self._run or self._find_run(client)
             for what, action in list(self._todo.items()):
                 try:
                     action(client, run)
@@ -206,7 +188,7 @@ class Tracker:
         """Return the client, once MLflow answers; creates a missing database."""
         if not self.embedded:
             probe(self.address)
-        elif not (self.home / "mlflow.db").exists():
+        elif self.is_empty:
             make_database(self.home)
             if self._run is not None:
                 self._run, self._todo = None, dict(self._all)
@@ -221,20 +203,22 @@ class Tracker:
             self._client = MlflowClient(self.uri, self.uri)
         return self._client
 
-    def _open(self, client: Client, spec: _Spec) -> Run:
-        experiment = self.experiment(client, spec.experiment)
-        runs = client.search_runs([experiment], f"tags.`xc.key` = '{spec.key}'", order_by=["start_time ASC"])
-        run = runs[0] if runs else client.create_run(experiment, run_name=spec.name, tags={
-            "xc.key": spec.key, "mlflow.user": user_name(), "mlflow.source.name": "xc"})
+    def _find_or_create_run(self, client: Client, *, key: str, experiment: str, name: str, params: Mapping[str, str],
+                            data: Mapping[str, Mapping[str, str]], tags: Mapping[str, str]) -> Run:
+        experiment_id = self.experiment(client, experiment)
+        runs = client.search_runs([experiment_id], f"tags.`xc.key` = '{key}'", order_by=["start_time ASC"])
+        run = runs[0] if runs else client.create_run(experiment_id, run_name=name, tags={
+            "xc.key": key, "mlflow.user": mlflow_run.user_name(), "mlflow.source.name": "xc"})
         if run.info.status in ("FAILED", "KILLED", "SCHEDULED"):
             client.update_run(run.info.run_id, "RUNNING")
-        nested = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
-        tags = dict(spec.tags) | {f"xc.data.{safe_name(name)}": facts["digest"] for name, facts in spec.data.items()}
-        send_batches(client, run.info.run_id,
-                     tags={key: value for key, value in tags.items() if run.data.tags.get(key) != value},
-                     params={key: value for key, value in spec.params.items() if key not in run.data.params})
-        client.log_inputs(run.info.run_id, datasets=dataset_inputs(spec.data))
-        return Run(run.info.run_id, experiment, run.info.start_time, run.info.status, dict(run.data.tags),
+        nested = client.search_runs([experiment_id], f"tags.`mlflow.parentRunId` = '{run.info.run_id}'")
+        tags = {**tags, **{f"xc.data.{safe_name(name)}": facts["digest"] for name, facts in data.items()}}
+        mlflow_run.send_batches(
+            client, run.info.run_id,
+            tags={key: value for key, value in tags.items() if run.data.tags.get(key) != value},
+            params={key: value for key, value in params.items() if key not in run.data.params})
+        client.log_inputs(run.info.run_id, datasets=mlflow_run.dataset_inputs(data))
+        return Run(run.info.run_id, experiment_id, run.info.start_time, run.info.status, dict(run.data.tags),
                    {stage.data.tags["xc.stage"]: stage.info.run_id for stage in nested},
                    {key for tracked in (run, *nested) for key in tracked.data.metrics})
 
@@ -247,29 +231,29 @@ class Tracker:
             client.restore_experiment(known.experiment_id)
         return str(known.experiment_id)
 
-    def _send_entries(self, client: Client, run: Run) -> None:
+    def _send_metrics(self, client: Client, run: Run) -> None:
         """Send metrics first and the tags that record them last; a metric that is sent twice is the same point."""
-        fresh = {slug: entry for slug, entry in self._entries.items()
-                 if run.tags.get(f"xc.logged.{slug}", "")[:12] != entry.digest[:12]}
+        fresh = {slug: step for slug, step in self._steps.items()
+                 if run.tags.get(f"xc.logged.{slug}", "")[:12] != step.digest[:12]}
         tags: dict[str, str] = {}
-        for slug, entry in fresh.items():
-            target = run.id if entry.stage is None else stage_run(client, run, entry.stage)
-            send_batches(client, target, metrics=with_room(run, self._points(run, entry)))
-            for name, rows in entry.tables.items():
-                send_table(client, run, target, name, rows)
-            timing = "" if entry.seconds is None else f" {safe_name(entry.group)} {entry.seconds:.1f}"
-            tags[f"xc.logged.{slug}"] = entry.digest[:12] + timing
-        sent, now = group_seconds(run.tags), int(time.time() * 1000)
-        times = [(key, value, now, 0) for key, value in group_seconds(run.tags | tags).items()
+        for slug, step in fresh.items():
+            target = run.id if step.stage is None else mlflow_run.stage_run(client, run, step.stage)
+            mlflow_run.send_batches(client, target, metrics=mlflow_run.within_limit(run, self._points(run, step)))
+            for name, rows in step.tables.items():
+                mlflow_run.send_table(client, target, name, rows)
+            timing = "" if step.seconds is None else f" {safe_name(step.group)} {step.seconds:.1f}"
+            tags[f"xc.logged.{slug}"] = step.digest[:12] + timing
+        sent, now = mlflow_run.group_seconds(run.tags), int(time.time() * 1000)
+        times = [(key, value, now, 0) for key, value in mlflow_run.group_seconds(run.tags | tags).items()
                  if sent.get(key) != value]
-        send_batches(client, run.id, metrics=with_room(run, times), tags=tags)
+        mlflow_run.send_batches(client, run.id, metrics=mlflow_run.within_limit(run, times), tags=tags)
         run.tags |= tags
 
-    def _points(self, run: Run, entry: Entry) -> list[tuple[str, float, int, int]]:
-        """Return (name, value, time, step) of an entry's metrics."""
-        rows = [entry.metrics] if isinstance(entry.metrics, Mapping) else entry.metrics
-        prefix, stamp = entry.prefix or ("train" if entry.stage else "test"), self._stamp(run, entry.digest)
-        return [(metric_name(key if key.startswith(VALIDATION) else f"{prefix}/{key}"), float(value), stamp,
+    def _points(self, run: Run, step: StepMetrics) -> list[tuple[str, float, int, int]]:
+        """Return (name, value, time, step) of a step's metrics."""
+        rows = [step.metrics] if isinstance(step.metrics, Mapping) else step.metrics
+        prefix, stamp = step.prefix or ("train" if step.stage else "test"), self._stamp(run, step.digest)
+        return [(mlflow_run.metric_name(key if key.startswith(VALIDATION) else f"{prefix}/{key}"), float(value), stamp,
                  int(row.get("epoch", 0)))
                 for row in rows for key, value in row.items() if key != "epoch" and isinstance(value, int | float)]
 

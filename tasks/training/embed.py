@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.core.step import Job
+from tasks.core.step import StepContext
 from tasks.training.mined_files import SIDES
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Stage, Vectors
@@ -19,10 +19,10 @@ def vectors_of(stage: Stage[Any], corpus: Corpus, checkpoint: Path) -> Vectors:
 
 
 @fast_products()
-def embed(stage: Stage[Any], job: Job) -> None:
+def embed(stage: Stage[Any], context: StepContext) -> None:
     """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever use."""
-    compute = vectors_of(stage, Corpus(job.inputs["corpus"]), job.inputs["model"])
+    compute = vectors_of(stage, Corpus(context.inputs["corpus"]), context.inputs["model"])
     for name in SIDES:
         vectors = compute[name]()
-        np.save(job.out / f"{name}.npy", vectors)
-        job.say(f"{len(vectors):,} {name}")
+        np.save(context.out / f"{name}.npy", vectors)
+        context.say(f"{len(vectors):,} {name}")

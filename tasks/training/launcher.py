@@ -17,35 +17,36 @@ import psutil
 
 from data_contracts import errors
 from data_contracts.errors import ProjectError
+from tasks.core.step import StepContext
 from tasks.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 SPEC, STOP, FAILED, LOG = "launched.json", "launched.stop", "launched.failed", "launched.log"
 
 
-def launch(recipe: Recipe, name: str, job: Any) -> None:
+def launch(recipe: Recipe, name: str, context: StepContext) -> None:
     """Train the round called `name` by several processes, and pass on what they report.
 
     Raises what the first process raised, and ProjectError with the exit code from their log where one was killed.
     """
-    scratch, processes = job.scratch, job.workers.processes
+    scratch, processes = context.scratch, context.workers.processes
     for leftover in (STOP, FAILED):
         (scratch / leftover).unlink(missing_ok=True)
     (scratch / SPEC).write_text(json.dumps({
-        "recipe": asdict(recipe), "round": name, "out": str(job.out), "home": str(job.home),
-        "inputs": {role: str(path) for role, path in job.inputs.items()},
+        "recipe": asdict(recipe), "round": name, "out": str(context.out), "home": str(context.home),
+        "inputs": {role: str(path) for role, path in context.inputs.items()},
         "parent": os.getpid(), "born": psutil.Process().create_time()}))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
                "--module", "tasks.training.worker", str(scratch / SPEC)]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with job.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
+    with context.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
             env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}) as run:
         assert run.stdout is not None
         try:
             for line in run.stdout:
-                _pass_on(line, job.say, report)
+                _pass_on(line, context.say, report)
                 if stop():
                     (scratch / STOP).touch()
         except BaseException:
@@ -63,7 +64,6 @@ def launch(recipe: Recipe, name: str, job: Any) -> None:
 
 
 def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None]) -> None:
-    """Pass a line of the first process to the run."""
     from xcmodels.training.loop import Progress
 
     try:

@@ -10,7 +10,7 @@ SIDES = ("queries", "labels")
 CLUSTERS, NEGATIVES, EDGES = "clusters.npy", "negatives.npy", "kept."
 
 
-def read_mined(mined: Path | None, vectors: Path | None) -> Mined:
+def load_mined(mined: Path | None, vectors: Path | None) -> Mined:
     """Map the mined files and the fixed vectors that a round trains on into memory."""
     def load(name: str) -> np.ndarray | None:
         return np.load(mined / name, mmap_mode="r") if mined and (mined / name).exists() else None

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from data_contracts.check import check
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.tables import Tables
-from tasks.core.step import Job
+from tasks.core.step import StepContext
 from tasks.data.tables import contract_view
 from tasks.training.embed import vectors_of
 from tasks.training.mined_files import CLUSTERS, EDGES, NEGATIVES, SIDES
@@ -26,47 +26,47 @@ SHARD = 1 << 20   # rows of a shard of the tables that are checked
 
 
 @fast_products()
-def mine(stage: Stage[Any], round_: Round, job: Job) -> None:
+def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
     """Mine what a round trains on, write it, and check it against its contract."""
-    corpus = Corpus(job.inputs["corpus"])
-    if "vectors" in job.inputs:
-        vectors: Vectors = {name: partial(np.load, job.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}
+    corpus = Corpus(context.inputs["corpus"])
+    if "vectors" in context.inputs:
+        vectors: Vectors = {name: partial(np.load, context.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}
     else:
-        vectors = vectors_of(stage, corpus, job.inputs["start"])
+        vectors = vectors_of(stage, corpus, context.inputs["start"])
     vectors = {name: cache(make) for name, make in vectors.items()}
     mined = stage.mine(vectors, corpus, round_)
     metrics = mined.measured | hardness(mined, vectors, corpus, seeds.generator(stage.seed, "hardness", round_.name))
-    (job.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **metrics}]) + "\n")
-    job.say(", ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
+    (context.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **metrics}]) + "\n")
+    context.say(", ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     rows = corpus.training_rows()
     if (clusters := mined.clusters) is not None:
-        np.save(job.out / CLUSTERS, clusters)
-        _check(job, "clusters", rows, partial(_slice, clusters))
-        job.say(f"{len(rows):,} queries in {int(clusters.max(initial=-1)) + 1:,} clusters of {round_.cluster_size}")
+        np.save(context.out / CLUSTERS, clusters)
+        _check(context, "clusters", rows, partial(_slice, clusters))
+        context.say(f"{len(rows):,} queries in {int(clusters.max(initial=-1)) + 1:,} clusters of {round_.cluster_size}")
     if (negatives := mined.negatives) is not None:
-        np.save(job.out / NEGATIVES, negatives)
-        _check(job, "negatives", rows, lambda part: _lists(negatives[rows[part]]))
-        job.say(f"{len(rows):,} queries with {negatives.shape[1]} hard negatives each")
+        np.save(context.out / NEGATIVES, negatives)
+        _check(context, "negatives", rows, lambda part: _lists(negatives[rows[part]]))
+        context.say(f"{len(rows):,} queries with {negatives.shape[1]} hard negatives each")
     for name, kept in mined.kept.items():
-        np.save(job.out / f"{EDGES}{name}.npy", kept)
+        np.save(context.out / f"{EDGES}{name}.npy", kept)
         graph, _, side = name.rpartition(".")
         edges = corpus.graphs[graph].edges[side]
         nodes, ends = np.repeat(np.arange(len(edges)), edges.lengths)[kept], edges.values[kept].astype(np.int64)
-        _check(job, f"pruned.{name}", nodes, partial(_slice, ends))
-        job.say(f"{kept.sum():,} of {len(kept):,} edges of {name} kept")
+        _check(context, f"pruned.{name}", nodes, partial(_slice, ends))
+        context.say(f"{kept.sum():,} of {len(kept):,} edges of {name} kept")
 
 
-def _check(job: Job, table: str, rows: np.ndarray, column: Callable[[slice], pa.Array]) -> None:
+def _check(context: StepContext, table: str, rows: np.ndarray, column: Callable[[slice], pa.Array]) -> None:
     """Check what was mined for `rows` against its contract, together with the tables that it refers to."""
-    shards = job.scratch / "mined" / table
+    shards = context.scratch / "mined" / table
     shards.mkdir(parents=True, exist_ok=True)
     for number, start in enumerate(range(0, max(len(rows), 1), SHARD)):
         part = slice(start, start + SHARD)
         pq.write_table(pa.table([rows[part], column(part)], schema=SCHEMAS[kind_of(table)]),
                        shards / f"part-{number:05d}.parquet")
     anchors = {f"anchors.{table.split('.')[1]}"} if table.startswith("pruned") else set()
-    referenced = {name: job.inputs["tables"] for name in {"queries.train", "labels", "positives.train"} | anchors}
-    view = contract_view(job.scratch / "view", {table: shards.parent, **referenced})
+    referenced = {name: context.inputs["tables"] for name in {"queries.train", "labels", "positives.train"} | anchors}
+    view = contract_view(context.scratch / "view", {table: shards.parent, **referenced})
     check(Tables(view), only=[table]).raise_for_failure()
 
 

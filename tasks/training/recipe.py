@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from data_contracts.errors import UsageError
 from xcmodels.method import Method
+from xcmodels.methods.presets import Settings, resolve
+from xcmodels.methods.registry import METHODS
 
 
 @dataclass(frozen=True)
@@ -14,10 +17,14 @@ class Recipe:
     preset: str
     changed: Mapping[str, str]
 
-    def make(self) -> Method:
-        """Return the method; raises ValueError as `resolve` does."""
-        from xcmodels.methods.presets import resolve
-        from xcmodels.methods.registry import METHODS
+    def settings(self) -> Settings:
+        """Return all settings. Raises UsageError for an unknown method, preset or setting."""
+        try:
+            return resolve(self.method, self.preset, self.changed)
+        except ValueError as error:
+            raise UsageError(str(error), hint="xc presets") from error
 
-        settings = resolve(self.method, self.preset, self.changed)    # refuses an unknown method
+    def make(self) -> Method:
+        """Return the method; raises UsageError as `settings` does."""
+        settings = self.settings()    # refuses an unknown method
         return METHODS[self.method].make(settings.method)

@@ -2,17 +2,17 @@
 
 import json
 
-from tasks.core.step import Job
+from tasks.core.step import StepContext
 from tasks.training.mined_files import read_vectors
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 
 
-def build_retriever(method: Method, job: Job) -> None:
+def build_retriever(method: Method, context: StepContext) -> None:
     """Fit the scorer and write the folder that answers queries."""
-    corpus = Corpus(job.inputs["corpus"])
-    metrics = method.build_retriever(corpus, {stage.name: job.inputs[stage.name] for stage in method.stages},
-                                     read_vectors(job.inputs.get("vectors")), job.out)
-    (job.out / "metrics.json").write_text(json.dumps(metrics, indent=1, sort_keys=True) + "\n")
+    corpus = Corpus(context.inputs["corpus"])
+    metrics = method.build_retriever(corpus, {stage.name: context.inputs[stage.name] for stage in method.stages},
+                                     read_vectors(context.inputs.get("vectors")), context.out)
+    (context.out / "metrics.json").write_text(json.dumps(metrics, indent=1, sort_keys=True) + "\n")
     if metrics:
-        job.say(", ".join(f"{name} {value:,.6g}" for name, value in metrics.items()))
+        context.say(", ".join(f"{name} {value:,.6g}" for name, value in metrics.items()))

@@ -13,7 +13,7 @@ import psutil
 
 from data_contracts.errors import ProjectError
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Job
+from tasks.core.step import StepContext
 from tasks.training.launcher import FAILED, STOP
 from tasks.training.recipe import Recipe
 from tasks.training.train_round import train
@@ -41,7 +41,7 @@ def main(spec: Path) -> None:
         yield (lambda progress: send({"progress": asdict(progress)})), stopped
 
     try:
-        train(Recipe(**task["recipe"]), task["round"], Job(
+        train(Recipe(**task["recipe"]), task["round"], StepContext(
             Path(task["out"]), {role: Path(path) for role, path in task["inputs"].items()}, scratch,
             Path(task["home"]), Workers(), lambda line: send({"say": line}), watch))
     except ProjectError as error:
@@ -54,7 +54,6 @@ def main(spec: Path) -> None:
 
 
 def _is_alive(pid: int, born: float) -> bool:
-    """Return whether the process that started at `born` still runs."""
     try:
         return psutil.Process(pid).create_time() == born
     except psutil.Error:

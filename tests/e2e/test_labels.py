@@ -10,7 +10,7 @@ import pytest
 from data_contracts.errors import ContractError, UsageError
 from tasks.registry.journal import Journal
 from tasks.registry.label_edits import edit_labels, journal_of, refresh, with_edits
-from tasks.registry.label_files import Row
+from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import history, promote_by_gates, rollback
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import DATA, EXAMPLES
@@ -27,7 +27,7 @@ def world(tmp_path):
 
 def ask(world, op, *rows, **more):
     return edit_labels(world.store, world.tracker, "xc", op,
-                       [Row(f"f.csv:{line}", *row) for line, row in enumerate(rows, start=1)], **more)
+                       [LabelRow(f"f.csv:{line}", *row) for line, row in enumerate(rows, start=1)], **more)
 
 
 def refreshed(world):

@@ -46,9 +46,9 @@ def test_a_run_keeps_the_last_checkpoint_of_each_stage_alone(whole):
     store, results = Store(whole[0]), objects(whole[0])
     kept = {name: {path.name for path in (store.home / "objects" / digest).iterdir()} - {"MANIFEST.json"}
             for name, digest in results.items() if " round " in name and not name.startswith("mine")}
-    spent, last = {"SPENT", "metrics.json"}, {"model.safetensors", "metrics.json"}
-    assert kept == {"encoder round 0": spent, "encoder round 1": spent, "encoder round 2": last,
-                    "classifier round 0": spent, "classifier round 1": last}
+    trimmed, last = {"SPENT", "metrics.json"}, {"model.safetensors", "metrics.json"}
+    assert kept == {"encoder round 0": trimmed, "encoder round 1": trimmed, "encoder round 2": last,
+                    "classifier round 0": trimmed, "classifier round 1": last}
 
 
 def test_plan_names_the_setting_that_changed(whole, planted, xc, tmp_path):

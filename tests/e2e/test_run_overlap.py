@@ -7,7 +7,7 @@ import pytest
 
 from data_contracts.errors import Stopped
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Job, Step
+from tasks.core.step import Step, StepContext
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.e2e.test_run_methods import ASTRA
@@ -41,35 +41,35 @@ def test_what_is_mined_with_an_older_model_is_mined_while_training_goes_on(plant
     assert made["always"] == made["never"]
 
 
-def fail_once(job: Job) -> None:
+def fail_once(context: StepContext) -> None:
     """A refresh whose first attempt loses its disk."""
-    mark = job.home / "failed"
+    mark = context.home / "failed"
     if not mark.exists():
         mark.touch()
         raise ConnectionResetError("the shared folder is gone for a moment")
-    job.say("mined")
-    (job.out / "mined").write_text("x")
+    context.say("mined")
+    (context.out / "mined").write_text("x")
 
 
-def fail_always(job: Job) -> None:
+def fail_always(context: StepContext) -> None:
     """A refresh that cannot be made."""
     raise ValueError("no negative is left")
 
 
-def train(job: Job) -> None:
+def train(context: StepContext) -> None:
     """A round, which takes a while."""
-    with (job.home / "trained").open("a") as log:
-        log.write(job.out.name + "\n")
+    with (context.home / "trained").open("a") as log:
+        log.write(context.out.name + "\n")
     time.sleep(1)
-    (job.out / "model").write_text("x")
+    (context.out / "model").write_text("x")
 
 
-def wait_long(job: Job) -> None:
+def wait_long(context: StepContext) -> None:
     """A refresh that takes long."""
     time.sleep(200)
 
 
-def stop(job: Job) -> None:
+def stop(context: StepContext) -> None:
     """A round that is asked to stop once the refresh is under way."""
     time.sleep(2)
     raise Stopped("saved at step 7; the same command resumes")

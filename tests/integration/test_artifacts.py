@@ -76,7 +76,7 @@ def test_any_exception_publishes_nothing(store, artifact, error):
     assert store.collect() == []  # gc.lock is free again
 
 
-def test_spent_files_are_gone_and_the_artifact_is_known(store, monkeypatch):
+def test_removed_files_are_gone_and_the_artifact_is_known(store, monkeypatch):
     def write(folder):
         for name in ("a.bin", "b.bin", "metrics.json"):
             put(folder / name, name.encode())
@@ -87,20 +87,20 @@ def test_spent_files_are_gone_and_the_artifact_is_known(store, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):    # before the first file is gone
         patch.setattr(os, "unlink", killed)
-        store.spend(artifact, "metrics.json")
-    assert store.find(OLD) == artifact and store.spent(artifact)
-    store.spend(artifact, "metrics.json")
+        store.remove_files(artifact, "metrics.json")
+    assert store.find(OLD) == artifact and store.lacks_files(artifact)
+    store.remove_files(artifact, "metrics.json")
     assert store.find(OLD) == artifact
     assert {path.name for path in store.open(artifact, whole=False).iterdir()} == {
         "MANIFEST.json", "SPENT", "metrics.json"}
     with pytest.raises(DamagedArtifact, match="was removed, as nothing was to read it"):
         store.open(artifact)
     assert store.publish(OLD, "checkpoint", {}, write) == artifact and store.open(artifact)
-    store.spend(artifact, "metrics.json")
+    store.remove_files(artifact, "metrics.json")
     store.forget(OLD)
     assert store.find(OLD) is None and not (store.home / artifact.path).exists()
-    assert store.publish(OLD, "checkpoint", {}, write) == artifact and not store.spent(artifact)
-    store.spend(artifact, "metrics.json")
+    assert store.publish(OLD, "checkpoint", {}, write) == artifact and not store.lacks_files(artifact)
+    store.remove_files(artifact, "metrics.json")
     (store.home / artifact.path / "metrics.json").write_bytes(b"metrics!json")
     assert store.find(OLD) is None
 
@@ -116,7 +116,7 @@ def test_what_an_input_has_too_is_a_link_to_it(store):
     linked = store.open(after) / "encoder" / "same.bin"
     assert linked.samefile(store.open(before) / "a.bin") and linked.read_bytes() == b"same" * 100
     assert (store.open(after) / "other.bin").stat().st_nlink == 1 and len(list(store.open(after).iterdir())) == 3
-    store.spend(before)
+    store.remove_files(before)
     assert store.open(after) and linked.stat().st_nlink == 1
 
 
@@ -151,7 +151,6 @@ def test_names_are_checked(store, name):
         lambda: store.set_ref("models", name, {}),
         lambda: store.set_ref(name, "champion", {}),
         lambda: store.get_ref("models", name),
-        lambda: store.drop_ref(name, "x"),
         lambda: store.find(name),
         lambda: store.publish(name, "prepare", {}, one()),
         lambda: store.publish(NEW, name, {}, one()),
@@ -168,9 +167,6 @@ def test_refs_move(store):
     for value in ({"digest": NEW}, {"digest": OLD, "gates": [1, None, 0.5]}):
         store.set_ref("models", "champion", value)
         assert store.get_ref("models", "champion") == value
-    store.drop_ref("models", "champion")
-    store.drop_ref("models", "champion")
-    assert store.get_ref("models", "champion") is None
 
 
 def test_damaged_ref_names_its_file(store):

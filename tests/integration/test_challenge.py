@@ -11,10 +11,9 @@ import pytest
 from data_contracts.errors import UsageError
 from tasks.core.store import Artifact, digest_of
 from tasks.evaluation.gates import Incomparable, Score
-from tasks.registry.champion import evaluate_champion
-from tasks.registry.comparison import compare, latencies, newest_corpus, trained_texts
+from tasks.registry.comparison import compare, evaluate_champion, latencies, newest_corpus, trained_texts
 from tasks.registry.label_edits import edit_labels, refresh
-from tasks.registry.label_files import Row
+from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.resolve import resolve
@@ -253,7 +252,7 @@ def test_the_newest_test_set_is_that_of_the_corpus_used_last(corpus, world, tmp_
 def test_what_an_older_version_was_trained_on_is_told_by_its_corpus_while_that_is_there(corpus, world, tmp_path):
     pack = packed(world, corpus)
     entered(world, corpus, tmp_path / "r", pack, forget=True)
-    edit_labels(world.store, world.tracker, "xc", REMOVE, [Row("f:1", "label:3")])
+    edit_labels(world.store, world.tracker, "xc", REMOVE, [LabelRow("f:1", "label:3")])
     refresh(world.store, world.tracker, "xc")
     for version in ("1", "2"):
         found = resolve(world.tracker, f"xc/{version}")

@@ -66,7 +66,7 @@ def test_to_be_asked_for_is_to_stay(store):
     store.set_ref("models", "champion", {"digest": artifact.digest})
     age(store.home / "refs" / "steps" / OLD, 20)
     assert collect(store, Tracker(store.home), 1).counts == {}, "another ref names it"
-    store.drop_ref("models", "champion")
+    (store.home / "refs" / "models" / "champion").unlink()
     assert collect(store, Tracker(store.home), 1).counts == {"checkpoint": 1}
 
 
@@ -124,7 +124,7 @@ def test_a_retraining_ends_with_a_collection_or_says_why_not(store, monkeypatch)
     monkeypatch.setattr("tasks.core.home.LOCK_SECONDS", 0.1)
     monkeypatch.setattr("tasks.core.store.GC_SECONDS", 0.1)
     with disable_run_logger():
-        with store.kept():
+        with store.no_collection():
             refused = room_task.fn(config, 14.0)
         assert refused.name == "Postponed" and "is being published" in refused.message
         assert room_task.fn(config, 30.0).message == "freed 0.0 MB that no run has asked for in 30 days"
@@ -138,7 +138,7 @@ def test_what_is_being_registered_stays(store, monkeypatch):
     """Labels are edited without the lock of a run."""
     monkeypatch.setattr("tasks.core.store.GC_SECONDS", 0.1)
     publish(store, OLD, 20)
-    with store.kept(), pytest.raises(UsageError, match="a step is being published"):
+    with store.no_collection(), pytest.raises(UsageError, match="a step is being published"):
         collect(store, Tracker(store.home), 0)
     assert collect(store, Tracker(store.home), 0).counts == {"checkpoint": 1}
 

@@ -14,7 +14,7 @@ from xcmodels.methods.registry import METHODS
 TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.sorted_ids", "xcmodels.data.text",
           "xcmodels.data.tokens"}
 RULES = {f"data_contracts.{name}" for name in (
-    "check", "drift", "errors", "findings", "list_rules", "row_rules", "schemas", "suites", "tables", "verdict",
+    "check", "drift", "errors", "findings", "row_rules", "schemas", "suites", "tables", "verdict",
     "table_rules")}
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
     "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
@@ -28,7 +28,7 @@ SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "centroids", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
 NGAME = {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 READERS = {f"tasks.data.sources{name}" for name in (
-    "", ".decoding", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
+    "", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
 KEYS = {
     "tables": READERS | {"data_contracts.errors", "data_contracts.schemas", "tasks.data", "tasks.data.read",
                          "tasks.data.tables", "xcmodels.data.text"},
@@ -52,9 +52,9 @@ KEYS = {
         "xcmodels.retrieval.serving_config"},
 }
 # Files of which an edit can change no step's result, but where a method's own is trained.
-FREE = ("data_contracts/page.py", "tasks/evaluation/report.py", "tasks/session.py", "xcmodels/retrieval/retriever.py",
-        "xcmodels/resources.py", "serving/app.py", "flows/cli/app.py", "xcmodels/methods/registry.py",
-        "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
+FREE = ("data_contracts/validate.py", "tasks/evaluation/report.py", "tasks/session.py",
+        "xcmodels/retrieval/retriever.py", "xcmodels/resources.py", "serving/app.py", "flows/cli/app.py",
+        "xcmodels/methods/registry.py", "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,8 @@ def workers():
 def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
     corpus, _ = prepare(planted, tmp_path / "home", workers)
     assert (corpus.n_queries, corpus.n_labels, len(corpus.sides["test"])) == (1200, 80, 300)
-    from tasks.data.sources import describe, read_table
+    from tasks.data.sources import describe
+    from tests.support.raw_folders import read_table
 
     pairs = [(row["query"], row["label"]) for part in read_table(describe(planted), "positives.train")
              for row in part.to_pylist()]

@@ -96,7 +96,7 @@ def test_the_retriever_is_linked_rather_than_copied(world):
 
 
 @pytest.mark.parametrize("step", [f"tasks.registry.{name}" for name in (
-    "logged_model._link", "promotion._decide", "promotion.move")])
+    "logged_model.link_or_copy", "promotion._decide", "promotion.move")])
 def test_a_registration_that_was_cut_off_is_completed(world, monkeypatch, step):
     def fail(*_, **__):
         raise OSError("killed")
@@ -226,9 +226,10 @@ def test_what_cannot_be_registered_is_refused(world):
 def test_a_card_has_its_limits_from_the_measurement():
     deciles = [{"decile": 1, "labels": 90, "positives": 5, "max_frequency": 3, "P/5": 1.0, "recall/5": 12.5},
                {"decile": 10, "labels": 0, "positives": 0, "max_frequency": 0, "P/5": 0.0, "recall/5": 0.0}]
-    card = model_card("ngame on tiny", use="Tags texts.", data={"labels": 1234567, "digest": "ab"},
-                      metrics={"P/1": 60.0, "P/1/low": 58.0, "P/1/high": 62.0, "left_out": 7.0,
-                               "index/embedding/recall/100": 93.21}, deciles=deciles, command="xc run --data tiny")
+    score = Score({"P/1": 60.0, "P/1/low": 58.0, "P/1/high": 62.0, "left_out": 7.0,
+                   "index/embedding/recall/100": 93.21}, deciles)
+    card = model_card("ngame on tiny", score, use="Tags texts.", data={"labels": 1234567, "digest": "ab"},
+                      command="xc run --data tiny")
     for part in ("- labels: 1,234,567", "| P@1 |", "| 60.00 |", "    xc run --data tiny", "wrong for 40.0%",
                  "between 58.00 and 62.00", "at most 3 times in training, 12.5% are among the best 5", "7 test queries",
                  "'embedding' finds 93.2%"):

@@ -19,11 +19,10 @@ from flows.deploy import follow_home
 from tasks.collection import collect
 from tasks.core.store import Artifact, Store
 from tasks.registry.label_edits import edit_labels, refresh
-from tasks.registry.label_files import Row
+from tasks.registry.label_files import LabelRow
 from tasks.registry.resolve import resolve
-from tasks.tracking import relocation
-from tasks.tracking.identity import FILE, earlier_places, identity
-from tasks.tracking.relocation import relocate
+from tasks.tracking import identity as identity_module
+from tasks.tracking.identity import FILE, earlier_places, identity, relocate
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
 from xcmodels.retrieval.label_editing import ADD
@@ -69,7 +68,7 @@ def used(home: Path) -> None:
         world.tracker.log_text(f"said again by {key}", "notes.txt")
         assert world.tracker.close() == []
     assert world.enter(1, 66.0).promoted
-    assert edit_labels(store, world.tracker, "xc", ADD, [Row("f.csv:1", "x:1", "mountain fox pike")]) == 1
+    assert edit_labels(store, world.tracker, "xc", ADD, [LabelRow("f.csv:1", "x:1", "mountain fox pike")]) == 1
     made = refresh(store, world.tracker, "xc")
     assert made is not None and made.moved
     assert Retriever.load(resolve(world.tracker).folder).predict(["mountain fox pike"], 1)[0][0].uid == "x:1"
@@ -130,7 +129,7 @@ def test_a_move_that_was_cut_off_is_made_by_the_next(old, tmp_path, monkeypatch)
     os.rename(old, new)
     before = (new / "mlflow.db").read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(relocation, "_PATHS", (*relocation._PATHS, ("no_table", "no_column")))
+        patched.setattr(identity_module, "_PATHS", (*identity_module._PATHS, ("no_table", "no_column")))
         with pytest.raises(ServerError, match="no such table"), Tracker(new).required():
             pass
     assert (new / "mlflow.db").read_bytes() == before
@@ -185,7 +184,7 @@ def test_deployments_of_a_moved_home_and_their_runs_to_come_name_it_where_it_is(
 
 
 def test_only_what_a_home_holds_is_renamed():
-    renamed = relocation._renaming(["/w/.xc", "/w/.xc/old"], "/w/.xc/old/new")
+    renamed = identity_module._renaming(["/w/.xc", "/w/.xc/old"], "/w/.xc/old/new")
     for text, expected in (
             ("/w/.xc/mlartifacts/1", "/w/.xc/old/new/mlartifacts/1"),
             ("/w/.xc/old/mlartifacts", "/w/.xc/old/new/mlartifacts"),

@@ -163,7 +163,7 @@ def test_the_champion_within_the_interval_is_said_to_be(toy):
 
 def test_intervals_hold_the_estimate_and_agree_with_the_bootstrap(toy):
     corpus, evaluation = toy
-    found = report.Found.load(corpus, evaluation)
+    found = report.Evaluated.load(corpus, evaluation)
     bounds, ids = intervals(found), np.load(evaluation / "predictions.npy")
     assert set(bounds) == set(metrics.SHOWN) - {"recall/100"}
     truth, rng = corpus.positives["test"], np.random.default_rng(0)
@@ -182,7 +182,7 @@ def test_intervals_hold_the_estimate_and_agree_with_the_bootstrap(toy):
 def test_one_query_gives_the_widest_interval(tmp_path):
     corpus = write_corpus(tmp_path / "corpus", [[0]], ["a"], [str(i) for i in range(12)], train=[[0], [1], [2]])
     evaluation = write_evaluation(tmp_path / "e", corpus, np.arange(10)[None], np.ones((1, 10), np.float32))
-    assert set(intervals(report.Found.load(corpus, evaluation)).values()) == {(0.0, 100.0)}
+    assert set(intervals(report.Evaluated.load(corpus, evaluation)).values()) == {(0.0, 100.0)}
     told = facts(curves={"encoder": [{"epoch": 0.0, "loss": 1.0}]})
     assert "One epoch, loss 1." in Report(corpus, evaluation, told).page()
 

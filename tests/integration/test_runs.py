@@ -11,7 +11,7 @@ import pytest
 from flows.cli.config_file import GIVEN
 from tasks.core.store import Store
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, holder, past_runs, process_name
-from tasks.tracking.tracker import Entry, Tracker
+from tasks.tracking.tracker import StepMetrics, Tracker
 from tests.support import tiny
 
 STEPS = ("encoder round 0", "mine encoder round 1", "encoder round 1")
@@ -29,7 +29,7 @@ def begin(home: Path, key: str, *, process: str = "1 1.00", steps: tuple[str, ..
         params={"method": "ngame", "preset": "cpu", "seed": "0", "m1.epochs": "12"} | (unchanged or {}),
         tags={"xc.data": "tickets", COMMAND: f"xc run --data {key}", PROCESS: process, HOME: str(home)} | (
             {CHANGED: '{"m1.epochs": "12"}'} if unchanged else {}))
-    tracker.sync([Entry(step, "d" * 64) for step in steps])
+    tracker.sync([StepMetrics(step, "d" * 64) for step in steps])
     return tracker
 
 

@@ -16,25 +16,26 @@ from tasks.tracking import mlflow_client
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
 from tests.support.long_tests import at_length
-from tests.unit.test_tracking import ABOUT, ENTRIES, EXPECTED, ROOT, points, started, whole
+from tests.unit.test_tracking import ABOUT, EXPECTED, ROOT, STEPS, points, started, whole
 
 KILLED = """
     import os, signal, sys
     sys.path.insert(0, {root!r})
     from pathlib import Path
-    from tests.unit.test_tracking import ABOUT, ENTRIES
-    from tasks.tracking import tracker as module
-    tracker = module.Tracker(Path({home!r}))
+    from tests.unit.test_tracking import ABOUT, STEPS
+    from tasks.tracking import mlflow_run
+    from tasks.tracking.tracker import Tracker
+    tracker = Tracker(Path({home!r}))
     run = tracker.start("k1", **ABOUT)
-    tracker.sync(ENTRIES[:1])
+    tracker.sync(STEPS[:1])
     if {between}:    # after the metrics, before the tag that remembers them
-        send = module.send_batches
+        send = mlflow_run.send_batches
         def kill(client, run_id, *, metrics=(), params=None, tags=None):
             send(client, run_id, metrics=metrics)
             if tags:
                 os.kill(os.getpid(), signal.SIGKILL)
-        module.send_batches = kill
-        tracker.sync(ENTRIES)
+        mlflow_run.send_batches = kill
+        tracker.sync(STEPS)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -58,7 +59,7 @@ def test_a_killed_run_goes_on_and_says_nothing(tmp_path, home, between):
     assert list(here.iterdir()) == []
     assert [run[1] for run in whole(home)] == ["RUNNING", "RUNNING"]
     tracker = started(home)
-    tracker.sync(ENTRIES)
+    tracker.sync(STEPS)
     tracker.finish("FINISHED", "done")
     assert [run[1] for run in whole(home)] == ["FINISHED", "FINISHED"]
     assert {point for point in points(home) if not point[0].startswith("time/")} == {
@@ -69,12 +70,12 @@ def test_a_killed_run_goes_on_and_says_nothing(tmp_path, home, between):
 
 def test_a_deleted_database_is_rebuilt(home):
     tracker = started(home)
-    tracker.sync(ENTRIES)
+    tracker.sync(STEPS)
     tracker.finish("FINISHED", "done")
     before = whole(home)
     (home / "mlflow.db").unlink()
     tracker = started(home)
-    tracker.sync(ENTRIES)
+    tracker.sync(STEPS)
     tracker.finish("FINISHED", "done")
     assert whole(home) == before
     (home / "mlflow.db").unlink()    # and under a tracker that is at work
@@ -89,7 +90,7 @@ def test_training_goes_on_without_a_server(tmp_path, caplog):
     tracker = Tracker(tmp_path, uri)
     began = time.monotonic()
     assert tracker.start("k1", **ABOUT) is None
-    tracker.sync(ENTRIES)
+    tracker.sync(STEPS)
     tracker.finish("FINISHED", "done")
     assert set(tracker.close()) == {"config.yaml", "metrics", "the end of the run"}
     with pytest.raises(ServerError, match="no MLflow server answers") as caught, tracker.required():
@@ -106,7 +107,7 @@ def test_a_server_that_never_answers_costs_seconds(tmp_path):
         began = time.monotonic()
         assert tracker.start("k1", **ABOUT) is None
         for _ in range(20):
-            tracker.sync(ENTRIES)
+            tracker.sync(STEPS)
         assert tracker.close()
         assert time.monotonic() - began < 15
 
@@ -122,8 +123,8 @@ def test_what_waited_is_sent_once(home, monkeypatch, caplog):
     monkeypatch.setattr(Tracker, "_connected", down)
     monkeypatch.setattr("tasks.tracking.tracker.RETRY_SECONDS", 0)
     assert tracker.start("k1", **ABOUT) is None
-    tracker.sync(ENTRIES[:2])
-    tracker.sync(ENTRIES)
+    tracker.sync(STEPS[:2])
+    tracker.sync(STEPS)
     monkeypatch.setattr(Tracker, "_connected", answers)
     tracker.finish("FINISHED", "done")
     assert tracker.close() == []
@@ -134,7 +135,7 @@ def test_what_waited_is_sent_once(home, monkeypatch, caplog):
 def test_one_thing_that_fails_does_not_keep_the_others(home, tmp_path, caplog):
     tracker = started(home)
     tracker.log_file(tmp_path / "missing.html")
-    tracker.sync(ENTRIES)
+    tracker.sync(STEPS)
     tracker._retry_at = 0
     tracker.finish("FINISHED", "done")
     assert tracker.close() == ["missing.html"]
@@ -190,7 +191,7 @@ def test_a_real_server_that_stops_for_a_while(tmp_path, monkeypatch):
         monkeypatch.setattr("tasks.tracking.tracker.RETRY_SECONDS", 0)
         assert tracker.start("k1", **ABOUT)
         os.killpg(server.pid, signal.SIGSTOP)
-        tracker.sync(ENTRIES)
+        tracker.sync(STEPS)
         assert tracker.close() == ["metrics"]
         os.killpg(server.pid, signal.SIGCONT)
         tracker.finish("FINISHED", "done")

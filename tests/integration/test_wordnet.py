@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import ContractError, ProjectError, UsageError
-from tasks.data.sources import describe, read_table, wordnet_database
+from tasks.data.sources import describe, wordnet_database
 from tasks.data.sources.wordnet import LEXICOGRAPHER_FILES, is_test, parse_synset, write_wordnet
 from tasks.data.sources.writing import raw_folder
+from tests.support.raw_folders import read_table
 
 # By the SHA-1 of their keys n2, n4, n7, n8 and a7 are for testing, the others for training.
 DATABASE = {

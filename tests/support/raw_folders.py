@@ -2,13 +2,17 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
-from tasks.data.sources import RawDataSet, describe, read_table
+from tasks.data.sources import RawDataSet, describe, groups, tables
+from tasks.data.sources.raw import tables_of
+from tasks.data.sources.reading import ROWS_PER_SHARD, read_shards
 
 TRAIN: list[dict] = [
     {"uid": "a", "title": "red  fox", "content": "an animal", "target_ind": [0, 2], "target_rel": [1.0, 0.5]},
@@ -52,6 +56,15 @@ def add_anchors(folder: Path) -> None:
     (folder / "category_trn_X_Y.txt").write_text("3 2\n0:1\n\n0:2 1:3\n")
     (folder / "category_tst_X_Y.txt").write_text("1 2\n1:1\n")
     (folder / "category_lbl_X_Y.txt").write_text("3 2\n\n\n0:1\n")
+
+
+def read_table(data: RawDataSet, table: str, rows_per_shard: int = ROWS_PER_SHARD) -> Iterator[pa.Table]:
+    """Yield one table in shards of at most `rows_per_shard` texts; ValueError for a table that the data set lacks."""
+    for group in groups(data):
+        if table in tables_of(data, group):
+            yield from (part for _, name, part in read_shards(data, group, (0, 1), rows_per_shard) if name == table)
+            return
+    raise ValueError(f"{data.name} has no table {table!r}; it has {', '.join(tables(data))}")
 
 
 def rows(data: RawDataSet, table: str, **options: int) -> list[tuple]:

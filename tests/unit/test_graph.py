@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
 from data_contracts.schemas import SCHEMAS
 from tasks.core.dask_workers import Workers
-from tasks.data.walks import WalkSettings, walk
+from tasks.data.walks import WalkSettings, edge_weights, walk
 from tests.support import oracles
 from xcmodels.data.corpus import Ragged
 from xcmodels.mining import graph as graph_module
@@ -206,50 +207,44 @@ def workers():
         yield started
 
 
-def stored(folder, weights):
-    graph = sp.csr_array(weights)
-    folder.mkdir()
-    for name, array in (("indptr", graph.indptr), ("indices", graph.indices), ("weights", graph.data)):
-        np.save(folder / f"{name}.npy", array)
-    return graph
-
-
 def read(shards):
-    tables = [pq.read_table(shard["path"]) for shard in shards]
+    tables = [pq.read_table(path) for path, _ in shards]
     assert all(table.schema.equals(SCHEMAS["walks"]) for table in tables)
-    assert [table.num_rows for table in tables] == [shard["rows"] for shard in shards]
+    assert [table.num_rows for table in tables] == [rows for _, rows in shards]
     return [np.concatenate([table[name].to_numpy() for table in tables]) for name in ("node", "anchor", "weight")]
 
 
 def test_walk_is_the_same_for_any_number_of_partitions(workers, tmp_path):
-    graph = stored(tmp_path / "graph", random_graph(8, nodes=90))
+    graph = sp.csr_array(random_graph(8, nodes=90))
     settings = WalkSettings(seed=3, hops=50, max_degree=40)
     wanted = random_walks(graph, np.arange(90), hops=50, max_degree=40, seed=3)
     for partitions in (1, 7):
-        shards = walk(workers, tmp_path / "graph", 30, tmp_path / str(partitions), settings, partitions=partitions)
+        shards = walk(workers, graph, tmp_path / str(partitions), settings, partitions=partitions)
         assert len(shards) == partitions
         assert same(wanted, read(shards))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "7", "graph"]  # nothing temporary is left
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "7"]  # nothing temporary is left
 
 
 def test_walk_may_run_again_but_not_mix_with_another_cut(workers, tmp_path):
-    stored(tmp_path / "graph", random_graph(8))
+    graph = sp.csr_array(random_graph(8))
     settings = WalkSettings(seed=3, hops=20)
-    first = walk(workers, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=3)
-    before = [Path(shard["path"]).read_bytes() for shard in first]
-    assert walk(workers, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=3) == first
-    assert before == [Path(shard["path"]).read_bytes() for shard in first]
+    first = walk(workers, graph, tmp_path / "out", settings, partitions=3)
+    before = [Path(path).read_bytes() for path, _ in first]
+    assert walk(workers, graph, tmp_path / "out", settings, partitions=3) == first
+    assert before == [Path(path).read_bytes() for path, _ in first]
     with pytest.raises(ValueError, match=r"part-00002.parquet is left of a run with more than 2 partitions"):
-        walk(workers, tmp_path / "graph", 30, tmp_path / "out", settings, partitions=2)
+        walk(workers, graph, tmp_path / "out", settings, partitions=2)
 
 
 def test_walk_of_a_graph_without_edges_gives_empty_shards(workers, tmp_path):
-    stored(tmp_path / "graph", np.zeros((6, 4)))
-    shards = walk(workers, tmp_path / "graph", 4, tmp_path / "out", WalkSettings(seed=0), partitions=9)
-    assert [shard["rows"] for shard in shards] == [0] * 9 and len(read(shards)[0]) == 0
+    shards = walk(workers, sp.csr_array(np.zeros((6, 4))), tmp_path / "out", WalkSettings(seed=0), partitions=9)
+    assert [rows for _, rows in shards] == [0] * 9 and len(read(shards)[0]) == 0
 
 
-def test_walk_refuses_anchors_past_the_anchor_file(workers, tmp_path):
-    stored(tmp_path / "graph", np.ones((2, 4)))
-    with pytest.raises(ValueError, match=r"holds anchors 0 to 3, of 3"):
-        walk(workers, tmp_path / "graph", 3, tmp_path / "out", WalkSettings(seed=0), partitions=1)
+def test_anchors_past_the_anchor_file_are_refused(tmp_path):
+    (tmp_path / "edges").mkdir()
+    columns = {"node": [0, 1], "anchor": [0, 3], "weight": np.ones(2, np.float32)}
+    pq.write_table(pa.table(columns), tmp_path / "edges" / "part-00000.parquet")
+    assert edge_weights(tmp_path / "edges", 2, 4).toarray().tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]
+    with pytest.raises(ValueError):
+        edge_weights(tmp_path / "edges", 2, 3)

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.data.sources import describe, read_table
+from tasks.data.sources import describe
 from tasks.data.sources.importing import import_file
+from tests.support.raw_folders import read_table
 
 CSV = """\
 id,text,body,tags,part

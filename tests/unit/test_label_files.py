@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.registry.label_files import Row, read_labels
+from tasks.registry.label_files import LabelRow, read_labels
 
 
 @pytest.mark.parametrize(("name", "text", "wanted"), [
@@ -21,7 +21,7 @@ from tasks.registry.label_files import Row, read_labels
 def test_files_of_labels_to_add(tmp_path, name, text, wanted):
     (tmp_path / name).write_text(text, newline="")
     assert read_labels(str(tmp_path / name), texts=True) == [
-        Row(f"{tmp_path / name}:{line}", *row) for *row, line in wanted]
+        LabelRow(f"{tmp_path / name}:{line}", *row) for *row, line in wanted]
 
 
 @pytest.mark.parametrize(("name", "text"), [

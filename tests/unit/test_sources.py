@@ -7,8 +7,8 @@ import pytest
 from scipy import sparse
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.data.sources import describe, read_table, tables
-from tests.support.raw_folders import LABELS, TEST, TRAIN, add_anchors, rows, write_json
+from tasks.data.sources import describe, tables
+from tests.support.raw_folders import LABELS, TEST, TRAIN, add_anchors, read_table, rows, write_json
 
 
 def test_json_lines(xc_json: Path):

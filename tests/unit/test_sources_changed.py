@@ -11,13 +11,13 @@ from scipy import sparse
 from data_contracts.errors import ContractError, ProjectError
 from tasks.core.dask_workers import Workers
 from tasks.core.files import file_digest
-from tasks.core.step import Job, run, unwatched
+from tasks.core.step import StepContext, run, unwatched
 from tasks.core.store import Store
 from tasks.data import prepare
-from tasks.data.sources import RawDataSet, describe, groups, hashed, read_table, read_tables, splits
+from tasks.data.sources import RawDataSet, describe, groups, hashed, read_tables, splits
 from tasks.plan import pipeline
 from tests.support.planted import QUICK, write_planted
-from tests.support.raw_folders import LABELS, TRAIN, add_anchors, rows, write_json
+from tests.support.raw_folders import LABELS, TRAIN, add_anchors, read_table, rows, write_json
 
 
 def other_bytes(path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_folder_that_changes_before_or_while_it_is_read_is_refused(xc_json: Pa
                                                                      monkeypatch: pytest.MonkeyPatch, when: str):
     made, scratch = [], tmp_path / "scratch"
 
-    def tokenise(config, anchors, job: Job) -> None:
+    def tokenise(config, anchors, context: StepContext) -> None:
         made.append(config)
         (models / "tokenizer.json").write_text("{ }")
 
@@ -177,5 +177,5 @@ def test_a_folder_that_changes_before_or_while_it_is_read_is_refused(xc_json: Pa
         (models / "config.json").write_text("{}")
     scratch.mkdir()
     with pytest.raises(ProjectError, match=f"{models} has changed since the run began\nhint: run the same command"):
-        step.action(Job(tmp_path, {}, scratch, tmp_path, Workers(), print, unwatched))
+        step.action(StepContext(tmp_path, {}, scratch, tmp_path, Workers(), print, unwatched))
     assert len(made) == (when == "while") and not scratch.exists()

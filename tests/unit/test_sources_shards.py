@@ -8,8 +8,8 @@ import pytest
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
-from tasks.data.sources import describe, groups, read_table, read_tables, shards, splits, tables
-from tests.support.raw_folders import LABELS, add_anchors, rows, write_json
+from tasks.data.sources import describe, groups, read_tables, shards, splits, tables
+from tests.support.raw_folders import LABELS, add_anchors, read_table, rows, write_json
 
 
 @pytest.mark.parametrize("form", ["xc_json", "xc_sparse"])

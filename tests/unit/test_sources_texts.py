@@ -32,11 +32,12 @@ def test_the_code_page_of_windows_is_told_from_latin1(xc_sparse: Path, caplog: p
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
-def test_utf16_is_read_and_its_lines_are_counted(xc_json: Path, encoding: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tasks.data.sources.decoding._BLOCK", 8)    # characters cut in two
-    text = "\ufeff" * (encoding != "utf-16") + '{"uid": "x", "title": "Zürich ਊ 🦊", "content": ""}\r\n' * 3
+def test_utf16_is_read_and_its_lines_are_counted(xc_json: Path, encoding: str):
+    titles = ["Zürich ਊ " + "🦊" * 20_000, "Zürich ਊ" + "🦊" * 20_000, "Zürich ਊ 🦊"]    # blocks cut characters in two
+    text = "\ufeff" * (encoding != "utf-16") + "".join(
+        f'{{"uid": "x", "title": "{title}", "content": ""}}\r\n' for title in titles)
     (xc_json / "lbl.json.gz").write_bytes(gzip.compress(text.encode(encoding)))
-    assert [row[2] for row in rows(describe(xc_json), "labels")] == ["Zürich ਊ 🦊"] * 3
+    assert [row[2] for row in rows(describe(xc_json), "labels")] == titles
     assert len(rows(describe(xc_json), "positives.train")) > 0
 
 

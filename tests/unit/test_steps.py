@@ -7,15 +7,15 @@ import pytest
 
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Job, Step, forecast, plain, run, slug, steps_to_remake
+from tasks.core.step import Step, StepContext, forecast, run, slug, steps_to_remake
 from tasks.core.store import Store
 
 
 def counting(calls: list[str]):
-    def action(job: Job) -> None:
-        calls.append(job.out.name)
-        before = (job.inputs["before"] / "value").read_text() if "before" in job.inputs else ""
-        (job.out / "value").write_text(before + "x")
+    def action(context: StepContext) -> None:
+        calls.append(context.out.name)
+        before = (context.inputs["before"] / "value").read_text() if "before" in context.inputs else ""
+        (context.out / "value").write_text(before + "x")
     return action
 
 
@@ -33,10 +33,10 @@ def run_all(steps: list[Step], store: Store):
     return results
 
 
-def test_what_was_spent_is_made_again_for_the_step_that_reads_it(tmp_path):
+def test_what_was_removed_is_made_again_for_the_step_that_reads_it(tmp_path):
     store, calls = Store(tmp_path), []
     before = [each.artifact for each in run_all(chain(calls), store)]
-    store.spend(before[0])
+    store.remove_files(before[0])
     assert [(each.reuse, each.reason) for each in forecast(chain(calls), store)] == [
         (True, "nothing it depends on has changed")] * 2
     assert [each.reused for each in run_all(chain(calls), store)] == [True, True]
@@ -92,8 +92,8 @@ def test_a_step_of_other_work_says_nothing_of_how_long(tmp_path):
 def test_a_failed_step_publishes_nothing(tmp_path):
     store = Store(tmp_path)
 
-    def fail(job: Job) -> None:
-        (job.out / "half").write_text("x")
+    def fail(context: StepContext) -> None:
+        (context.out / "half").write_text("x")
         raise RuntimeError("no")
 
     step = Step("failing", "kind", fail, ("tasks.core.step",))
@@ -124,10 +124,11 @@ def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch)
     assert digest("def f():\n    return 2\n") != plain_code
 
 
-def test_plain_and_slug():
+def test_settings_as_json_and_slug():
     from xcmodels.method import Round
 
-    assert plain({"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}) == {
+    settings = {"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}
+    assert Step("step", "kind", print, (), settings).about()["settings"] == {
         "round": {"stage": "encoder", "index": 1, "first": 2, "last": 3, "cluster_size": 0, "negatives": 0,
                   "source": -1},
         "path": "a/b", "pair": [1, 2]}

@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from tasks.tracking import mlflow_run
-from tasks.tracking.tracker import Entry, Tracker
+from tasks.tracking.tracker import StepMetrics, Tracker
 from tests.support import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,15 +19,15 @@ ABOUT: dict[str, Any] = {
     "config_yaml": "m1:\n  epochs: 2\n", "data": {"tiny": {"path": "/data/tiny", "digest": "ab" * 32}},
     "tags": {"preset": "cpu"}}
 DECILES = [{"decile": 1, "recall/5": 10.0}, {"decile": 2, "recall/5": 20.0}]
-ENTRIES = [
-    Entry("m1 round 1", "1" * 64, [{"epoch": 0.0, "loss": 2.0}, {"epoch": 1.0, "loss": 1.0}], "m1",
-          seconds=4, group="train"),
-    Entry("m1 round 2", "2" * 64, [{"epoch": 2.0, "loss": 0.5, "validation/P@1": 40.0}], "m1", seconds=2.5,
-          group="train"),
-    Entry("build retriever", "3" * 64, {"pairs": 7, "kind": "tree", "none": None},  # type: ignore[dict-item]
-          prefix="retriever", seconds=1, group="build"),
-    Entry("evaluate", "4" * 64, {"P@1": 60.0, "PSP/5": 3.25, "index/embedding/recall/100": 99.5},
-          tables={"decile": DECILES}),
+STEPS = [
+    StepMetrics("m1 round 1", "1" * 64, [{"epoch": 0.0, "loss": 2.0}, {"epoch": 1.0, "loss": 1.0}], "m1",
+                seconds=4, group="train"),
+    StepMetrics("m1 round 2", "2" * 64, [{"epoch": 2.0, "loss": 0.5, "validation/P@1": 40.0}], "m1", seconds=2.5,
+                group="train"),
+    StepMetrics("build retriever", "3" * 64, {"pairs": 7, "kind": "tree", "none": None},  # type: ignore[dict-item]
+                prefix="retriever", seconds=1, group="build"),
+    StepMetrics("evaluate", "4" * 64, {"P@1": 60.0, "PSP/5": 3.25, "index/embedding/recall/100": 99.5},
+                tables={"decile": DECILES}),
 ]
 
 
@@ -65,7 +65,7 @@ EXPECTED = [("retriever/pairs", 0, 7.0), ("test/P/1", 0, 60.0), ("test/PSP/5", 0
 
 def test_a_run_shows_what_it_did(home):
     tracker = started(home)
-    tracker.sync(ENTRIES)
+    tracker.sync(STEPS)
     tracker.log_text("<p>report</p>", "report.html")
     tracker.finish("FINISHED", "+1.2 P@1\n\n    xc run --data tiny")
     assert tracker.close() == []
@@ -89,10 +89,10 @@ def test_a_run_shows_what_it_did(home):
 
 def test_sent_twice_is_there_once(home):
     tracker = started(home)
-    for entries in (ENTRIES[:1], ENTRIES[:2], ENTRIES, ENTRIES):
-        tracker.sync(entries)
+    for steps in (STEPS[:1], STEPS[:2], STEPS, STEPS):
+        tracker.sync(steps)
     again = started(home)
-    again.sync(ENTRIES)
+    again.sync(STEPS)
     assert again.run_id == tracker.run_id
     # the total of a group grows with its steps, so it has a point for each; all else has one
     assert sorted([*EXPECTED, ("time/train", 0, 4.0)]) == points(home)
@@ -100,12 +100,12 @@ def test_sent_twice_is_there_once(home):
 
 def test_a_finished_run_stays_as_it_was(home):
     tracker = started(home)
-    tracker.sync(ENTRIES)
+    tracker.sync(STEPS)
     tracker.finish("FINISHED", "first")
     with tracker.required() as client:
         before = client.get_run(tracker.run_id).info
         again = started(home)
-        again.sync(ENTRIES)
+        again.sync(STEPS)
         again.finish("FINISHED", "second")
         after = client.get_run(tracker.run_id)
     assert (after.info.status, after.info.end_time) == (before.status, before.end_time)
@@ -118,8 +118,8 @@ def test_another_key_is_another_run(home):
 
 def test_a_result_that_changed_is_sent_again(home):
     tracker = started(home)
-    tracker.sync([Entry("evaluate", "4" * 64, {"P/1": 60.0})])
-    tracker.sync([Entry("evaluate", "5" * 64, {"P/1": 61.0})])
+    tracker.sync([StepMetrics("evaluate", "4" * 64, {"P/1": 60.0})])
+    tracker.sync([StepMetrics("evaluate", "5" * 64, {"P/1": 61.0})])
     assert {value for key, _, value in points(home) if key == "test/P/1"} == {60.0, 61.0}
 
 
@@ -138,7 +138,7 @@ def test_a_file_is_shown_again_only_when_it_changed(home, tmp_path):
 
 def test_there_are_at_most_sixty_metrics(home, caplog):
     tracker = started(home)
-    tracker.sync([Entry("evaluate", "4" * 64, {f"m{i:03}": float(i) for i in range(100)}), ENTRIES[0]])
+    tracker.sync([StepMetrics("evaluate", "4" * 64, {f"m{i:03}": float(i) for i in range(100)}), STEPS[0]])
     assert len({key for key, _, _ in points(home)}) == mlflow_run.MAX_KEYS
     assert "left out" in caplog.text
 

@@ -88,7 +88,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     retriever = Retriever.load(folder)
     labels = EditedLabels(retriever, edits)
     for part in ("encoder", "tokenizer"):
-        shutil.copytree(folder / part, out / part, copy_function=_link)
+        shutil.copytree(folder / part, out / part, copy_function=link_or_copy)
     if retriever.trained is not None:
         shutil.copy(folder / seen_texts.FILE, out)
     rows = np.array(sorted(labels.new), dtype=np.int64)
@@ -108,7 +108,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     return labels.counts()
 
 
-def _link(source: str, target: str) -> None:
+def link_or_copy(source: str, target: str) -> None:
     """Hard-link a file; copy it where that is impossible, as across disks."""
     try:
         os.link(source, target)

@@ -62,13 +62,13 @@ def presets(*, method: Annotated[str, Parameter(help="Method whose settings are 
             preset: Annotated[str, Parameter(help="Preset whose values are shown with them.")] = "cpu",
             as_json: Json = False) -> None:
     """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
-    from tasks.plan import settings_of
+    from tasks.training.recipe import Recipe
     from xcmodels.methods.presets import PRESETS, explained, flat
 
     # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
     method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
         ("method", method, ""), ("preset", preset, "cpu")))
-    shown = settings_of(method, preset, {}) if method else None
+    shown = Recipe(method, preset, {}).settings() if method else None
     listed = {method: PRESETS[method]} if method else PRESETS
     if as_json:
         print(json.dumps({method_name: {name: {"about": entry.about, "settings": flat(entry.settings()),

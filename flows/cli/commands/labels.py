@@ -30,7 +30,7 @@ def remove(file: File, /, *, later: Later = False, dry_run: DryRun = False, mode
 @labels.command(name="list")
 def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """List what was added and removed, when and by whom, and whether the champion has it."""
-    from tasks.core.wording import many
+    from tasks.core.wording import plural
     from tasks.registry.label_edits import journal_of
 
     store, tracker, name = _opened(model, home, mlflow)
@@ -41,7 +41,7 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
         return
     for entry in entries:
         print("\t".join([entry.when, entry.who, entry.edit.op, entry.edit.uid, entry.edit.text]))
-    say(f"{name}: {many(len(entries), 'edit')}, "
+    say(f"{name}: {plural(len(entries), 'edit')}, "
         + ("the champion has them" if applied else "the next refresh applies them"))
 
 
@@ -56,11 +56,11 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
 
     rows = read_labels(file, texts=op == "add")
     store, tracker, name = _opened(model, home, mlflow)
-    from tasks.core.wording import many
+    from tasks.core.wording import plural
     from tasks.registry.label_edits import edit_labels
 
     count = edit_labels(store, tracker, name, op, rows, dry_run=dry_run)
-    number = many(count, "label")
+    number = plural(count, "label")
     done = "added to" if op == "add" else "removed from"
     if dry_run:
         say(f"{number} would be {done} {name}")
@@ -72,7 +72,7 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
 
 
 def _refresh(store: Any, tracker: Any, name: str) -> None:
-    from tasks.core.wording import many
+    from tasks.core.wording import plural
     from tasks.registry.label_edits import refresh as refreshed
 
     result = refreshed(store, tracker, name)
@@ -80,7 +80,7 @@ def _refresh(store: Any, tracker: Any, name: str) -> None:
         say(f"{name}: no label was ever added or removed")
     else:
         say(f"{name}: the champion is version {result.version}{'' if result.moved else ', as before'}: "
-             f"version {result.base} with {many(result.added, 'label')} added and {result.removed:,} removed")
+             f"version {result.base} with {plural(result.added, 'label')} added and {result.removed:,} removed")
 
 
 def _opened(model: str, home: Path, mlflow: str) -> tuple[Any, Any, str]:

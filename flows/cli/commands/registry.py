@@ -75,7 +75,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     from tasks.registry.resolve import resolve
 
     store, named = Store(home), resolve(tracker, model)
-    with store.kept():
+    with store.no_collection():
         decision = promoted(
             tracker, named.name, named.version, why, compare=None if force else newest_corpus(store, named, say),
             edited=lambda: with_edits(store, tracker, named.name, named.version), force=force, dry_run=dry_run)

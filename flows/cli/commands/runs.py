@@ -1,6 +1,7 @@
 """`xc runs`: the past runs in a home, and how each ended."""
 
 import json
+from dataclasses import asdict
 
 from flows.cli.options import HOME, Home, Json, Mlflow, open_tracker, require_home
 
@@ -18,7 +19,7 @@ def runs(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> No
     server = Stack(home).records().get("mlflow")
     past = past_runs(tracker, shared=not tracker.embedded and (server is None or server.address != tracker.address))
     if as_json:
-        print(json.dumps([run.to_json() for run in past]))
+        print(json.dumps([asdict(run) for run in past]))
         return
     for run in past:
         what = " · ".join(filter(None, (run.method, run.data, run.preset))) or run.name

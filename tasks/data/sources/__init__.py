@@ -10,6 +10,6 @@ Formats, all of them with optional filter pairs and anchor sets in the same fold
 """
 
 from tasks.data.sources.raw import RawDataSet, describe, groups, hashed, tables
-from tasks.data.sources.reading import read_table, read_tables, splits
+from tasks.data.sources.reading import read_tables, splits
 
-__all__ = ["RawDataSet", "describe", "groups", "hashed", "read_table", "read_tables", "splits", "tables"]
+__all__ = ["RawDataSet", "describe", "groups", "hashed", "read_tables", "splits", "tables"]

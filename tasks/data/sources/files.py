@@ -1,24 +1,33 @@
-"""Lines of raw files or stdin, decompressed and decoded; detection of changed files."""
+"""Lines of raw files or stdin, decompressed and decoded; detection of changed files.
+
+Texts are UTF-8, or UTF-16 with a byte order mark. Some lines of the released data sets, and files of older programs,
+are in Windows-1252 or Latin-1.
+"""
 
 import codecs
 import functools
 import gzip
 import hashlib
 import io
+import logging
 import sys
 import time
-from collections.abc import Iterator
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from data_contracts.errors import ContractError, ProjectError, UsageError
-from tasks.data.sources.decoding import DAMAGE, Decoder, as_utf8
 
 STDIN = "-"    # instead of a path
+_WINDOWS, _LATIN1 = "Windows-1252", "Latin-1"    # also names of Python's codecs
+_DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)    # errors of reading damaged bytes
 _BLOCK = 1 << 20
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ WHOLE_FILE = Share(1)
 class _Hashing(io.RawIOBase):
     """A file that computes the sha256 of what is read."""
 
-    def __init__(self, file: io.FileIO) -> None:
+    def __init__(self, file: Any) -> None:
         self.file, self.sha256 = file, hashlib.sha256()
 
     def readable(self) -> bool:
@@ -57,19 +66,21 @@ class _Hashing(io.RawIOBase):
 
 
 @contextmanager
-def _opened(path: Path | str, sha256: str = "") -> Iterator["io.BufferedReader[io.RawIOBase]"]:
-    """Open a file for reading bytes to its end: through gzip where its name ends in .gz, and UTF-16 as UTF-8.
+def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
+    """Yield the lines of a file, to be read to its end: through gzip where its name ends in .gz, and UTF-16 as UTF-8.
 
     Raises ProjectError where the block ends without an error and what was read has another `sha256`.
     """
     try:
-        with nullcontext(_stdin()) if path == STDIN else open(path, "rb", 0) as file:
+        # stdin without its buffer, which would wait until it is full
+        stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if path == STDIN else None
+        with nullcontext(stdin) if stdin else open(path, "rb", 0) as file:
             hashing = _Hashing(file)
             stream: io.RawIOBase = hashing
             if Path(path).suffix == ".gz":
                 stream = cast(io.RawIOBase, gzip.GzipFile(fileobj=io.BufferedReader(hashing, _BLOCK)))
             # GzipFile splits lines in Python, which takes as long as decompressing them
-            yield as_utf8(io.BufferedReader(stream, _BLOCK))
+            yield _as_utf8(io.BufferedReader(stream, _BLOCK))
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
     except (IsADirectoryError, PermissionError) as error:
@@ -77,9 +88,14 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator["io.BufferedReader[i
     _refuse_other(path, sha256, hashing.sha256.hexdigest())
 
 
-def _stdin() -> io.FileIO:
-    """Return stdin without its buffer, which would wait until it is full."""
-    return cast(io.FileIO, getattr(sys.stdin.buffer, "raw", sys.stdin.buffer))
+def _as_utf8(stream: "io.BufferedReader[io.RawIOBase]") -> Iterable[bytes]:
+    try:
+        mark = stream.peek(2)[:2]
+    except _DAMAGE:
+        mark = b""    # raised again, with a line number, when lines are read
+    if mark not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return stream
+    return (line.encode() for line in io.TextIOWrapper(stream, "utf-16", newline="\n"))
 
 
 def _refuse_other(path: Path | str, expected: str, found: str) -> None:
@@ -122,11 +138,11 @@ def lines(path: Path | str, sha256: str = "") -> Iterator[tuple[int, bytes]]:
     after the last line ProjectError when what was read has another `sha256`.
     """
     number = 0
-    with _opened(path, sha256) as stream:
+    with _opened(path, sha256) as content:
         try:
-            for number, line in enumerate(stream, 1):
+            for number, line in enumerate(content, 1):
                 yield number, (line.removeprefix(codecs.BOM_UTF8) if number == 1 else line).rstrip(b"\r\n")
-        except DAMAGE as error:
+        except _DAMAGE as error:
             raise _damaged(path, number, error) from error
 
 
@@ -148,11 +164,40 @@ def text_lines(path: Path | str, share: Share = WHOLE_FILE, sha256: str = "") ->
     The whole file is read, and hashed, whatever the share. Raises what `lines` raises. How many lines are not UTF-8 is
     logged at the end.
     """
-    decoder = Decoder()
+    others: Counter[str] = Counter()    # encoding -> lines that are not UTF-8
+    first = 0
     for number, line in lines(path, sha256):
         if share.has(share.block(number)):
-            yield number, decoder.text(number, line)
-    decoder.say(_name(path), time.monotonic_ns() if path == STDIN else path)    # stdin differs each time
+            try:
+                text = line.decode()
+            except UnicodeDecodeError:
+                text, encoding = _decoded(line)
+                others[encoding] += 1
+                first = first or number
+            yield number, text
+    if others:
+        _warn(_name(path), time.monotonic_ns() if path == STDIN else path,    # stdin differs each time
+              others.total(), _WINDOWS if others[_WINDOWS] else _LATIN1, first)
+
+
+def _decoded(line: bytes) -> tuple[str, str]:
+    """Return a line that is not UTF-8 as text, and its encoding.
+
+    Bytes 0x80 to 0x9F are dashes and quotes in Windows-1252, and control characters in Latin-1, which no text has.
+    """
+    latin1 = line.decode(_LATIN1)
+    try:
+        text = line.decode(_WINDOWS)
+    except UnicodeDecodeError:
+        return latin1, _LATIN1
+    return text, _LATIN1 if text == latin1 else _WINDOWS
+
+
+@functools.lru_cache(maxsize=64)
+def _warn(name: str, _which: object, count: int, encoding: str, first: int) -> None:
+    """Log a warning, once per process and file; `_which` identifies the file."""
+    _log.warning("%s: %d lines are not UTF-8 and were read as %s, the first is line %d; where letters are wrong, save "
+                 "the file as UTF-8", name, count, encoding, first)
 
 
 def count_lines(path: Path, sha256: str = "") -> int:
@@ -169,11 +214,4 @@ def count_lines(path: Path, sha256: str = "") -> int:
 
 @functools.lru_cache(maxsize=64)
 def _count_lines(path: Path, sha256: str, _size: int, _changed: int) -> int:
-    count, last = 0, b"\n"
-    with _opened(path, sha256) as stream:
-        try:
-            while block := stream.read(_BLOCK):
-                count, last = count + block.count(b"\n"), block[-1:]
-        except DAMAGE as error:
-            raise _damaged(path, count, error) from error
-    return count + (last != b"\n")
+    return sum(1 for _ in lines(path, sha256))

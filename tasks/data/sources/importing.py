@@ -166,8 +166,7 @@ def _guess(cells: Iterable[Any]) -> tuple[str, str]:
 
 def _labels(row: Row, separator: str) -> list[str]:
     """Return the label names of a row, cleaned, without duplicates, in order."""
-    value = row.cells.get("labels")
-    if value is None:
+    if (value := row.cells.get("labels")) is None:
         return []
     if isinstance(value, str):
         parts: list[Any] = value.split(separator) if separator else [value]

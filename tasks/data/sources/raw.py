@@ -79,7 +79,6 @@ def hashed(data: RawDataSet, sha256: Callable[[Path], str]) -> RawDataSet:
 
 
 def _find(folder: Path, names: set[str], table: str, candidates: Sequence[str]) -> Path:
-    """Return the first candidate that is in the folder."""
     for name in candidates:
         if name in names:
             return folder / name
@@ -123,8 +122,7 @@ def _name(about: Mapping[str, object], folder: Path) -> str:
 
 def _propensity(about: Mapping[str, object], folder: Path) -> tuple[float, float]:
     """Return a data set's propensity constants, by default those of its name."""
-    value = about.get("propensity")
-    if value is None:
+    if (value := about.get("propensity")) is None:
         name = _name(about, folder).lower()
         return next(pair for word, pair in _PROPENSITY.items() if word in name)
     pair = [value.get(key) for key in "ab"] if isinstance(value, dict) else []

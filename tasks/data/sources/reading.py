@@ -11,24 +11,12 @@ import pyarrow.parquet as pq
 from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
 from tasks.data.sources.files import Share, blocks, count_lines, refuse_changed
-from tasks.data.sources.raw import RawDataSet, groups, tables, tables_of
+from tasks.data.sources.raw import RawDataSet, groups, tables_of
 from tasks.data.sources.shards import Ids, Shard, shard
 from tasks.data.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
 from tasks.data.sources.texts import Lines, numbered_labels, plain_texts
 
 ROWS_PER_SHARD = 65_536    # of texts; a shard of pairs of ids has more (`shards.rows_in`)
-
-
-def read_table(data: RawDataSet, table: str, rows_per_shard: int = ROWS_PER_SHARD) -> Iterator[pa.Table]:
-    """Yield one table in shards of at most `rows_per_shard` texts, each with exactly its kind's schema; at least one.
-
-    Raises ContractError with file and line of what cannot be read, ValueError for a table that the data set lacks.
-    """
-    for group in groups(data):
-        if table in tables_of(data, group):
-            yield from (part for _, name, part in _shards(data, group, (0, 1), rows_per_shard) if name == table)
-            return
-    raise ValueError(f"{data.name} has no table {table!r}; it has {', '.join(tables(data))}")
 
 
 def read_tables(data: RawDataSet, group: str, out: Path, share: tuple[int, int] = (0, 1),
@@ -51,7 +39,7 @@ def read_tables(data: RawDataSet, group: str, out: Path, share: tuple[int, int] 
             if int(old.name[len("part-"):][:5]) % share[1] == share[0]:
                 old.unlink()
     shards_of: Counter[tuple[str, int]] = Counter()
-    for block, table, part in _shards(data, group, share, rows_per_shard):
+    for block, table, part in read_shards(data, group, share, rows_per_shard):
         index = shards_of[table, block]
         shards_of[table, block] += 1
         path = out / table / f"part-{block:05d}{f'_{index:05d}' if index else ''}.parquet"
@@ -67,10 +55,12 @@ def splits(data: RawDataSet, group: str) -> bool:
     return group.partition(".")[0] in ("queries", "labels", "anchors") and not (group == "labels" and data.numbered)
 
 
-def _shards(data: RawDataSet, group: str, share: tuple[int, int], size: int) -> Iterator[tuple[int, str, pa.Table]]:
+def read_shards(data: RawDataSet, group: str, share: tuple[int, int],
+                size: int) -> Iterator[tuple[int, str, pa.Table]]:
     """Yield the shards of every table of a share of a group, each as (number of its block, table, rows).
 
-    The file is read once. Where it is not read in blocks, each shard counts as one.
+    The file is read once. Where it is not read in blocks, each shard counts as one. Raises ContractError with file and
+    line of what cannot be read.
     """
     if size < 1:
         raise ValueError(f"rows_per_shard must be positive, got {size}")
@@ -100,8 +90,7 @@ def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[Sh
 
 def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
     """Yield the shards of a group without texts: pairs of ids, or numbered labels."""
-    path = data.files.get(group)
-    if path is None:
+    if (path := data.files.get(group)) is None:
         return iter([(group, shard(SCHEMAS[kind_of(group)], "", [[]] * (len(SCHEMAS[kind_of(group)]) - 1)))])
     kind, _, part = group.partition(".")
     if kind == "labels":

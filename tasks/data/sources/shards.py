@@ -52,7 +52,7 @@ class ShardBuffer:
         self.schema = SCHEMAS[kind_of(table)]
         self.columns: list[list] = [[] for name in self.schema.names if name != "file"]
         self.characters = 0
-        self.any = False
+        self.has_cut = False
 
     def add(self, *row: object) -> None:
         for column, value in zip(self.columns, row, strict=True):
@@ -69,13 +69,13 @@ class ShardBuffer:
 
     def rest(self) -> Iterator[Shard]:
         """Yield the remaining rows; for a table without rows, one empty shard, which has the schema."""
-        while self.columns[0] or not self.any:
+        while self.columns[0] or not self.has_cut:
             yield self._cut()
 
     def _cut(self) -> Shard:
         cut = [column[:self.size] for column in self.columns]
         self.columns = [column[self.size:] for column in self.columns]
-        self.characters, self.any = 0, True
+        self.characters, self.has_cut = 0, True
         return self.table, shard(self.schema, self.file, cut)
 
 

@@ -133,7 +133,6 @@ def _match_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[st
 
 
 def _required_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[str, str]:
-    """Return what `_match_columns` does. Raises UsageError where a required column is missing."""
     matched = _match_columns(name, layout, present)
     for role in layout.required:
         if role not in matched:
@@ -205,14 +204,10 @@ def _table_rows(lines: Iterable[str], name: str, layout: Layout, dialect: _Diale
                                 hint=f"put a cell that holds {dialect.delimiter!r} in quotes")
         values = {role: cells[place] for role, place in places.items() if place < len(cells)}
         if not names:
-            _warn_unnamed(name, values)
+            log.warning("%s has no header line: its first row is taken for %s", name,
+                        ", ".join(f"{role} {cell[:60]!r}" for role, cell in values.items()))
             names = {role: role for role in places}
         yield Row(where, number, values, names)
-
-
-def _warn_unnamed(name: str, values: Mapping[str, str]) -> None:
-    log.warning("%s has no header line: its first row is taken for %s", name,
-                ", ".join(f"{role} {cell[:60]!r}" for role, cell in values.items()))
 
 
 def _records(lines: Iterable[str], delimiter: str, name: str, skipped: int = 0, *,

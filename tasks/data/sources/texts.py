@@ -68,7 +68,6 @@ def _text(entry: dict, key: str, where: str) -> str:
 
 
 def _targets(entry: dict, labels: Ids, where: str) -> tuple[list[int], list[float]]:
-    """Return the label ids and relevances of a line, both checked."""
     ids, relevance = _value(entry, "target_ind", list, where), _value(entry, "target_rel", list, where)
     if len(ids) != len(relevance):
         raise ContractError(f"target_ind has {len(ids)} values and target_rel {len(relevance)}", where=where,

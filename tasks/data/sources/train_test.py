@@ -12,7 +12,6 @@ from tasks.data.sources.files import text_lines
 from tasks.data.sources.writing import ours
 
 UID = "uid_column"    # in dataset.json: the column with the uids, where they are not line numbers
-Row = tuple[str, str, str]    # uid, title, content
 
 
 def key_of(title: str, content: str) -> int:
@@ -41,11 +40,13 @@ class SplitRule:
         return self.before.get(key, (key >> 32) / 2**32 < self.share)
 
 
-def split_rule(out: Path, share: float, rows: Iterable[Row], uid_column: str | None) -> SplitRule:
+def split_rule(out: Path, share: float, rows: Iterable[tuple[str, str, str]],
+               uid_column: str | None) -> SplitRule:
     """Return the rule for an import to `out`: a text stays in the half where an earlier import to `out` has it.
 
     A text that was edited since stays, too, if its uid is known; where several rows have the text, it is for testing if
-    all of them were. `rows` are read only if needed. Raises ContractError where the earlier import is damaged.
+    all of them were. rows: uid, title and content, read only if needed. Raises ContractError where the earlier import
+    is damaged.
     """
     about = ours(out)
     texts: dict[int, bool] = {}
@@ -64,7 +65,6 @@ def split_rule(out: Path, share: float, rows: Iterable[Row], uid_column: str | N
 
 
 def _points(path: Path) -> Iterable[dict[str, Any]]:
-    """Yield the points of a file that an import wrote."""
     try:
         for _, line in text_lines(path):
             row = json.loads(line)

@@ -12,17 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.errors import ContractError
+from tasks.data.sources import writing
 from tasks.data.sources.files import text_lines
 from tasks.data.sources.wordnet_database import DATA_FILES, database
-from tasks.data.sources.writing import (
-    point,
-    raw_folder,
-    refuse_foreign,
-    write_json_lines,
-    write_lines,
-    write_pairs,
-    write_sparse,
-)
 from xcmodels.data.text import clean
 
 TEST_SHARE = 0.25
@@ -76,17 +68,17 @@ def write_wordnet(out: Path, source: Path | None = None) -> dict[str, int]:
     replaced.
     Raises UsageError for an `out` or a `source` that cannot be used, ProjectError when nothing could be fetched.
     """
-    refuse_foreign(out)
+    writing.refuse_foreign(out)
     with database(source) as (folder, origin):
         synsets = read_synsets(folder)
     split = split_synsets(synsets)
     about = {"name": "wordnet", "propensity": {"a": 0.55, "b": 1.5}, "source": origin}
-    with raw_folder(out, about) as raw:
+    with writing.raw_folder(out, about) as raw:
         counts = {"synsets": len(synsets)} | _write_split(raw, synsets, split)
         for anchor, (titles, edges) in {"category": categories(synsets), "hyper_link": links(synsets, split)}.items():
-            counts[f"anchors_{anchor}"] = write_lines(raw / f"{anchor}.raw.txt", titles)
+            counts[f"anchors_{anchor}"] = writing.write_lines(raw / f"{anchor}.raw.txt", titles)
             for side, keys in (("trn", split.train), ("tst", split.test), ("lbl", split.labels)):
-                counts[f"edges_{anchor}_{side}"] = write_sparse(raw / f"{anchor}_{side}_X_Y.txt",
+                counts[f"edges_{anchor}_{side}"] = writing.write_sparse(raw / f"{anchor}_{side}_X_Y.txt",
                                                                 [edges[key] for key in keys], len(titles))
     return counts
 
@@ -129,15 +121,12 @@ def parse_synset(line: str) -> tuple[str, Synset]:
     words = int(fields[3], 16)  # the only hexadecimal count
     lemmas = tuple(_MARKER.sub("", fields[4 + 2 * i]).replace("_", " ") for i in range(words))
     start = 4 + 2 * words  # of the pointers, after their count
-    targets = set()
-    for i in range(int(fields[start])):
-        symbol, offset, kind, _ = fields[start + 1 + 4 * i:start + 5 + 4 * i]
-        if symbol not in _NOT_LABELS:
-            targets.add(_key(kind, offset))
+    pointers = (fields[start + 1 + 4 * i:start + 5 + 4 * i] for i in range(int(fields[start])))
+    targets = frozenset(_key(kind, offset) for symbol, offset, kind, _ in pointers if symbol not in _NOT_LABELS)
     category = int(fields[1])
     if not (bar and words and 0 <= category < len(LEXICOGRAPHER_FILES)):
         raise ValueError("a part is missing")
-    return _key(fields[2], fields[0]), Synset(lemmas, clean(gloss), category, frozenset(targets))
+    return _key(fields[2], fields[0]), Synset(lemmas, clean(gloss), category, targets)
 
 
 def _key(kind: str, offset: str) -> str:
@@ -175,18 +164,18 @@ def split_synsets(synsets: dict[str, Synset]) -> Split:
 
 
 def _write_split(folder: Path, synsets: dict[str, Synset], split: Split) -> dict[str, int]:
-    """Write points, labels and filter pairs, and return the counts of each."""
     ids = {key: number for number, key in enumerate(split.labels)}
     counts = {}
     for name, stem, keys, pairs in (("train", "trn", split.train, split.filter_train),
                                     ("test", "tst", split.test, split.filter_test)):
         targets = [sorted(ids[label] for label in synsets[key].targets if label in ids) for key in keys]
-        counts[name] = write_json_lines(folder / f"{stem}.json.gz", (
-            point(key, synsets[key].title, synsets[key].gloss, row) for key, row in zip(keys, targets, strict=True)))
+        counts[name] = writing.write_json_lines(folder / f"{stem}.json.gz", (
+            writing.point(key, synsets[key].title, synsets[key].gloss, row)
+            for key, row in zip(keys, targets, strict=True)))
         counts[f"positives_{name}"] = sum(map(len, targets))
-        counts[f"filters_{name}"] = write_pairs(folder / f"filter_labels_{name}.txt", pairs)
-    counts["labels"] = write_json_lines(folder / "lbl.json.gz", (
-        point(key, synsets[key].title, synsets[key].gloss) for key in split.labels))
+        counts[f"filters_{name}"] = writing.write_pairs(folder / f"filter_labels_{name}.txt", pairs)
+    counts["labels"] = writing.write_json_lines(folder / "lbl.json.gz", (
+        writing.point(key, synsets[key].title, synsets[key].gloss) for key in split.labels))
     return counts
 
 
@@ -220,6 +209,5 @@ def _words(text: str) -> list[str]:
 
 
 def _grams(words: list[str]) -> Iterable[tuple[str, ...]]:
-    """Return all runs of one to three words."""
     return (tuple(words[start:start + length]) for length in range(1, _LONGEST + 1)
             for start in range(len(words) - length + 1))

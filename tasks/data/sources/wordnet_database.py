@@ -39,18 +39,13 @@ def database(source: Path | None, timeout: float = TIMEOUT) -> Iterator[tuple[Pa
     Raises UsageError for a source without the files, and ProjectError with every attempt's reason when all fail.
     """
     if source is not None:
-        yield _database_folder(source), "a given folder"
+        if (folder := _complete(source) or _complete(source / "dict")) is None:
+            raise UsageError(f"{source} holds no WordNet database; looked for {', '.join(DATA_FILES)} there and in "
+                             "dict/", hint="give the folder that holds data.noun")
+        yield folder, "a given folder"
         return
     with tempfile.TemporaryDirectory(prefix="wordnet-") as temporary:
         yield _fetch(Path(temporary), timeout)
-
-
-def _database_folder(source: Path) -> Path:
-    folder = _complete(source) or _complete(source / "dict")
-    if folder is None:
-        raise UsageError(f"{source} holds no WordNet database; looked for {', '.join(DATA_FILES)} there and in dict/",
-                         hint="give the folder that holds data.noun")
-    return folder
 
 
 def _complete(folder: Path) -> Path | None:
@@ -99,8 +94,7 @@ def _from_princeton(work: Path, timeout: float) -> None:
 
 
 def _only(folder: Path, pattern: str) -> Path:
-    paths = sorted(folder.glob(pattern))
-    if not paths:
+    if not (paths := sorted(folder.glob(pattern))):
         raise _Unusable(f"it left no file {pattern}")
     return paths[0]
 

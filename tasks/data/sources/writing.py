@@ -51,8 +51,7 @@ def refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file, and a data set is a folder", hint="name another folder")
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    foreign = sorted(names - set(ours(out).get("files", ())))
-    if foreign:
+    if foreign := sorted(names - set(ours(out).get("files", ()))):
         raise UsageError(f"{out} is not empty and holds {foreign[0]!r}, which is not part of a data set written here",
                          hint=f"name a new folder, or look through this one and remove it: rm -r {out}")
 
@@ -84,17 +83,16 @@ def _text_file(path: Path) -> Iterator[Any]:
 def json_lines(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that writes one JSON object per line."""
     with _text_file(path) as stream:
-        yield lambda row: stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        yield lambda row: stream.write(_json(row).encode() + b"\n")
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write one JSON object per line, and return how many."""
-    count = 0
-    with json_lines(path) as write:
-        for row in rows:
-            write(row)
-            count += 1
-    return count
+    return write_lines(path, map(_json, rows))
+
+
+def _json(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False)
 
 
 def point(uid: str, title: str, content: str, targets: Sequence[int] | None = None) -> dict[str, Any]:
