@@ -8,21 +8,19 @@ before the clock starts. rows: the batch size, by default the preset's.
 
 import tempfile
 import time
-from argparse import ArgumentTypeError
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from benchmarks.arguments import run
+from benchmarks.arguments import parsed_by, run
 from benchmarks.synthetic import WORDNET, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
-from xcmodels.methods.presets import resolve
+from xcmodels.methods.presets import flat, resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.training.loop import Interrupted, Progress, Watch, device, fast_products, train_round
 from xcmodels.training.optimisers import Optimisers
@@ -50,9 +48,9 @@ class StepClock:
         return np.diff(self.times)[WARM_UP:]
 
 
-def loop_seconds(stage: Stage[Any], corpus: Corpus, folder: Path, steps: int = STEPS) -> np.ndarray:
+def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = STEPS) -> np.ndarray:
     """Return the seconds of each step of the training loop."""
-    clock = StepClock(steps)
+    clock, folder = StepClock(steps), Path(tempfile.mkdtemp(dir=scratch))
     model = stage.build(corpus, {})
     with suppress(Interrupted):
         train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=folder / "steps", out=folder,
@@ -83,46 +81,34 @@ def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     return clock.seconds()
 
 
-def configuration(argument: str) -> str:
-    """Parse method.preset or method.preset.rows."""
-    parts = argument.split(".")
-    if len(parts) not in (2, 3):
-        raise ArgumentTypeError(f"expected method.preset or method.preset.rows, got {argument!r}")
+def named_stage(word: str) -> tuple[str, Stage[Any]]:
+    """Parse method.preset or method.preset.rows; return it, and the method's first stage with these settings."""
+    method, *options = word.split(".")
+    if len(options) not in (1, 2):
+        raise ValueError(f"expected method.preset or method.preset.rows, got {word!r}")
+    preset, *rows = options
     try:
-        _settings(*parts)
+        keys = flat(resolve(method, preset, {})).keys() & {"m1.batch_size", "batch_size"}
+        changed = resolve(method, preset, dict(zip(keys, rows, strict=False)))
+        return word, METHODS[method].make(changed.method).stages[0]
     except ValueError as error:
-        raise ArgumentTypeError(f"{argument!r}: {error}") from None
-    return argument
+        raise ValueError(f"{word!r}: {error}") from None
 
 
-def main(*configurations: Annotated[str, configuration]) -> None:
+def main(*stages: Annotated[tuple[str, Stage[Any]], parsed_by(named_stage)]) -> None:
     """Print one row per configuration."""
     print(f"{device()}, {torch.get_num_threads()} threads")
     print(f"{'':<24}{'rows':>8}{'bare ms':>12}{'loop ms':>12}{'kept':>8}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
         corpus = synthetic_corpus(Path(scratch) / "corpus", WORDNET)
-        for name in configurations or DEFAULTS:
-            method, *options = name.split(".")
-            stage = METHODS[method].make(_settings(method, *options)).stages[0]
+        for name, stage in stages or map(named_stage, DEFAULTS):
             bare, loop = list[np.ndarray](), list[np.ndarray]()
-            for repeat in range(REPEATS):
-                folder = Path(scratch) / f"{name}-{repeat}"
-                folder.mkdir()
+            for _ in range(REPEATS):
                 bare.append(bare_seconds(stage, corpus))
-                loop.append(loop_seconds(stage, corpus, folder))
+                loop.append(loop_seconds(stage, corpus, scratch))
             bare_ms, loop_ms = (1000 * float(np.median(np.concatenate(seconds))) for seconds in (bare, loop))
             print(f"{name:<24}{stage.plan.batch_size:>8,}{bare_ms:>12.1f}{loop_ms:>12.1f}{bare_ms / loop_ms:>8.2f}",
                   flush=True)
-
-
-def _settings(method: str, preset: str, rows: str = "") -> Any:
-    """Return the settings of a method's preset, with batches of `rows` where that is given."""
-    settings: Any = resolve(method, preset, {}).method
-    if not rows:
-        return settings
-    if hasattr(settings, "m1"):
-        return replace(settings, m1=replace(settings.m1, batch_size=int(rows)))
-    return replace(settings, batch_size=int(rows))
 
 
 if __name__ == "__main__":
