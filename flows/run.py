@@ -148,11 +148,11 @@ def evaluate(title: str, runner: Runner, after: After) -> None:
 @flow(name="run", flow_run_name="{config.method} · {config.data.name}", log_prints=False)
 def run(config: RunConfig, until: Until = "register") -> Finished | None:
     """The whole job, or as much of it as `until` names; "report" is "evaluate", with the report written anew."""
-    return job(config, until)
+    return run_steps(config, until)
 
 
-def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> Finished | None:
-    """Run the job inside the flow that calls it.
+def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.0) -> Finished | None:
+    """Run the steps up to `until` inside the flow that calls it.
 
     patience: seconds to wait for another run of the home to end; UsageError where it has not by then.
     """

@@ -23,7 +23,7 @@ from typing import Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
-from flows.cli.commands import ask, jobs, registry, stack
+from flows.cli.commands import ask, registry, run, stack
 from flows.cli.commands.data import data
 from flows.cli.commands.deploy import deploy
 from flows.cli.commands.export import export
@@ -51,7 +51,7 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
 app.command(data)
 app.command(labels)
 app.command(export)
-for command in (plan, runs, jobs.run, jobs.prepare, jobs.train, jobs.evaluate, jobs.register, jobs.report,
+for command in (plan, runs, run.run, run.prepare, run.train, run.evaluate, run.register, run.report,
                 ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, registry.fetch, serve,
                 stack.up, stack.down, stack.status, stack.doctor, deploy, gc):
     app.command(command)

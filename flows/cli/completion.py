@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from flows.config import Job
+from flows.config import RunOptions
 
 
 def script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:
@@ -14,10 +14,10 @@ def script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:
     """
     from flows.forms import PRESET_NAMES, PRESETS
 
-    annotations = dict(Job.__annotations__)
+    annotations = dict(RunOptions.__annotations__)
     try:
         for name, choices in (("method", list(PRESETS)), ("preset", PRESET_NAMES)):
-            Job.__annotations__[name] = Annotated[annotations[name], Parameter(choices=choices)]
+            RunOptions.__annotations__[name] = Annotated[annotations[name], Parameter(choices=choices)]
         return app.generate_completion(prog_name="xc", shell=shell)
     finally:
-        Job.__annotations__.update(annotations)
+        RunOptions.__annotations__.update(annotations)

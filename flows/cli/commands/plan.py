@@ -17,7 +17,7 @@ from flows.config import RunConfig, shared
 
 
 @dataclass
-class PlanJob(RunConfig):
+class PlanOptions(RunConfig):
     """What to do on which data, or at which size."""
 
     data: Annotated[Path, shared("data", "Folder of the raw data set; or none, and --labels.")] = Path()
@@ -30,21 +30,21 @@ class PlanJob(RunConfig):
     tokens: Annotated[float, Parameter(help="Tokens of a text.")] = 14.0
 
 
-DEFAULT_JOB = PlanJob()
+NO_OPTIONS = PlanOptions()
 
 
-def plan(*, job: PlanJob = DEFAULT_JOB, as_json: Json = False) -> None:
+def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is done.
 
     With --labels and --points in place of --data: what data of that size would take, and what gives way first.
     """
-    if job.labels or job.points:
-        _size(job, as_json)
+    if options.labels or options.points:
+        _size(options, as_json)
         return
-    if job.data == Path():
+    if options.data == Path():
         raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
-    changed = resolved_settings(job)
-    environment(job.home)
+    changed = resolved_settings(options)
+    environment(options.home)
     from flows.preview import look, places
     from flows.services.catalogue import mlflow_of
     from tasks.core.wording import span
@@ -52,35 +52,36 @@ def plan(*, job: PlanJob = DEFAULT_JOB, as_json: Json = False) -> None:
     from tasks.tracking.mlflow_client import without_passwords
     from xcmodels.methods.presets import flat
 
-    laid_out = pipeline(job.data, job.method, job.preset, changed)
-    with _store(job.home) as store:
+    laid_out = pipeline(options.data, options.method, options.preset, changed)
+    with _store(options.home) as store:
         outlook = look(laid_out, store)
-    addresses = places(job.home, mlflow_of(job.home, job.mlflow))
-    options = {name: {"value": without_passwords(str(getattr(job, name))), "source": GIVEN.sources.get(name, "default")}
-               for name in (field.name for field in fields(RunConfig)) if name not in ("overrides", "command")}
+    addresses = places(options.home, mlflow_of(options.home, options.mlflow))
+    given = {name: {"value": without_passwords(str(getattr(options, name))),
+                    "source": GIVEN.sources.get(name, "default")}
+             for name in (field.name for field in fields(RunConfig)) if name not in ("overrides", "command")}
     settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
                 for key, value in flat(laid_out.settings).items()}
     if as_json:
         print(json.dumps({**outlook.to_json(), **{name.lower(): address for name, address in addresses.items()},
-                          "options": options, "settings": settings}))
+                          "options": given, "settings": settings}))
         return
     steps = [(step.step, "reuse" if step.reuse else "run", span(step.seconds) if step.seconds is not None else "?",
               step.reason) for step in outlook.steps]
     print("\n".join([*outlook.lines(), *(f"{name:<10} {address}" for name, address in addresses.items())]))
     print("\n".join(["", *columns(steps)]))
-    for table in (options, settings):
+    for table in (given, settings):
         print("\n".join(["", *columns([(name, row["value"], row["source"]) for name, row in table.items()])]))
 
 
-def _size(job: PlanJob, as_json: bool) -> None:
+def _size(options: PlanOptions, as_json: bool) -> None:
     """Print what a method would need for data of a size."""
-    environment(job.home)
+    environment(options.home)
     from flows.size_plan import sizing
     from xcmodels.resources import Size
 
-    size = Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus)
-    estimate = sizing(job.method, job.preset, job.settings, size, width=job.dim, home=job.home,
-                      gpu_memory=job.gpu_memory)
+    size = Size(options.labels, options.points, options.positives, options.tokens, gpus=options.gpus)
+    estimate = sizing(options.method, options.preset, options.settings, size, width=options.dim, home=options.home,
+                      gpu_memory=options.gpu_memory)
     print(json.dumps(estimate.to_json()) if as_json else "\n".join(estimate.lines()))
 
 
