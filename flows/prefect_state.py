@@ -10,13 +10,7 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterParentFlowRunId,
-    TaskRunFilter,
-    TaskRunFilterFlowRunId,
-)
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -95,12 +89,13 @@ def _crash(client: SyncPrefectClient, run: UUID) -> None:
     state = client.read_flow_run(run).state
     if state is not None and state.is_final() and not state.is_crashed():
         return
-    subflows = client.read_flow_runs(flow_run_filter=FlowRunFilter(
-        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run])))
+    subflows = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(
+        {"parent_flow_run_id": {"any_": [run]}}))
     runs = [run, *(subflow.id for subflow in subflows)]
-    for task in client.read_task_runs(task_run_filter=TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=runs))):
+    of_runs = TaskRunFilter.model_validate({"flow_run_id": {"any_": runs}})
+    for task in client.read_task_runs(task_run_filter=of_runs):
         if task.state is None or not task.state.is_final():
             client.set_task_run_state(task.id, Crashed(message=KILLED), force=True)
-    for flow in client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=runs))):
+    for flow in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": runs}})):
         if flow.state is None or not flow.state.is_final():
             client.set_flow_run_state(flow.id, Crashed(message=KILLED), force=True)

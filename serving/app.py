@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from serving import schemas
@@ -133,5 +132,5 @@ def policy(html: str) -> str:
             "img-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'")
 
 
-def _json(value: Any | BaseModel) -> Response:
+def _json(value: Any) -> Response:
     return Response(orjson.dumps(value), media_type="application/json")

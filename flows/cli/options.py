@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
+from flows.cli.completion import versions
 from flows.cli.config_file import FILE, GIVEN
-from flows.cli.model_names import versions
 from flows.config import HOME, Home, Mlflow, RunOptions, shared
 
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]

@@ -3,7 +3,6 @@
 import atexit
 import os
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -129,7 +128,7 @@ def require_prefect(home: Path) -> str:
         raise ServerError(f"no Prefect server of {home} is up", hint="xc up; or name one: PREFECT_API_URL")
     try:
         urllib.request.urlopen(f"{address}/health", timeout=10.0).close()
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise ServerError(f"no Prefect server answers at {address}: {error}", hint="xc status; xc up") from error
     return address
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.model_names import versions
+from flows.cli.completion import versions
 from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, open_tracker, require_home, say
 
 Reason = Annotated[str, Parameter(help="Why: it is kept with the move, and has to be given.")]
