@@ -7,6 +7,7 @@ Prints a table of their statistics; docs/datasets.md describes each.
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,9 @@ from benchmarks.datasets.building import COLUMNS, RawSet, write
 from benchmarks.datasets.packages import Fetcher
 
 SETS: dict[str, Callable[[Fetcher], RawSet]] = {
-    "debian-programs": debian.programs,
-    "debian-modules": debian.modules,
-    "debian-german": debian.german,
+    "debian-programs": partial(debian.dependencies, language="en", sections=debian.PROGRAMS),
+    "debian-modules": partial(debian.dependencies, language="en", sections=debian.MODULES),
+    "debian-german": partial(debian.dependencies, language="de"),
     "debian-debtags": debian.debtags,
     "foldoc": dictionaries.foldoc,
     "gcide": dictionaries.gcide,

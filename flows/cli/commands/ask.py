@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import FILE, GIVEN
-from flows.cli.options import HOME, Home, Json, Mlflow, Spec, columns, environment, require_home
+from flows.cli.options import HOME, Home, Json, Mlflow, Spec, columns, open_tracker
 from flows.config import shared
 
 
@@ -38,8 +39,7 @@ def predict(*texts: str, given: Input = NO_INPUT, k: K = 10,
                 name="--format", help="One JSON object a text, or CSV with a row a label.")] = "json",
             model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Tag texts, in their order."""
-    from flows.cli.predict import open_retriever, predict_file, predict_texts
-    from flows.services.catalogue import mlflow_of
+    from flows.cli.predict import predict_file, predict_texts
 
     if given.source.startswith("--"):
         raise UsageError(f"--input is followed by {given.source}", hint="name a file, or - for stdin")
@@ -49,13 +49,20 @@ def predict(*texts: str, given: Input = NO_INPUT, k: K = 10,
         raise UsageError(f"--{next(iter(columns))} names a column of a file", hint="give the file: --input FILE")
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
-    require_home(home)
-    environment(home)
-    retriever = open_retriever(model, home, mlflow_of(home, mlflow))
+    retriever = open_retriever(model, home, mlflow)
     if texts:
         predict_texts(retriever, texts, k, form)
     else:
         predict_file(retriever, given.source, k, form, given.columns())
+
+
+def open_retriever(model: str, home: Path, mlflow: str) -> Any:
+    """Return the retriever that `model` names in the registry, "" for the only model."""
+    tracker = open_tracker(home, mlflow)
+    from tasks.registry.resolve import resolve
+    from xcmodels.retrieval.retriever import Retriever
+
+    return Retriever.load(resolve(tracker, model or None).folder)
 
 
 def presets(*, method: Annotated[str, Parameter(help="Method whose settings are explained.")] = "",

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, open_tracker, require_home, say
+from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, open_tracker, say
 
 # What a run's command would do, by how the run ended; after a failure it fails again until the cause is corrected.
 AGAIN = {"trained": "goes on by", "interrupted": "resumes by", "failed": "again by"}
@@ -14,7 +14,6 @@ AGAIN = {"trained": "goes on by", "interrupted": "resumes by", "failed": "again 
 
 def runs(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """List the runs of a home, the latest first: how run ended, and the command to type where it did not."""
-    require_home(home)
     tracker = open_tracker(home, mlflow)
     from flows.services.stack import Stack
     from tasks.runs import past_runs
