@@ -53,13 +53,13 @@ def page_of_this_run() -> str:
     return f"{api.removesuffix('/api')}/runs/flow-run/{run}" if run else ""
 
 
-def unwatched() -> AbstractContextManager[Any]:
+def without_heartbeats() -> AbstractContextManager[Any]:
     """Run flows without heartbeats, for a server that ends with them: each flow's end would wait up to 1 s for one."""
     return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 
 
 @contextmanager
-def seen_to_its_end(home: Path) -> Iterator[None]:
+def noted_until_it_ends(home: Path) -> Iterator[None]:
     """Note the present flow run in HOME/run while the block lasts; first mark a run noted earlier as crashed.
 
     Only one run at a time uses a home, so an earlier note is of a run that was killed. A server that watches

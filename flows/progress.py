@@ -44,9 +44,9 @@ class Terminal:
 
     def plan(self, pipeline: Any, store: Any, until: int) -> None:
         """Print what will be run and why, on what data, and how long that took before."""
-        from flows.preview import look
+        from flows.preview import preview
 
-        for line in look(pipeline, store, until).lines():
+        for line in preview(pipeline, store, until).lines():
             self.line(line)
 
     @contextmanager

@@ -17,7 +17,7 @@ from prefect.states import Completed
 
 from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig, Until
-from flows.prefect_state import Progress, page_of_this_run, seen_to_its_end, tag_this_run
+from flows.prefect_state import Progress, noted_until_it_ends, page_of_this_run, tag_this_run
 from flows.progress import Terminal
 from tasks.collection import spend_checkpoints
 from tasks.core.dask_workers import Workers
@@ -206,7 +206,7 @@ def exclusive(store: Store, patience: float, terminal: Terminal) -> Iterator[Non
             get_run_logger().info(line)
             terminal.line(line)
             lock.enter_context(store.run_lock(patience, page=page_of_this_run()))
-        with seen_to_its_end(store.home):
+        with noted_until_it_ends(store.home):
             yield
 
 

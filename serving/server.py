@@ -52,7 +52,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         app, service = create_app(follower, access)
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
         TimeoutProtocol.most = max(8, min(TimeoutProtocol.most, descriptors))
-        TimeoutProtocol.refused = staticmethod(service.measures.refused)
+        TimeoutProtocol.refused = staticmethod(service.metrics.refused)
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
         serving = f"{follower.current.name} version {follower.current.version}" if follower.current else "what comes"
         _log.warning("serving %s on %s", serving, address)

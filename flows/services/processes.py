@@ -40,7 +40,7 @@ class Service:
 
     address: where it answers, "" for one that no client calls. flag: the option that sets its port. health: the address
     that answers 200 while it is well, "" for one that only has to run. needs: services that must be well before it
-    starts. first: called before it starts; then: called once it is well, and at each `up` while it runs.
+    starts. before_start: called just before; after_start: called once it is well, and at each `up` while it runs.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Service:
     flag: str = ""
     health: str = ""
     needs: Sequence[str] = ()
-    first: Callable[[], None] = lambda: None
-    then: Callable[[], None] = lambda: None
+    before_start: Callable[[], None] = lambda: None
+    after_start: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Record:
         return cls(service.name, service.title, 0, 0.0, service.address, service.health, list(service.command),
                    uuid.uuid4().hex, dict(service.environment))
 
-    def again(self) -> "Record":
+    def next_start(self) -> "Record":
         """Return the record of the next start."""
         return replace(self, pid=0, create_time=0.0, mark=uuid.uuid4().hex, restarts=self.restarts + 1)
 

@@ -45,7 +45,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
         raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
     changed = resolved_settings(options)
     environment(options.home)
-    from flows.preview import look, places
+    from flows.preview import preview, server_addresses
     from flows.services.catalogue import mlflow_of
     from tasks.core.wording import span
     from tasks.plan import pipeline
@@ -54,20 +54,20 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
 
     laid_out = pipeline(options.data, options.method, options.preset, changed)
     with _store(options.home) as store:
-        outlook = look(laid_out, store)
-    addresses = places(options.home, mlflow_of(options.home, options.mlflow))
+        planned = preview(laid_out, store)
+    addresses = server_addresses(options.home, mlflow_of(options.home, options.mlflow))
     given = {name: {"value": without_passwords(str(getattr(options, name))),
                     "source": GIVEN.sources.get(name, "default")}
              for name in (field.name for field in fields(RunConfig)) if name not in ("overrides", "command")}
     settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
                 for key, value in flat(laid_out.settings).items()}
     if as_json:
-        print(json.dumps({**outlook.to_json(), **{name.lower(): address for name, address in addresses.items()},
+        print(json.dumps({**planned.to_json(), **{name.lower(): address for name, address in addresses.items()},
                           "options": given, "settings": settings}))
         return
     steps = [(step.step, "reuse" if step.reuse else "run", span(step.seconds) if step.seconds is not None else "?",
-              step.reason) for step in outlook.steps]
-    print("\n".join([*outlook.lines(), *(f"{name:<10} {address}" for name, address in addresses.items())]))
+              step.reason) for step in planned.steps]
+    print("\n".join([*planned.lines(), *(f"{name:<10} {address}" for name, address in addresses.items())]))
     print("\n".join(["", *columns(steps)]))
     for table in (given, settings):
         print("\n".join(["", *columns([(name, row["value"], row["source"]) for name, row in table.items()])]))

@@ -102,9 +102,9 @@ def status(*, home: Home = HOME, as_json: Json = False) -> None:
 
 def doctor(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
     """Look at versions, cores, memory, GPU, disk, home and servers; exit code 1 where something is wrong."""
-    from flows.cli.doctor import look
+    from flows.cli.doctor import run_checks
 
-    checks = look(home, mlflow)
+    checks = run_checks(home, mlflow)
     if as_json:
         print(json.dumps([asdict(check) for check in checks]))
     else:
