@@ -22,45 +22,27 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import flat, resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.training.loop import Interrupted, Progress, Watch, device, fast_products, train_round
+from xcmodels.training.loop import Interrupted, Watch, device, fast_products, train_round
 from xcmodels.training.optimisers import Optimisers
 
 STEPS, WARM_UP, REPEATS = 16, 4, 3
 DEFAULTS = ("ngame.cpu", "unidec.cpu", "astra.cpu", "siamesexml.cpu", "ngame.minilm.64")
 
 
-class StepClock:
-    """Records when each step of a round ends, and stops the round after `steps`."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self.times = steps, [time.perf_counter()]
-
-    def on_step(self, progress: Progress) -> None:
-        """Record the end of a step."""
-        self.times.append(time.perf_counter())
-
-    def finished(self) -> bool:
-        """Return whether all steps are done."""
-        return len(self.times) > self.steps
-
-    def seconds(self) -> np.ndarray:
-        """Return the seconds of each step after the warm-up."""
-        return np.diff(self.times)[WARM_UP:]
-
-
 def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = STEPS) -> np.ndarray:
-    """Return the seconds of each step of the training loop."""
-    clock, folder = StepClock(steps), Path(tempfile.mkdtemp(dir=scratch))
+    """Return the seconds of each step of the training loop after the warm-up."""
+    folder, ends = Path(tempfile.mkdtemp(dir=scratch)), list[float]()
     model = stage.build(corpus, {})
     with suppress(Interrupted):
         train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=folder / "steps", out=folder,
-                    watch=Watch(clock.on_step, clock.finished, save_every=float("inf")))
-    return clock.seconds()
+                    watch=Watch(lambda progress: ends.append(time.perf_counter()), lambda: len(ends) == steps,
+                                save_every=float("inf")))
+    return np.diff(ends)[WARM_UP - 1:]
 
 
 @fast_products()
 def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
-    """Return the seconds of each bare step, on batches that are on the device before the clock starts."""
+    """Return the seconds of each bare step after the warm-up, on batches that are on the device before it starts."""
     model = stage.build(corpus, {}).to(device())
     optimisers = Optimisers(model, model.tables(), stage.plan)
     stage.begin(model, corpus, None)
@@ -72,13 +54,14 @@ def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
         rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
         rows = order[step * size:(step + 1) * size]
         batches.append(stage.batch(corpus, stage.rounds[0], Mined(), rows, rng).to(device()))
-    clock = StepClock(STEPS)
+    ends = list[float]()
     for step, batch in enumerate(batches):
         loss = torch.stack(list(stage.loss(model, batch).values())).sum()
         loss.backward()
         optimisers.step(stage.plan.rate(step, len(order)))
-        clock.on_step(Progress(stage.name, 0, step, STEPS, float(loss.detach())))
-    return clock.seconds()
+        float(loss.detach())    # waits for the device
+        ends.append(time.perf_counter())
+    return np.diff(ends)[WARM_UP - 1:]
 
 
 def named_stage(word: str) -> tuple[str, Stage[Any]]:

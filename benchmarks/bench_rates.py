@@ -89,12 +89,10 @@ def main(file: Annotated[Path, parsed_by(rates_file)] = RATES) -> None:
                 repeats.append(in_new_process(rates, name, width, Path(scratch)))
                 print(f"{name:<8}{width:>4}" + "".join(f"  {rate} {value:.3g}" for rate, value in repeats[-1].items()),
                       flush=True)
-    medians = {name: {str(width): _medians(measured[name, width]) for width in WIDTHS} for name in METHOD_NAMES}
+    medians = {name: {str(width): {
+        rate: float(f"{np.median([repeat[rate] for repeat in repeats]):.3g}") for rate in repeats[0]}
+        for width in WIDTHS for repeats in [measured[name, width]]} for name in METHOD_NAMES}
     file.write_text(json.dumps({**other_devices, device().type: medians}, indent=1, sort_keys=True) + "\n")
-
-
-def _medians(repeats: list[dict[str, float]]) -> dict[str, float]:
-    return {rate: float(f"{np.median([repeat[rate] for repeat in repeats]):.3g}") for rate in repeats[0]}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A run's state in Prefect: its tags, its progress, and marking killed runs as crashed."""
+"""A run's state in Prefect: its tags, its page, and marking killed runs as crashed."""
 
 import json
 import os
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.exceptions import ObjectNotFound
@@ -19,19 +18,6 @@ from prefect.states import Crashed
 from tasks.plan import Pipeline
 
 KILLED = "its process was killed; the same command resumes"
-
-
-class Progress:
-    """Counts the steps of a run that are done, in an artifact that the UI shows as a bar."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done = max(total, 1), 0
-        self.artifact: Any = create_progress_artifact(0.0, key="progress", description=f"steps done, of {total}")
-
-    def advance(self) -> None:
-        """Count one more step."""
-        self.done += 1
-        update_progress_artifact(self.artifact, 100.0 * self.done / self.total)
 
 
 def tag_this_run(pipeline: Pipeline) -> None:
