@@ -100,7 +100,6 @@ class Shortage:
         self.next = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in SHORTAGES:
             loop.default_exception_handler(context)

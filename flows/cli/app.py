@@ -18,17 +18,17 @@ import traceback
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
-from flows.cli.commands import ask, history, registry, run, stack
+from flows.cli.commands import history, plan, registry, run, stack
 from flows.cli.commands.data import data
 from flows.cli.commands.deploy import deploy
 from flows.cli.commands.export import export
 from flows.cli.commands.labels import labels
-from flows.cli.commands.plan import plan
+from flows.cli.commands.predict import predict
 from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 
@@ -45,12 +45,11 @@ def version() -> str:
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version=version,
           version_flags=["--version"], suppress_keyboard_interrupt=False,
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
-app.command(data)
-app.command(labels)
-app.command(export)
-for command in (plan, history.runs, run.run, run.prepare, run.train, run.evaluate, run.register, run.report,
-                ask.predict, ask.presets, registry.models, registry.promote, registry.rollback, registry.fetch,
-                stack.serve, stack.up, stack.down, stack.status, stack.doctor, deploy, history.gc):
+command: Any
+for command in (data, labels, export, plan.plan, plan.presets, history.runs, history.gc, predict, deploy,
+                run.run, run.prepare, run.train, run.evaluate, run.register, run.report,
+                registry.models, registry.promote, registry.rollback, registry.fetch,
+                stack.serve, stack.up, stack.down, stack.status, stack.doctor):
     app.command(command)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.commands.ask import NO_INPUT, Input, K, open_retriever
+from flows.cli.commands.predict import NO_INPUT, Input, K, open_retriever
 from flows.cli.options import HOME, Home, Mlflow, Spec, say
 
 export = App(name="export", help="Write vectors or predictions of many texts to a file for other programs.")

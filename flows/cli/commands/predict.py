@@ -1,6 +1,5 @@
-"""`xc predict` and `xc presets`."""
+"""`xc predict`: tag texts."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,8 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.config_file import FILE, GIVEN
-from flows.cli.options import HOME, Home, Json, Mlflow, Spec, columns, open_tracker
+from flows.cli.options import HOME, Home, Mlflow, Spec, open_tracker
 from flows.config import shared
 
 
@@ -63,29 +61,3 @@ def open_retriever(model: str, home: Path, mlflow: str) -> Any:
     from xcmodels.retrieval.retriever import Retriever
 
     return Retriever.load(resolve(tracker, model or None).folder)
-
-
-def presets(*, method: Annotated[str, Parameter(help="Method whose settings are explained.")] = "",
-            preset: Annotated[str, Parameter(help="Preset whose values are shown with them.")] = "cpu",
-            as_json: Json = False) -> None:
-    """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
-    from tasks.plan import settings_of
-    from xcmodels.methods.presets import PRESETS, flat
-    from xcmodels.methods.settings_help import explained
-
-    # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
-    method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
-        ("method", method, ""), ("preset", preset, "cpu")))
-    shown = settings_of(method, preset, {}) if method else None
-    listed = {method: PRESETS[method]} if method else PRESETS
-    if as_json:
-        print(json.dumps({method_name: {name: {"about": entry.about, "settings": flat(entry.settings()),
-                                               "explained": explained(entry.settings())}
-                                        for name, entry in entries.items()}
-                          for method_name, entries in listed.items()}, indent=1))
-        return
-    print("\n".join(columns([(method_name, name, entry.about) for method_name, entries in listed.items()
-                             for name, entry in entries.items()])))
-    if shown is not None:
-        texts = explained(shown)
-        print("\n".join(["", *columns([(key, value, texts[key]) for key, value in flat(shown).items()])]))
