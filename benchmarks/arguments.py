@@ -5,82 +5,56 @@
 An invalid argument ends the benchmark with exit code 2 and one line that names it, before anything is measured.
 """
 
-import argparse
-import inspect
 import shutil
 import sys
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
 from xcmodels.methods.presets import resolve
 
 
-def count(argument: str) -> int:
-    """Parse a whole number of at least 1, such as 1000 or 1_000."""
-    try:
-        number = int(argument)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise ArgumentTypeError(f"expected a whole number of at least 1, got {argument!r}")
-    return number
+def parsed_by(parse: Callable[[str], Any]) -> Parameter:
+    """Return an argument whose value `parse` returns for its word; `parse` raises ValueError for an invalid one."""
+    return Parameter(n_tokens=1, converter=lambda _, tokens: parse(tokens[0].value))
 
 
-def folder(argument: str) -> Path:
-    """Parse the path of an existing folder."""
-    if not Path(argument).is_dir():
-        raise ArgumentTypeError(f"{argument!r} is no folder")
-    return Path(argument)
+def checked(convert: Callable[[str], Any], is_valid: Callable[[Any], object], error: str) -> Parameter:
+    """Return an argument that is converted, then checked; error: the message for an invalid word, {!r} in it."""
+    def parse(word: str) -> Any:
+        with suppress(ValueError):
+            if is_valid(value := convert(word)):
+                return value
+        raise ValueError(error.format(word))
+
+    return parsed_by(parse)
 
 
-def new_file(argument: str) -> Path:
-    """Parse the path of a file that exists or can be created."""
-    path = Path(argument)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ArgumentTypeError(f"{argument!r} is no file, and none can be created there")
-    return path
-
-
-def program(argument: str) -> str:
-    """Parse the name or path of a program that can be started."""
-    if shutil.which(argument) is None:
-        raise ArgumentTypeError(f"{argument!r} cannot be started")
-    return argument
-
-
-def method_name(argument: str) -> str:
+def method_name(word: str) -> str:
     """Parse the name of a method that has the preset `cpu`."""
-    try:
-        resolve(argument, "cpu", {})
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
-    return argument
+    resolve(word, "cpu", {})
+    return word
 
 
-Count = Annotated[int, count]
-Folder = Annotated[Path, folder]
-Program = Annotated[str, program]
-MethodName = Annotated[str, method_name]
+Count = Annotated[int, checked(int, lambda count: count >= 1, "expected a whole number of at least 1, got {!r}")]
+Folder = Annotated[Path, checked(Path, Path.is_dir, "{!r} is no folder")]
+Program = Annotated[str, checked(str, shutil.which, "{!r} cannot be started")]
+MethodName = Annotated[str, parsed_by(method_name)]
 
 
 def run(main: Callable[..., None], description: str | None, arguments: Sequence[str] | None = None) -> None:
     """Call `main` with parsed arguments, those of the command line by default; --help prints the description."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{Path(sys.argv[0]).stem}", description=description,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    hints = get_type_hints(main, include_extras=True)
-    parameters = inspect.signature(main).parameters
-    for name, parameter in parameters.items():
-        parse, = hints[name].__metadata__
-        variadic = parameter.kind is parameter.VAR_POSITIONAL
-        required = parameter.default is parameter.empty and not variadic
-        parser.add_argument(name, type=parse, nargs=None if required else "*" if variadic else "?")
-    values = list[object]()
-    for name, value in vars(parser.parse_args(arguments)).items():
-        values.extend(value if isinstance(value, list) else [parameters[name].default if value is None else value])
+    app = App(name=f"python -m benchmarks.{Path(sys.argv[0]).stem}", help=description, help_format="plaintext",
+              version_flags=[], result_action="return_value")
+    app.default(main)
     try:
-        main(*values)
+        app(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
     except ProjectError as error:
         sys.exit(f"error: {error}")

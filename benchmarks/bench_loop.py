@@ -8,61 +8,41 @@ before the clock starts. rows: the batch size, by default the preset's.
 
 import tempfile
 import time
-from argparse import ArgumentTypeError
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 
-from benchmarks.arguments import run
+from benchmarks.arguments import parsed_by, run
 from benchmarks.synthetic import WORDNET, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
-from xcmodels.methods.presets import resolve
+from xcmodels.methods.presets import flat, resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.training.loop import Interrupted, Progress, Watch, device, fast_products, train_round
+from xcmodels.training.loop import Interrupted, Watch, device, fast_products, train_round
 from xcmodels.training.optimisers import Optimisers
 
 STEPS, WARM_UP, REPEATS = 16, 4, 3
 DEFAULTS = ("ngame.cpu", "unidec.cpu", "astra.cpu", "siamesexml.cpu", "ngame.minilm.64")
 
 
-class StepClock:
-    """Records when each step of a round ends, and stops the round after `steps`."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps, self.times = steps, [time.perf_counter()]
-
-    def on_step(self, progress: Progress) -> None:
-        """Record the end of a step."""
-        self.times.append(time.perf_counter())
-
-    def finished(self) -> bool:
-        """Return whether all steps are done."""
-        return len(self.times) > self.steps
-
-    def seconds(self) -> np.ndarray:
-        """Return the seconds of each step after the warm-up."""
-        return np.diff(self.times)[WARM_UP:]
-
-
-def loop_seconds(stage: Stage[Any], corpus: Corpus, folder: Path, steps: int = STEPS) -> np.ndarray:
-    """Return the seconds of each step of the training loop."""
-    clock = StepClock(steps)
+def loop_seconds(stage: Stage[Any], corpus: Corpus, scratch: str, steps: int = STEPS) -> np.ndarray:
+    """Return the seconds of each step of the training loop after the warm-up."""
+    folder, ends = Path(tempfile.mkdtemp(dir=scratch)), list[float]()
     model = stage.build(corpus, {})
     with suppress(Interrupted):
         train_round(stage, model, corpus, stage.rounds[0], Mined(), start=None, scratch=folder / "steps", out=folder,
-                    watch=Watch(clock.on_step, clock.finished, save_every=float("inf")))
-    return clock.seconds()
+                    watch=Watch(lambda progress: ends.append(time.perf_counter()), lambda: len(ends) == steps,
+                                save_every=float("inf")))
+    return np.diff(ends)[WARM_UP - 1:]
 
 
 @fast_products()
 def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
-    """Return the seconds of each bare step, on batches that are on the device before the clock starts."""
+    """Return the seconds of each bare step after the warm-up, on batches that are on the device before it starts."""
     model = stage.build(corpus, {}).to(device())
     optimisers = Optimisers(model, stage.plan)
     stage.begin(model, corpus, None)
@@ -74,55 +54,44 @@ def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
         rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
         rows = order[step * size:(step + 1) * size]
         batches.append(stage.batch(corpus, stage.rounds[0], Mined(), rows, rng).to(device()))
-    clock = StepClock(STEPS)
+    ends = list[float]()
     for step, batch in enumerate(batches):
         loss = torch.stack(list(stage.loss(model, batch).values())).sum()
         loss.backward()
         optimisers.step(stage.plan.rate(step, len(order)))
-        clock.on_step(Progress(stage.name, 0, step, STEPS, float(loss.detach())))
-    return clock.seconds()
+        float(loss.detach())    # waits for the device
+        ends.append(time.perf_counter())
+    return np.diff(ends)[WARM_UP - 1:]
 
 
-def configuration(argument: str) -> str:
-    """Parse method.preset or method.preset.rows."""
-    parts = argument.split(".")
-    if len(parts) not in (2, 3):
-        raise ArgumentTypeError(f"expected method.preset or method.preset.rows, got {argument!r}")
+def named_stage(word: str) -> tuple[str, Stage[Any]]:
+    """Parse method.preset or method.preset.rows; return it, and the method's first stage with these settings."""
+    method, *options = word.split(".")
+    if len(options) not in (1, 2):
+        raise ValueError(f"expected method.preset or method.preset.rows, got {word!r}")
+    preset, *rows = options
     try:
-        _settings(*parts)
+        keys = flat(resolve(method, preset, {})).keys() & {"m1.batch_size", "batch_size"}
+        changed = resolve(method, preset, dict(zip(keys, rows, strict=False)))
+        return word, METHODS[method].make(changed.method).stages[0]
     except ValueError as error:
-        raise ArgumentTypeError(f"{argument!r}: {error}") from None
-    return argument
+        raise ValueError(f"{word!r}: {error}") from None
 
 
-def main(*configurations: Annotated[str, configuration]) -> None:
+def main(*stages: Annotated[tuple[str, Stage[Any]], parsed_by(named_stage)]) -> None:
     """Print one row per configuration."""
     print(f"{device()}, {torch.get_num_threads()} threads")
     print(f"{'':<24}{'rows':>8}{'bare ms':>12}{'loop ms':>12}{'kept':>8}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
         corpus = synthetic_corpus(Path(scratch) / "corpus", WORDNET)
-        for name in configurations or DEFAULTS:
-            method, *options = name.split(".")
-            stage = METHODS[method].make(_settings(method, *options)).stages[0]
+        for name, stage in stages or map(named_stage, DEFAULTS):
             bare, loop = list[np.ndarray](), list[np.ndarray]()
-            for repeat in range(REPEATS):
-                folder = Path(scratch) / f"{name}-{repeat}"
-                folder.mkdir()
+            for _ in range(REPEATS):
                 bare.append(bare_seconds(stage, corpus))
-                loop.append(loop_seconds(stage, corpus, folder))
+                loop.append(loop_seconds(stage, corpus, scratch))
             bare_ms, loop_ms = (1000 * float(np.median(np.concatenate(seconds))) for seconds in (bare, loop))
             print(f"{name:<24}{stage.plan.batch_size:>8,}{bare_ms:>12.1f}{loop_ms:>12.1f}{bare_ms / loop_ms:>8.2f}",
                   flush=True)
-
-
-def _settings(method: str, preset: str, rows: str = "") -> Any:
-    """Return the settings of a method's preset, with batches of `rows` where that is given."""
-    settings: Any = resolve(method, preset, {}).method
-    if not rows:
-        return settings
-    if hasattr(settings, "m1"):
-        return replace(settings, m1=replace(settings.m1, batch_size=int(rows)))
-    return replace(settings, batch_size=int(rows))
 
 
 if __name__ == "__main__":

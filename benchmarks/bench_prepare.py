@@ -14,60 +14,49 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from argparse import ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import psutil
 
-from benchmarks.arguments import MethodName, run
+from benchmarks.arguments import MethodName, checked, run
 
 TIMES = 10
 TRAINING_FILE = "trn.json.gz"
+JsonLines = Annotated[Path, checked(Path, lambda data: (data / TRAINING_FILE).is_file(),
+                                    f"{{!r}} has no {TRAINING_FILE}")]
 
 
-class MemoryWatch(threading.Thread):
-    """Records the peak memory of a process and its descendants."""
-
-    def __init__(self, process: psutil.Process) -> None:
-        super().__init__(daemon=True)
-        self.process, self.peak, self.ended = process, 0, threading.Event()
-
-    def run(self) -> None:
-        """Measure every two seconds; not more often, as a process gets no new pages while its pages are counted."""
-        while not self.ended.wait(2):
-            total = 0
-            for process in [self.process, *self._descendants()]:
-                with suppress(psutil.Error):
-                    if "server" not in process.cmdline():    # Prefect's server, which a deployment has anyway
-                        total += process.memory_full_info().pss
-            self.peak = max(self.peak, total)
-
-    def _descendants(self) -> list[psutil.Process]:
+def memory(pid: int) -> int:
+    """Return the bytes that a process and its descendants use, without Prefect's server, which a deployment has."""
+    total, processes = 0, list[psutil.Process]()
+    with suppress(psutil.Error):
+        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    for process in processes:
         with suppress(psutil.Error):
-            return self.process.children(recursive=True)
-        return []
+            if "server" not in process.cmdline():
+                total += process.memory_full_info().pss
+    return total
 
 
 def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, int, dict[str, float]]:
     """Prepare a data set in a new home; return seconds, peak bytes, and the seconds of each step."""
     command = [sys.executable, "-m", "flows.cli", "prepare", "--data", str(data), "--home", str(home), "--method",
                method, "--workers", str(workers)]
-    start = time.perf_counter()
+    start, peak = time.perf_counter(), 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        memory = MemoryWatch(psutil.Process(process.pid))
-        memory.start()
-        code = process.wait()
-        memory.ended.set()
+        while process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(2)    # not less: a process gets no new pages while its pages are counted
+            peak = max(peak, memory(process.pid))
     seconds = time.perf_counter() - start
-    if code:
-        raise SystemExit(f"{' '.join(command)} ended with {code}")
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
     steps = {file.name.removesuffix(f"-{data.name}"): json.loads(file.read_text())["seconds"]
              for file in sorted((home / "refs" / "timings").iterdir())}
-    return seconds, memory.peak, steps
+    return seconds, peak, steps
 
 
 def enlarge(data: Path, out: Path, times: int) -> Path:
@@ -82,14 +71,7 @@ def enlarge(data: Path, out: Path, times: int) -> Path:
     return out
 
 
-def json_data_set(argument: str) -> Path:
-    """Parse the path of a raw data set in JSON lines, whose training queries can be copied."""
-    if not Path(argument, TRAINING_FILE).is_file():
-        raise ArgumentTypeError(f"{argument!r} has no {TRAINING_FILE}")
-    return Path(argument)
-
-
-def main(data: Annotated[Path, json_data_set], method: MethodName = "ngame") -> None:
+def main(data: JsonLines, method: MethodName = "ngame") -> None:
     """Print one row per run."""
     print(f"{'data':<22}{'workers':>8}{'seconds':>10}{'in steps':>10}{'MB':>8}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:

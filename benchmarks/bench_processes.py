@@ -6,10 +6,6 @@ One process and two run the same steps, on CPUs over gloo. Memory is the label v
 one process. Losses are compared step by step.
 """
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -19,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from benchmarks.arguments import Count, MethodName, run
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
@@ -32,11 +29,12 @@ from xcmodels.training.optimisers import Optimisers
 
 STEPS = 30
 DEFAULTS = ("astra", "unidec")
-IN_THIS_PROCESS = "--measure"
+ONE = LaunchConfig(1, 1, 1, run_id="bench", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0)
 
 
-def measure(name: str, scratch: Path) -> None:
-    """Train as one of the processes; the first one writes losses, milliseconds per step and megabytes."""
+def measure(name: str, scratch: Path) -> tuple[list[float], np.ndarray, float]:
+    """Train as one of the processes; return losses and milliseconds of steps, in the first process, and megabytes."""
+    torch.set_num_threads(1)
     distributed.join()
     corpus = Corpus(scratch / "corpus")
     config: Any = resolve(name, "cpu", {}).method
@@ -56,9 +54,7 @@ def measure(name: str, scratch: Path) -> None:
                     watch=Watch(on_step, lambda: len(losses) == STEPS, save_every=float("inf")))
     optimiser = Optimisers(model, stage.plan).rows["labels"]
     label_bytes = sum(tensor.nbytes for tensor in (optimiser.table.weight, *optimiser.state().values()))
-    if distributed.rank() == 0:
-        (out / "measured.json").write_text(json.dumps(
-            {"losses": losses, "ms": 1000 * float(np.median(np.diff(times))), "MB": label_bytes / 1e6}))
+    return losses, 1000 * np.diff(times), label_bytes / 1e6
 
 
 def main(labels: Count = 200_000, *methods: MethodName) -> None:
@@ -68,23 +64,13 @@ def main(labels: Count = 200_000, *methods: MethodName) -> None:
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
         synthetic_corpus(Path(scratch) / "corpus", CorpusShape(queries=100_000, labels=labels, positives=5.0))
         for name in methods or DEFAULTS:
-            measured = {}
-            for processes in (1, 2):
-                subprocess.run(
-                    [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-                     "--module", "benchmarks.bench_processes", IN_THIS_PROCESS, name, scratch], check=True,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"})
-                file = Path(scratch) / f"{name}-{processes}" / "measured.json"
-                measured[processes] = json.loads(file.read_text())
-            one, two = measured[1], measured[2]
-            difference = max(abs(a - b) / abs(a) for a, b in zip(one["losses"], two["losses"], strict=True))
-            print(f"{name:<10}{one['MB']:>10.1f}{two['MB']:>10.1f}{one['ms']:>10.1f}{two['ms']:>10.1f}"
+            (ones, ms, mb), (twos, ms_of_two, mb_of_two) = (
+                elastic_launch(replace(ONE, nproc_per_node=processes), measure)(name, Path(scratch))[0]
+                for processes in (1, 2))
+            difference = max(abs(a - b) / abs(a) for a, b in zip(ones, twos, strict=True))
+            print(f"{name:<10}{mb:>10.1f}{mb_of_two:>10.1f}{np.median(ms):>10.1f}{np.median(ms_of_two):>10.1f}"
                   f"{difference:>18.1e}", flush=True)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    if sys.argv[1:2] == [IN_THIS_PROCESS]:
-        measure(sys.argv[2], Path(sys.argv[3]))
-    else:
-        run(main, __doc__)
+    run(main, __doc__)

@@ -12,14 +12,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
 from benchmarks.arguments import Folder, Program, run
-from benchmarks.measuring import timed
+from benchmarks.measuring import Result, timed
 from tasks.registry.resolve import resolve
 from tasks.tracking.tracker import Tracker
 from xcmodels.retrieval import ann, inner_products
@@ -27,7 +26,6 @@ from xcmodels.retrieval.proposers import best_of, candidates
 from xcmodels.retrieval.retriever import Retriever
 
 QUERIES, WARM_UP, K = 1000, 10_000, 10
-Result = TypeVar("Result")
 
 
 def parts(retriever: Retriever, texts: list[str]) -> dict[str, float]:

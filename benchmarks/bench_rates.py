@@ -10,18 +10,15 @@ so that a minute when a neighbour is busy does not count.
 """
 
 import json
-import subprocess
-import sys
 import tempfile
-from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from benchmarks.arguments import new_file, run
+from benchmarks.arguments import parsed_by, run
 from benchmarks.bench_loop import loop_seconds
-from benchmarks.measuring import peak_memory, timed
+from benchmarks.measuring import in_new_process, peak_memory, timed
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.methods.presets import resolve
@@ -36,18 +33,17 @@ SHAPE = CorpusShape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0
 METHOD_NAMES = ("astra", "unidec", "ngame")
 WIDTHS, STEPS, CLUSTER_SIZE, DEPTH, REPEATS = (64, 384), 168, 8, 10, 3
 WARM_UP_QUERIES, EXACT_LABELS, QUANTISED_LABELS = 256, 130_000, 1_300_000
-IN_THIS_PROCESS = "--measure"
 
 
 @fast_products()
-def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, float]:
-    """Return the rates of one method at one width."""
-    method = METHODS[name].make(with_width(resolve(name, "cpu", {}).method, width))
+def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
+    """Return the rates of one method at one width, on the corpus in `scratch`."""
+    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(resolve(name, "cpu", {}).method, width))
     stage = method.stages[0]
     size = Size(SHAPE.labels, SHAPE.queries, SHAPE.positives, SHAPE.tokens)
     counted = budget(method, size, {}, stage.name).held(HOST, ROUND)
     # the mean, not the median: an epoch has slow steps, too
-    out = {"train": float(loop_seconds(stage, corpus, scratch, STEPS).mean()) / stage.plan.batch_size}
+    out = {"train": float(loop_seconds(stage, corpus, str(scratch), STEPS).mean()) / stage.plan.batch_size}
     out["process"] = peak_memory() - sum(part.size for part in counted)
     vectors = stage.vectors(stage.build(corpus, {}).to(device()), corpus)
     queries, seconds = timed(vectors["queries"])
@@ -71,18 +67,17 @@ def rates(name: str, width: int, corpus: Corpus, scratch: Path) -> dict[str, flo
     return out
 
 
-def rates_file(argument: str) -> Path:
+def rates_file(word: str) -> Path:
     """Parse the path of a file of rates that exists or can be created."""
-    path = new_file(argument)
-    try:
-        if path.exists():
-            read_rates(path)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+    path = Path(word)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ValueError(f"{word!r} is no file, and none can be created there")
+    if path.exists():
+        read_rates(path)
     return path
 
 
-def main(file: Annotated[Path, rates_file] = RATES) -> None:
+def main(file: Annotated[Path, parsed_by(rates_file)] = RATES) -> None:
     """Measure the rates of this machine's device and write them to the file; those of other devices stay."""
     other_devices = read_rates(file) if file.exists() else {}
     measured: dict[tuple[str, int], list[dict[str, float]]] = {
@@ -91,25 +86,14 @@ def main(file: Annotated[Path, rates_file] = RATES) -> None:
         synthetic_corpus(Path(scratch) / "corpus", SHAPE)
         for _ in range(REPEATS):
             for (name, width), repeats in measured.items():
-                command = [sys.executable, "-m", "benchmarks.bench_rates", IN_THIS_PROCESS, name, str(width), scratch]
-                repeats.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout))
+                repeats.append(in_new_process(rates, name, width, Path(scratch)))
                 print(f"{name:<8}{width:>4}" + "".join(f"  {rate} {value:.3g}" for rate, value in repeats[-1].items()),
                       flush=True)
-    medians = {name: {str(width): _medians(measured[name, width]) for width in WIDTHS} for name in METHOD_NAMES}
+    medians = {name: {str(width): {
+        rate: float(f"{np.median([repeat[rate] for repeat in repeats]):.3g}") for rate in repeats[0]}
+        for width in WIDTHS for repeats in [measured[name, width]]} for name in METHOD_NAMES}
     file.write_text(json.dumps({**other_devices, device().type: medians}, indent=1, sort_keys=True) + "\n")
 
 
-def _medians(repeats: list[dict[str, float]]) -> dict[str, float]:
-    return {rate: float(f"{np.median([repeat[rate] for repeat in repeats]):.3g}") for rate in repeats[0]}
-
-
-def _print_rates(name: str, width: str, scratch: str) -> None:
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        print(json.dumps(rates(name, int(width), Corpus(Path(scratch) / "corpus"), Path(folder))))
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == [IN_THIS_PROCESS]:
-        _print_rates(*sys.argv[2:])
-    else:
-        run(main, __doc__)
+    run(main, __doc__)

@@ -7,9 +7,6 @@ queries and labels. Each method runs in a process of its own. Memory is the peak
 included. Next to each measurement is what `xc plan --labels` predicts.
 """
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -19,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.arguments import Count, MethodName, run
-from benchmarks.measuring import peak_memory, timed
+from benchmarks.measuring import in_new_process, peak_memory, timed
 from benchmarks.synthetic import AMAZON_TITLES_1_3M, CorpusShape, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
@@ -35,7 +32,6 @@ from xcmodels.training.loop import Watch, fast_products, train_round
 
 DEFAULTS = ("astra", "unidec")
 DIM, SEARCHED = 64, 20_000
-IN_THIS_PROCESS = "--measure"
 
 
 def scaled_shape(percent: int) -> CorpusShape:
@@ -45,12 +41,12 @@ def scaled_shape(percent: int) -> CorpusShape:
 
 
 @fast_products()
-def epoch_and_refresh(name: str, corpus: Corpus, scratch: Path) -> dict[str, float]:
+def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     """Train a method for one epoch and mine for the next; return measured and predicted seconds and gigabytes.
 
     SEARCHED of the queries are searched for; the time for all is in proportion.
     """
-    method = METHODS[name].make(with_width(resolve(name, "cpu", {}).method, DIM))
+    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(resolve(name, "cpu", {}).method, DIM))
     stage, mining = method.stages[0], next(round_ for round_ in method.rounds if round_.mines)
     out = scratch / name
     out.mkdir()
@@ -86,14 +82,10 @@ def main(percent: Count = 100, *methods: MethodName) -> None:
         _, seconds = timed(lambda: synthetic_corpus(Path(scratch) / "corpus", shape))
         print(f"corpus generated in {seconds:.0f} s", flush=True)
         for name in methods or DEFAULTS:
-            command = [sys.executable, "-m", "benchmarks.bench_scale", IN_THIS_PROCESS, name, scratch]
-            measured = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+            measured = in_new_process(epoch_and_refresh, name, Path(scratch))
             print(f"{name:<10}" + "".join(f"{figure:>18} {value:>8.2f}" for figure, value in measured.items()),
                   flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [IN_THIS_PROCESS]:
-        print(json.dumps(epoch_and_refresh(sys.argv[2], Corpus(Path(sys.argv[3]) / "corpus"), Path(sys.argv[3]))))
-    else:
-        run(main, __doc__)
+    run(main, __doc__)

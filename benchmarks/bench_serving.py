@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import time
-from typing import Annotated
 
 import numpy as np
 
@@ -69,7 +68,7 @@ async def measure(port: int, seconds: float) -> None:
         print(f"{name:<22}{len(ms) / seconds:>10.1f}{np.quantile(ms, .5):>9.1f}{np.quantile(ms, .99):>9.1f}")
 
 
-def main(home: Folder, model: Annotated[str, str] = "", seconds: Count = 20) -> None:
+def main(home: Folder, model: str = "", seconds: Count = 20) -> None:
     """Serve a model of HOME on a free port and measure it."""
     command = [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--port", "0", "--model", model]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -1,9 +1,11 @@
-"""What benchmarks measure with: the seconds of a call, and the peak memory of this process."""
+"""What benchmarks measure with: the seconds of a call, a process of its own for a call, and its peak memory."""
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -12,6 +14,12 @@ def timed(action: Callable[[], Result]) -> tuple[Result, float]:
     """Return the result of a call, and its seconds."""
     start = time.perf_counter()
     return action(), time.perf_counter() - start
+
+
+def in_new_process(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Return the result of a call in a process of its own, whose memory and threads are of that call alone."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def peak_memory() -> int:

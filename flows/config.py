@@ -41,8 +41,8 @@ Mlflow = Annotated[str, shared("mlflow", "Address of an MLflow server; the home'
 
 @Parameter(name="*")
 @dataclass
-class Job:
-    """What to do on which data, and by whom."""
+class RunOptions:
+    """The options of every run: what to do on which data, and by whom."""
 
     data: Annotated[Path, shared("data", "Folder of the raw data set.")]
     method: Annotated[str, shared("method", "Method to train.")] = "ngame"
@@ -61,8 +61,8 @@ class Job:
 
 
 @dataclass
-class TrainingJob(Job):
-    """A job with the options of training, which every step of a run takes."""
+class TrainingOptions(RunOptions):
+    """The options of a run that trains, which every step of it takes."""
 
     overlap: Annotated[Literal["auto", "always", "never"], Parameter(
         help="Refresh by a Dask worker while training goes on; auto is where a GPU trains. A method gains that mines "
@@ -74,7 +74,7 @@ class TrainingJob(Job):
 
 @Parameter(name="*")
 @dataclass
-class Tracked:
+class TrackingOptions:
     """Where a run is tracked, and as what."""
 
     mlflow: Mlflow = ""
@@ -83,14 +83,14 @@ class Tracked:
 
 
 @dataclass
-class RunConfig(Tracked, TrainingJob):
+class RunConfig(TrackingOptions, TrainingOptions):
     """A run; command: the one that reproduces it."""
 
     command: Annotated[str, Parameter(parse=False)] = ""
 
 
 @dataclass
-class Deployed(Tracked, Job):
+class DeployOptions(TrackingOptions, RunOptions):
     """What the deployments work on, and what a retraining leaves in the home."""
 
     keep_days: Annotated[float, Parameter(

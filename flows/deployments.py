@@ -15,7 +15,7 @@ from prefect.states import Completed
 from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig
 from flows.forms import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
-from flows.run import job, open_run, retry_helps
+from flows.run import open_run, retry_helps, run_steps
 from flows.run import prepare as prepare_data
 from flows.services.catalogue import mlflow_of
 from tasks.collection import collect
@@ -34,14 +34,14 @@ TURN = 600.0    # seconds that a collection waits for a run that started right a
 @flow(name="prepare", flow_run_name="{config.method} · {config.subject} · prepare", persist_result=False)
 def prepare(config: PrepareForm) -> None:
     """Read, check and pack the raw files that are new; what was prepared before is reused."""
-    job(config.run("prepare"), "prepare", patience=config.patience * HOUR)
+    run_steps(config.run("prepare"), "prepare", patience=config.patience * HOUR)
 
 
 @flow(name="retrain", flow_run_name="{config.method} · {config.subject}", persist_result=False)
 def retrain(config: RetrainForm) -> None:
     """Prepare, train, measure and register; what has not changed since the last run is reused. Then make room."""
     run_config = _tracked(config)
-    job(run_config, patience=config.patience * HOUR)
+    run_steps(run_config, patience=config.patience * HOUR)
     room_task.with_options(task_run_name=f"{config.subject} · room")(run_config, config.keep_days)
 
 

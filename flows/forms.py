@@ -8,13 +8,13 @@ from typing import Annotated, Any, get_type_hints
 from cyclopts import Parameter
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
-from flows.config import Deployed, RunConfig
+from flows.config import DeployOptions, RunConfig
 from xcmodels.methods.presets import PRESETS
 
 PRESET_NAMES = sorted({name for presets in PRESETS.values() for name in presets})
-HELP = {name: each.help.removesuffix(".") for name, hint in get_type_hints(Deployed, include_extras=True).items()
+HELP = {name: each.help.removesuffix(".") for name, hint in get_type_hints(DeployOptions, include_extras=True).items()
         for each in hint.__metadata__ if isinstance(each, Parameter) and each.help}
-BOUNDS = {field.name: field.metadata for field in fields(Deployed)}
+BOUNDS = {field.name: field.metadata for field in fields(DeployOptions)}
 THERE = " on the worker's machine, an absolute path"
 Folder = Annotated[str, Field(pattern=r"^/[^\x00]*$", max_length=4096)]
 Server = Annotated[str, Field(pattern=r"^(https?://[^\s/]+.*)?$", max_length=300)]
@@ -24,7 +24,8 @@ def entry(position: int, option: str, title: str | None = None, note: str = "", 
           **more: Any) -> Any:
     """Return a form's field for an option of `xc deploy`: the UI shows its help, the server checks its bounds."""
     shown: dict[str, Any] = {"position": position, **({"enum": choices} if choices else {})}
-    about = {"description": HELP[option] + note, "default": getattr(Deployed, option, ...), **BOUNDS[option], **more}
+    default = getattr(DeployOptions, option, ...)
+    about = {"description": HELP[option] + note, "default": default, **BOUNDS[option], **more}
     return Field(title=title, json_schema_extra=shown, **about)
 
 

@@ -1,4 +1,4 @@
-"""A run's state in Prefect: its tags, its progress, and marking killed runs as crashed."""
+"""A run's state in Prefect: its tags, its page, and marking killed runs as crashed."""
 
 import json
 import os
@@ -8,15 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterParentFlowRunId,
-    TaskRunFilter,
-    TaskRunFilterFlowRunId,
-)
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -25,19 +18,6 @@ from prefect.states import Crashed
 from tasks.plan import Pipeline
 
 KILLED = "its process was killed; the same command resumes"
-
-
-class Progress:
-    """Counts the steps of a run that are done, in an artifact that the UI shows as a bar."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done = max(total, 1), 0
-        self.artifact: Any = create_progress_artifact(0.0, key="progress", description=f"steps done, of {total}")
-
-    def advance(self) -> None:
-        """Count one more step."""
-        self.done += 1
-        update_progress_artifact(self.artifact, 100.0 * self.done / self.total)
 
 
 def tag_this_run(pipeline: Pipeline) -> None:
@@ -59,13 +39,13 @@ def page_of_this_run() -> str:
     return f"{api.removesuffix('/api')}/runs/flow-run/{run}" if run else ""
 
 
-def unwatched() -> AbstractContextManager[Any]:
+def without_heartbeats() -> AbstractContextManager[Any]:
     """Run flows without heartbeats, for a server that ends with them: each flow's end would wait up to 1 s for one."""
     return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
 
 
 @contextmanager
-def seen_to_its_end(home: Path) -> Iterator[None]:
+def noted_until_it_ends(home: Path) -> Iterator[None]:
     """Note the present flow run in HOME/run while the block lasts; first mark a run noted earlier as crashed.
 
     Only one run at a time uses a home, so an earlier note is of a run that was killed. A server that watches
@@ -95,12 +75,13 @@ def _crash(client: SyncPrefectClient, run: UUID) -> None:
     state = client.read_flow_run(run).state
     if state is not None and state.is_final() and not state.is_crashed():
         return
-    subflows = client.read_flow_runs(flow_run_filter=FlowRunFilter(
-        parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[run])))
+    subflows = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(
+        {"parent_flow_run_id": {"any_": [run]}}))
     runs = [run, *(subflow.id for subflow in subflows)]
-    for task in client.read_task_runs(task_run_filter=TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=runs))):
+    of_runs = TaskRunFilter.model_validate({"flow_run_id": {"any_": runs}})
+    for task in client.read_task_runs(task_run_filter=of_runs):
         if task.state is None or not task.state.is_final():
             client.set_task_run_state(task.id, Crashed(message=KILLED), force=True)
-    for flow in client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=runs))):
+    for flow in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"id": {"any_": runs}})):
         if flow.state is None or not flow.state.is_final():
             client.set_flow_run_state(flow.id, Crashed(message=KILLED), force=True)

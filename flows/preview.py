@@ -66,7 +66,7 @@ class Preview:
                 "steps": [asdict(step) for step in self.steps], "seconds": self.seconds, "memory": self.memory}
 
 
-def look(pipeline: Pipeline, store: Store, until: int = 2) -> Preview:
+def preview(pipeline: Pipeline, store: Store, until: int = 2) -> Preview:
     """Return what a run would do in `store`: 0, prepare; 1, train, too; 2, evaluate, too."""
     groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
     memory = store.get_ref("held", slug(timing_key(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
@@ -81,11 +81,11 @@ def memory_noted(store: Store, method: str, preset: str, data: str) -> Iterator[
     The kernel's own peak is of no use: a process inherits that of its parent, so each worker would seem to have used
     as much as the whole run.
     """
-    peak, over = [held()], threading.Event()
+    peak, over = [memory_in_use()], threading.Event()
 
     def watch() -> None:
         while not over.wait(LOOK_EVERY):
-            peak.append(max(peak.pop(), held()))
+            peak.append(max(peak.pop(), memory_in_use()))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -96,10 +96,10 @@ def memory_noted(store: Store, method: str, preset: str, data: str) -> Iterator[
         watcher.join()
     name = slug(timing_key(data, method, preset))
     before = (store.get_ref("held", name) or {}).get("bytes", 0)
-    store.set_ref("held", name, {"bytes": max(before, peak[0], held())})
+    store.set_ref("held", name, {"bytes": max(before, peak[0], memory_in_use())})
 
 
-def held() -> int:
+def memory_in_use() -> int:
     """Return the bytes of memory that this process and its descendants use now, without files mapped into memory.
 
     The kernel drops those when memory runs short, and processes share them.
@@ -112,12 +112,12 @@ def held() -> int:
     return total
 
 
-def places(home: Path, mlflow: str) -> Mapping[str, str]:
+def server_addresses(home: Path, mlflow: str) -> Mapping[str, str]:
     """Return the addresses, without passwords, where a run of `home` would be shown, by server name."""
-    from flows.services.catalogue import join
+    from flows.services.catalogue import use_running_prefect
     from tasks.tracking.tracker import Tracker
 
-    join(home)
+    use_running_prefect(home)
     prefect = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     return {"Prefect": prefect or "a server of its own, which ends with the run",
             "MLflow": Tracker(home, mlflow or None).address}

@@ -42,13 +42,6 @@ class Terminal:
         Terminal.under_way = f"after {step}"
         self.line(f"{'reused' if reused else span(seconds):>12}  {step}")
 
-    def plan(self, pipeline: Any, store: Any, until: int) -> None:
-        """Print what will be run and why, on what data, and how long that took before."""
-        from flows.preview import look
-
-        for line in look(pipeline, store, until).lines():
-            self.line(line)
-
     @contextmanager
     def training(self, name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
         """Show a round's progress and stop it at the first Ctrl-C or SIGTERM; the second ends the program."""

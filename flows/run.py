@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, get_args
 
-from prefect import flow, task
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect import artifacts, flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
@@ -17,7 +16,8 @@ from prefect.states import Completed
 
 from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig, Until
-from flows.prefect_state import Progress, page_of_this_run, seen_to_its_end, tag_this_run
+from flows.prefect_state import noted_until_it_ends, page_of_this_run, tag_this_run
+from flows.preview import preview
 from flows.progress import Terminal
 from tasks.collection import remove_checkpoints
 from tasks.core.dask_workers import Workers
@@ -73,7 +73,8 @@ class Runner:
         self.overlap = overlap
         self.done: dict[str, Artifact] = {}
         self.results: dict[str, StepResult] = {}
-        self.progress = Progress(total)
+        self.total = total
+        self.bar: Any = artifacts.create_progress_artifact(0.0, key="progress", description=f"steps done, of {total}")
 
     @property
     def title(self) -> str:
@@ -98,7 +99,7 @@ class Runner:
                 else:
                     result = self._run(step)
                 self.done[step.name], self.results[step.name] = result.artifact, result
-                self.progress.advance()
+                artifacts.update_progress_artifact(self.bar, 100.0 * len(self.done) / self.total)
                 after(step, result)
         except BaseException:
             if started:
@@ -148,11 +149,11 @@ def evaluate(title: str, runner: Runner, after: After) -> None:
 @flow(name="run", flow_run_name="{config.method} · {config.data.name}", log_prints=False)
 def run(config: RunConfig, until: Until = "register") -> Finished | None:
     """The whole job, or as much of it as `until` names; "report" is "evaluate", with the report written anew."""
-    return job(config, until)
+    return run_steps(config, until)
 
 
-def job(config: RunConfig, until: Until = "register", patience: float = 0.0) -> Finished | None:
-    """Run the job inside the flow that calls it.
+def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.0) -> Finished | None:
+    """Run the steps up to `until` inside the flow that calls it.
 
     patience: seconds to wait for another run of the home to end; UsageError where it has not by then.
     """
@@ -187,7 +188,8 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
         store.sweep()
         laid_out = pipeline(config.data, config.method, config.preset, config.settings)
         tag_this_run(laid_out)
-        terminal.plan(laid_out, store, UNTIL.index(until))
+        for line in preview(laid_out, store, UNTIL.index(until)).lines():
+            terminal.line(line)
         steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
         overlap = config.overlap == "always" or (config.overlap == "auto" and gpus() > 0)
         yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), overlap=overlap)
@@ -206,7 +208,7 @@ def exclusive(store: Store, patience: float, terminal: Terminal) -> Iterator[Non
             get_run_logger().info(line)
             terminal.line(line)
             lock.enter_context(store.run_lock(patience, page=page_of_this_run()))
-        with seen_to_its_end(store.home):
+        with noted_until_it_ends(store.home):
             yield
 
 
@@ -220,10 +222,10 @@ def show(finished: Finished) -> None:
                 if name in champion["gains"] else {})}
             for name, value in finished.metrics.items()
             if name.partition("/")[0] in ("P", "PSP", "nDCG", "PSnDCG", "recall") and name.count("/") == 1]
-    create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")
-    create_markdown_artifact(f"The data keeps its contract, rule by rule: `{finished.contracts}`", key="contracts",
-                             description="What was checked of the data")
-    create_markdown_artifact(
+    artifacts.create_table_artifact(rows, key="metrics", description=f"{finished.model}: {finished.verdict}")
+    artifacts.create_markdown_artifact(f"The data keeps its contract, rule by rule: `{finished.contracts}`",
+                                       key="contracts", description="What was checked of the data")
+    artifacts.create_markdown_artifact(
         f"**{finished.model}**, version {finished.version or 'not registered'}: {finished.verdict}\n\n"
         f"- report: `{finished.report}`\n- MLflow: {finished.mlflow}\n", key="report",
         description="What the run made and where it is")

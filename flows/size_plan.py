@@ -13,18 +13,7 @@ from tasks.core.wording import span
 from xcmodels.method import Method
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.resources import (
-    DEVICE,
-    DISK,
-    HOST,
-    RATES,
-    Budget,
-    Size,
-    budget,
-    rates_file,
-    read_rates,
-    with_width,
-)
+from xcmodels.resources import DEVICE, DISK, HOST, RATES, Budget, Size, budget, rates_file, read_rates, with_width
 
 NAMES = {DEVICE: "a GPU", HOST: "the host", DISK: "the disk"}
 TIME = "time"

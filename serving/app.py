@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from serving import schemas
@@ -20,7 +19,7 @@ from serving.answers import Service
 from serving.http.guard import Access, Guard, Problem, read_json
 from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
-from serving.prometheus import Measures
+from serving.prometheus import Metrics
 
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
@@ -37,11 +36,11 @@ def create_app(follower: AliasFollower, access: Access) -> tuple[Guard, Service]
 
     app = FastAPI(title="xcflow", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
                   redirect_slashes=False, description="Tags short texts with the few right labels out of very many.")
-    measures = Measures(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
-    service = Service(follower, measures)
+    counters = Metrics(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
+    service = Service(follower, counters)
 
     def refuse(problem: Problem) -> Response:
-        measures.refused(problem.code)
+        counters.refused(problem.code)
         return problem.response()
 
     async def unknown(request: Request, error: Exception) -> Response:
@@ -58,12 +57,12 @@ def create_app(follower: AliasFollower, access: Access) -> tuple[Guard, Service]
 
     for kind, handler in ((HTTPException, unknown), (Problem, problem), (Exception, problem)):
         app.add_exception_handler(kind, handler)
-    _operations(app, service, measures)
+    _operations(app, service, counters)
     _pages(app)
-    return Guard(app, access, measures.request, measures.refused), service
+    return Guard(app, access, counters.request, counters.refused), service
 
 
-def _operations(app: FastAPI, service: Service, measures: Measures) -> None:
+def _operations(app: FastAPI, service: Service, counters: Metrics) -> None:
     @app.post("/predict", response_model=schemas.Answers, **document("/predict", "post", body=schemas.PredictRequest))
     async def predict(request: Request) -> Response:
         """Return the best labels of each text."""
@@ -96,7 +95,7 @@ def _operations(app: FastAPI, service: Service, measures: Measures) -> None:
     @app.get("/metrics", response_class=PlainTextResponse, **document("/metrics", "get"))
     async def metrics() -> Response:
         """Return what Prometheus reads."""
-        text = measures.text(service.follower.current, service.follower.fault, service.batcher.length)
+        text = counters.text(service.follower.current, service.follower.fault, service.batcher.length)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -133,5 +132,5 @@ def policy(html: str) -> str:
             "img-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'")
 
 
-def _json(value: Any | BaseModel) -> Response:
+def _json(value: Any) -> Response:
     return Response(orjson.dumps(value), media_type="application/json")

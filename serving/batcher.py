@@ -52,13 +52,13 @@ _Part = tuple[_Request[Q, A], Sequence[Q]]
 class Batcher(Generic[Q, A]):
     """Answers queries in batches of up to `largest`; at most `room` queries wait.
 
-    answer: called in a thread of its own with a batch, returns an answer for each query. told: called before each batch
-    with its size and the seconds that its first request waited.
+    answer: called in a thread of its own with a batch, returns an answer for each query. on_batch: called before each
+    batch with its size and the seconds that its first request waited.
     """
 
     def __init__(self, answer: Callable[[list[Q]], list[A]], *, largest: int, room: int,
-                 told: Callable[[int, float], None] = lambda size, waited: None) -> None:
-        self._answer, self.largest, self.room, self._on_batch = answer, largest, room, told
+                 on_batch: Callable[[int, float], None] = lambda size, waited: None) -> None:
+        self._answer, self.largest, self.room, self._on_batch = answer, largest, room, on_batch
         self._waiting: deque[_Request[Q, A]] = deque()
         self._thread = ThreadPoolExecutor(1, "predict")
         self._busy: asyncio.Task[None] | None = None

@@ -23,6 +23,7 @@ from serving.app import create_app
 from serving.http.guard import LOOPBACK, SECONDS, Access
 from serving.http.timeouts import TimeoutProtocol
 from serving.model_watcher import AliasFollower, Registry
+from tasks.core.devices import port_holder
 from tasks.tracking.tracker import Tracker
 
 NOTICE = 1.0            # seconds between /readyz saying that the server stops and stopping
@@ -51,7 +52,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         app, service = create_app(follower, access)
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
         TimeoutProtocol.most = max(8, min(TimeoutProtocol.most, descriptors))
-        TimeoutProtocol.refused = staticmethod(service.measures.refused)
+        TimeoutProtocol.refused = staticmethod(service.metrics.refused)
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
         serving = f"{follower.current.name} version {follower.current.version}" if follower.current else "what comes"
         _log.warning("serving %s on %s", serving, address)
@@ -99,7 +100,6 @@ class Shortage:
         self.next = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log an error."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in SHORTAGES:
             loop.default_exception_handler(context)
@@ -116,20 +116,10 @@ def listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         where = f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
-            raise ServerError(f"{where} is in use by {holder(port)}",
+            raise ServerError(f"{where} is in use by {port_holder(port)}",
                               hint="stop it, or choose another: --port") from error
         raise ServerError(f"cannot listen on {where}: {error.strerror or error}",
                           hint="choose another --host or --port") from error
-
-
-def holder(port: int) -> str:
-    """Return the id and command of the process that listens on a port, as text."""
-    try:
-        pid = next(connection.pid for connection in psutil.net_connections("tcp")
-                   if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid)
-        return f"process {pid}: {' '.join(psutil.Process(pid).cmdline())[:200]}"
-    except (psutil.Error, StopIteration, OSError):
-        return "a process of another user"
 
 
 def make_access(host: str, token_file: Path | None, names: Collection[str]) -> Access:

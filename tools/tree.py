@@ -27,7 +27,6 @@ def _folder(folder: Path, depth: int) -> list[str]:
 
 
 def _first_line(file: Path) -> str:
-    """Return the first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n")[0]
 
 

@@ -1,12 +1,12 @@
 """The papers' claims about trained variants: which variants each compares, and which figures decide it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from benchmarks.claims.experiments import Results, Variant
+from benchmarks.claims.experiments import Experiments, Results, Variant
 from xcmodels.data.batching import Batch
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
@@ -17,15 +17,19 @@ from xcmodels.nn import losses
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper about variants; `holds` decides it by their figures over seeds."""
+    """A statement of a paper about variants; `holds` decides it by their figures over seeds.
+
+    measure: where no variants need to be trained, returns lines to print and whether the claim holds.
+    """
 
     number: int
     statement: str
     paper: str
-    variants: Mapping[str, Variant]
-    figures: Sequence[str]
-    holds: Callable[[Results], bool]
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    figures: Sequence[str] = ()
+    holds: Callable[[Results], bool] = bool
     needs_graphs: bool = False
+    measure: Callable[[Experiments], tuple[list[str], bool]] | None = None
 
 
 class FreshNegatives(JointStage):

@@ -1,8 +1,7 @@
 """Claims that need no trained variants: an unbiased estimator, and the costs of a step and of a refresh."""
 
-from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks import bench_classifier_step
+from benchmarks.claims.claims import Claim
 from benchmarks.claims.experiments import Experiments, Variant
 from benchmarks.measuring import timed
 from xcmodels.data import seeds
@@ -20,16 +20,6 @@ from xcmodels.methods.presets import resolve
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval import ann
-
-
-@dataclass(frozen=True)
-class DirectClaim:
-    """A statement of a paper, and a test of it that returns lines to print and whether it holds."""
-
-    number: int
-    statement: str
-    paper: str
-    test: Callable[[Experiments], tuple[list[str], bool]]
 
 
 def unbiased(experiments: Experiments, draws: int = 2000, queries: int = 64) -> tuple[list[str], bool]:
@@ -107,10 +97,10 @@ def _unit_vectors(rng: np.random.Generator, count: int, dim: int = 384) -> np.nd
 
 
 DIRECT_CLAIMS = [
-    DirectClaim(3, "ASTRA: the estimate of the loss is unbiased", "Lemma 4.1", unbiased),
-    DirectClaim(4, "ASTRA: a classifier step takes no more time and memory with 1.3M labels than with 131K; a step "
-                   "over all labels does",
-                "Tables 3 and 4: 1.5 ms against 12 to 85 of all labels'; 62 to 669 times less memory", cost_of_a_step),
-    DirectClaim(9, "NGAME: mining costs at most 1% of an epoch with a transformer, ANCE's refresh 59 to 210%",
-                "Table 5", cost_of_mining),
+    Claim(3, "ASTRA: the estimate of the loss is unbiased", "Lemma 4.1", measure=unbiased),
+    Claim(4, "ASTRA: a classifier step takes no more time and memory with 1.3M labels than with 131K; a step over all "
+             "labels does", "Tables 3 and 4: 1.5 ms against 12 to 85 of all labels'; 62 to 669 times less memory",
+          measure=cost_of_a_step),
+    Claim(9, "NGAME: mining costs at most 1% of an epoch with a transformer, ANCE's refresh 59 to 210%", "Table 5",
+          measure=cost_of_mining),
 ]

@@ -11,6 +11,8 @@ from tasks.data.sources.writing import point, raw_folder, write_json_lines, writ
 from xcmodels.data.text import clean
 
 TEST_SHARE = 0.2
+# of docs/datasets.md: counts and means; "median": texts of the median label; "with one": share of labels with one text
+COLUMNS = ("train", "labels", "test", "labels a text", "texts a label", "median", "with one", "words", "words a label")
 
 
 @dataclass(frozen=True)
@@ -36,39 +38,13 @@ class RawSet:
     licence: str
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """Counts of a data set, and the means of its columns in docs/datasets.md.
-
-    median_texts: texts of the median label. once: the share of labels with one text. words: of a training text.
-    """
-
-    train: int
-    labels: int
-    test: int
-    labels_a_text: float
-    texts_a_label: float
-    median_texts: float
-    once: float
-    words: float
-    label_words: float
-
-
-@dataclass(frozen=True)
-class _Split:
-    train: list[str]
-    test: list[str]
-    labels: list[str]
-    filters: dict[str, list[tuple[int, int]]]
-
-
 def hash_fraction(text: str, purpose: str) -> float:
     """Return a number in [0, 1) that is determined by a text and a purpose."""
     return int(hashlib.sha1(f"{purpose}\0{text}".encode()).hexdigest()[:12], 16) / 16**12
 
 
-def write(name: str, raw: RawSet, out: Path) -> Statistics:
-    """Write a raw data set to `out` and return its statistics.
+def write(name: str, raw: RawSet, out: Path) -> list[str]:
+    """Write a raw data set to `out` and return its COLUMNS.
 
     Equal texts are merged and get the labels of all. Texts without a label are left out, and so are labels without a
     text or without a training text. Filter pairs, as in WordNet: a text with itself as label, and a test pair whose
@@ -76,20 +52,20 @@ def write(name: str, raw: RawSet, out: Path) -> Statistics:
     """
     labels = {key: (clean(title), clean(content)) for key, (title, content) in raw.labels.items() if clean(title)}
     texts = _merged(raw.texts, labels.keys())
-    split = _split(texts, labels.keys())
-    ids = {key: number for number, key in enumerate(split.labels)}
+    train, test, known, filters = _split(texts, labels.keys())
+    ids = {key: number for number, key in enumerate(known)}
     about = {"name": name, "propensity": {"a": 0.55, "b": 1.5}, "source": raw.source, "licence": raw.licence}
     rows: dict[str, list[list[int]]] = {}
     with raw_folder(out, about) as folder:
-        for side, stem, keys in (("train", "trn", split.train), ("test", "tst", split.test)):
+        for side, stem, keys in (("train", "trn", train), ("test", "tst", test)):
             rows[side] = [sorted(ids[label] for label in texts[key].labels if label in ids) for key in keys]
             write_json_lines(folder / f"{stem}.json.gz", (
                 point(key, texts[key].title, texts[key].content, label_ids)
                 for key, label_ids in zip(keys, rows[side], strict=True)))
-            write_pairs(folder / f"filter_labels_{side}.txt", split.filters[side])
-        write_json_lines(folder / "lbl.json.gz", (point(key, *labels[key]) for key in split.labels))
-    return _statistics([f"{texts[key].title} {texts[key].content}" for key in split.train], rows["train"],
-                       len(split.test), [" ".join(labels[key]) for key in split.labels])
+            write_pairs(folder / f"filter_labels_{side}.txt", filters[side])
+        write_json_lines(folder / "lbl.json.gz", (point(key, *labels[key]) for key in known))
+    return _statistics([f"{texts[key].title} {texts[key].content}" for key in train], rows["train"], len(test),
+                       [" ".join(labels[key]) for key in known])
 
 
 def _merged(texts: Mapping[str, Text], known: Iterable[str]) -> dict[str, Text]:
@@ -107,7 +83,8 @@ def _merged(texts: Mapping[str, Text], known: Iterable[str]) -> dict[str, Text]:
     return merged
 
 
-def _split(texts: Mapping[str, Text], known: Iterable[str]) -> _Split:
+def _split(texts: Mapping[str, Text], known: Iterable[str]
+           ) -> tuple[list[str], list[str], list[str], dict[str, list[tuple[int, int]]]]:
     """Return the sorted keys of train, test and labels, and the filter pairs of each split."""
     tested = {key for key, text in texts.items() if hash_fraction(text.group, "test") < TEST_SHARE}
     train = [key for key in texts if key not in tested]
@@ -117,14 +94,14 @@ def _split(texts: Mapping[str, Text], known: Iterable[str]) -> _Split:
               for key in tested}
     test = [key for key in texts if key in tested and (texts[key].labels & ids.keys()) - hidden[key]]
     shown = [(row, ids[label]) for row, key in enumerate(test) for label in sorted(hidden[key])]
-    return _Split(train, test, labels, {
-        "train": [(row, ids[key]) for row, key in enumerate(train) if key in ids], "test": shown})
+    return train, test, labels, {"train": [(row, ids[key]) for row, key in enumerate(train) if key in ids],
+                                 "test": shown}
 
 
-def _statistics(texts: Sequence[str], rows: Sequence[Sequence[int]], test: int, labels: Sequence[str]) -> Statistics:
+def _statistics(texts: Sequence[str], rows: Sequence[Sequence[int]], test: int, labels: Sequence[str]) -> list[str]:
     counts = Counter(label for row in rows for label in row)
-    return Statistics(
-        train=len(rows), labels=len(labels), test=test, labels_a_text=fmean(map(len, rows)),
-        texts_a_label=fmean(counts.values()), median_texts=median(counts.values()),
-        once=fmean(count == 1 for count in counts.values()), words=fmean(len(text.split()) for text in texts),
-        label_words=fmean(len(text.split()) for text in labels))
+    share_with_one, words, label_words = fmean(count == 1 for count in counts.values()), *(
+        fmean(len(text.split()) for text in side) for side in (texts, labels))
+    return [f"{len(rows):,}", f"{len(labels):,}", f"{test:,}", f"{fmean(map(len, rows)):.1f}",
+            f"{fmean(counts.values()):.1f}", f"{median(counts.values()):g}", f"{share_with_one:.0%}", f"{words:.0f}",
+            f"{label_words:.0f}"]

@@ -29,19 +29,9 @@ class Package:
     section: str
 
 
-def programs(fetcher: Fetcher) -> RawSet:
-    """Return descriptions of programs for users, labelled with the packages that they depend on."""
-    return labelled_with_dependencies(_packages(fetcher, "en"), PROGRAMS, fetcher.release())
-
-
-def modules(fetcher: Fetcher) -> RawSet:
-    """Return descriptions of modules of nine programming languages, labelled as programs are."""
-    return labelled_with_dependencies(_packages(fetcher, "en"), MODULES, fetcher.release())
-
-
-def german(fetcher: Fetcher) -> RawSet:
-    """Return all German descriptions, labelled as programs are, with German label texts."""
-    return labelled_with_dependencies(_packages(fetcher, "de"), (), fetcher.release())
+def dependencies(fetcher: Fetcher, language: str, sections: Sequence[str] = ()) -> RawSet:
+    """Return descriptions in a language of packages in some sections, in all if none is given, with dependencies."""
+    return labelled_with_dependencies(_packages(fetcher, language), sections, fetcher.release())
 
 
 def _packages(fetcher: Fetcher, language: str) -> dict[str, Package]:
@@ -72,7 +62,7 @@ def debtags(fetcher: Fetcher) -> RawSet:
 def read_packages(package_list: str, descriptions: str, language: str) -> dict[str, Package]:
     """Parse apt's list of packages and the descriptions in a language; return packages by name.
 
-    Fetcher without a description in that language are left out.
+    Packages without a description in that language are left out.
     """
     by_digest = {fields["Description-md5"]: fields[f"Description-{language}"] for fields in paragraphs(descriptions)
                  if f"Description-{language}" in fields and "Description-md5" in fields}

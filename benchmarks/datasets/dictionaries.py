@@ -2,7 +2,7 @@
 
 import gzip
 import re
-import string
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -10,8 +10,6 @@ from pathlib import Path
 from benchmarks.datasets.building import RawSet, Text, hash_fraction
 from benchmarks.datasets.packages import Fetcher
 
-_DIGITS = {letter: value for value, letter in enumerate(
-    string.ascii_uppercase + string.ascii_lowercase + string.digits + "+/")}
 _REFERENCE = re.compile(r"\{([^{}]+)\}")
 _DATE = re.compile(r"\(\d{4}-\d\d-\d\d\)\s*$")
 _PRONUNCIATION = re.compile(r"\\[^\\]*\\|\([^()]*\[[^()]*\)")    # in gcide
@@ -122,7 +120,4 @@ def entries(folder: Path) -> Iterator[tuple[str, str]]:
 
 def base64_number(digits: str) -> int:
     """Parse a number in base 64, as in a dictd index; the first digit is the highest."""
-    value = 0
-    for digit in digits:
-        value = 64 * value + _DIGITS[digit]
-    return value
+    return int.from_bytes(b64decode(digits.rjust(len(digits) + -len(digits) % 4, "A")))

@@ -15,8 +15,7 @@ _LANGUAGES = ("de", "es", "fr", "it", "nl", "pt")
 def icons(fetcher: Fetcher) -> RawSet:
     """Return the names and categories of icons, labelled with their tags."""
     parsed = json.loads((fetcher.npm(_ICONS) / "icons.json").read_text(encoding="utf-8"))
-    texts, labels = tagged_icons(parsed)
-    return RawSet(texts, labels, f"npm {_ICONS}", "MIT")
+    return RawSet(*tagged_icons(parsed), f"npm {_ICONS}", "MIT")
 
 
 def emoji(fetcher: Fetcher) -> RawSet:
@@ -24,8 +23,7 @@ def emoji(fetcher: Fetcher) -> RawSet:
     folder = fetcher.npm(_EMOJI) / "annotations"
     annotations = {language: json.loads((folder / language / "annotations.json").read_text(encoding="utf-8"))
              ["annotations"]["annotations"] for language in (*_LANGUAGES, "en")}
-    texts, labels = emoji_texts(annotations)
-    return RawSet(texts, labels, f"npm {_EMOJI}", "Unicode-3.0")
+    return RawSet(*emoji_texts(annotations), f"npm {_EMOJI}", "Unicode-3.0")
 
 
 def tagged_icons(parsed: Mapping[str, Any]) -> tuple[dict[str, Text], dict[str, tuple[str, str]]]:

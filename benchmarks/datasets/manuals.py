@@ -32,8 +32,7 @@ def manuals(fetcher: Fetcher) -> RawSet:
     pages = {f"{package} {path.name.removesuffix('.gz')}": page for package in _PACKAGES
              for path in sorted(fetcher.debian(package).glob("usr/share/man/man*/*"))
              if (page := read_page(path.name, _source(path)))}
-    texts, labels = link_pages(pages)
-    return RawSet(texts, labels, ", ".join(map(fetcher.version, _PACKAGES)), _LICENCE)
+    return RawSet(*link_pages(pages), ", ".join(map(fetcher.version, _PACKAGES)), _LICENCE)
 
 
 def link_pages(pages: Mapping[str, Page]) -> tuple[dict[str, Text], dict[str, tuple[str, str]]]:

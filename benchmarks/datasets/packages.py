@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from data_contracts.errors import ProjectError
@@ -19,10 +18,6 @@ class Fetcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
-        self.version = cache(self._version)
-        self.debian = cache(self._debian)
-        self.npm = cache(self._npm)
-        self._lists = cache(self._update)
 
     def package_list(self) -> str:
         """Return the newest version of each package as paragraphs of "Field: value" lines, with English synopses."""
@@ -41,35 +36,38 @@ class Fetcher:
         paths = sorted(self._lists().glob(f"*_i18n_Translation-{language}*"))
         return "\n".join(_run([_APT_HELPER, "cat-file", str(path)], self.folder) for path in paths)
 
-    def _debian(self, name: str) -> Path:
+    def debian(self, name: str) -> Path:
         """Return the folder in which a Debian package is unpacked. Raises ProjectError where it cannot be fetched."""
-        self._lists()
         work = self.folder / "debian" / name
-        work.mkdir(parents=True)
-        self._apt("apt-get", "download", name, work=work)
-        _run(["dpkg-deb", "-x", str(_only(work, "*.deb")), "unpacked"], work)
+        if not work.exists():
+            self._lists()
+            work.mkdir(parents=True)
+            self._apt("apt-get", "download", name, work=work)
+            _run(["dpkg-deb", "-x", str(_only(work, "*.deb")), "unpacked"], work)
         return work / "unpacked"
 
-    def _version(self, name: str) -> str:
+    def version(self, name: str) -> str:
         """Return "name version" of a fetched Debian package."""
         package, version, _ = _only(self.folder / "debian" / name, "*.deb").name.split("_", 2)
         return f"{package} {version.replace('%3a', ':')}"
 
-    def _npm(self, name: str) -> Path:
+    def npm(self, name: str) -> Path:
         """Return the folder in which an npm package, given as name@version, is unpacked."""
         work = self.folder / "npm" / name.replace("/", "_")
-        work.mkdir(parents=True)
-        _run(["npm", "pack", name, "--ignore-scripts"], work)
-        with tarfile.open(_only(work, "*.tgz")) as archive:
-            archive.extractall(work, filter="data")
+        if not work.exists():
+            work.mkdir(parents=True)
+            _run(["npm", "pack", name, "--ignore-scripts"], work)
+            with tarfile.open(_only(work, "*.tgz")) as archive:
+                archive.extractall(work, filter="data")
         return work / "package"
 
-    def _update(self) -> Path:
-        """Fetch the lists of packages and return their folder."""
+    def _lists(self) -> Path:
+        """Return the folder of the lists of packages, fetched at the first call."""
         lists = self.folder / "apt" / "lists"
-        lists.mkdir(parents=True)
-        (self.folder / "apt" / "cache").mkdir()
-        self._apt("apt-get", "update")
+        if not lists.exists():
+            lists.mkdir(parents=True)
+            (self.folder / "apt" / "cache").mkdir()
+            self._apt("apt-get", "update")
         return lists
 
     def _apt(self, *arguments: str, work: Path | None = None) -> str:

@@ -37,7 +37,7 @@ class Check:
     hint: str = ""
 
 
-def look(home: Path, mlflow: str) -> list[Check]:
+def run_checks(home: Path, mlflow: str) -> list[Check]:
     """Run every check; mlflow: the address of an MLflow server to check, "" for none."""
     return [python(), *installed(), *machine(), *state(home), *servers(home, mlflow)]
 

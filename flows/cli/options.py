@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
+from flows.cli.completion import versions
 from flows.cli.config_file import FILE, GIVEN
-from flows.cli.model_names import versions
-from flows.config import HOME, Home, Job, Mlflow, shared
+from flows.config import HOME, Home, Mlflow, RunOptions, shared
 
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
@@ -45,6 +45,7 @@ def environment(home: Path) -> None:
 
 def open_tracker(home: Home, mlflow: Mlflow) -> Any:
     """Return a tracker on the MLflow server that is named or that the home runs, else on the home's database."""
+    require_home(home)
     environment(home)
     from flows.services.catalogue import mlflow_of
     from tasks.tracking.tracker import Tracker
@@ -70,17 +71,18 @@ def columns(rows: Sequence[Sequence[object]]) -> list[str]:
     return ["  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def resolved_settings(job: Job) -> dict[str, str]:
+def resolved_settings(options: RunOptions) -> dict[str, str]:
     """Return the settings that differ from the preset's; raise UsageError where they or the data are invalid."""
     from tasks.plan import resolve_run
 
-    settings = job.settings
-    utf8(job.data)
-    utf8(job.home)
+    settings = options.settings
+    utf8(options.data)
+    utf8(options.home)
     try:
-        resolve_run(job.data, job.method, job.preset, settings)
+        resolve_run(options.data, options.method, options.preset, settings)
     except UsageError as error:
-        ours = [f"no {name} {getattr(job, name)!r}" for name in ("method", "preset") if GIVEN.sources.get(name) == FILE]
+        ours = [f"no {name} {getattr(options, name)!r}" for name in ("method", "preset")
+                if GIVEN.sources.get(name) == FILE]
         for key in (key for key, source in GIVEN.settings.items() if source == FILE):
             ours += [f"no setting {key!r}", f"{key} ", f"{key}:"]
         raise UsageError(error.what, where=FILE if error.what.startswith(tuple(ours)) else error.where,

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from data_contracts.errors import ContractError
@@ -26,15 +25,6 @@ class Query(NamedTuple):
     uid: str
     text: str
     content: str = ""
-
-
-def open_retriever(model: str, home: Path, mlflow: str) -> Any:
-    """Return the retriever that `model` names in the registry, "" for the only model."""
-    from tasks.registry.resolve import resolve
-    from tasks.tracking.tracker import Tracker
-    from xcmodels.retrieval.retriever import Retriever
-
-    return Retriever.load(resolve(Tracker(home, mlflow or None), model or None).folder)
 
 
 def predict_texts(retriever: Any, texts: Iterable[str], k: int, form: Form = "json") -> None:

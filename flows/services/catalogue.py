@@ -3,7 +3,6 @@
 import atexit
 import os
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,7 +36,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
     auth = os.environ.get("PREFECT_API_AUTH_STRING", "") if prefect else password(home)
     if not prefect:
         address = _address(home, "prefect", ports.prefect)
-        out.append(replace(prefect_service(home, ports.prefect), then=partial(_prepare, home, address)))
+        out.append(replace(prefect_service(home, ports.prefect), after_start=partial(_prepare, home, address)))
         prefect = f"{address}/api"
     own_mlflow = not mlflow
     if own_mlflow:
@@ -78,7 +77,8 @@ def mlflow_service(home: Path, port: int) -> Service:
     return Service(
         "mlflow", "MLflow", [sys.executable, "-W", "ignore", "-m", "serving.mlflow_server", "--home", str(home),
                              "--port", str(port)],
-        _environment(home), address, port, "--mlflow-port", f"{address}/health", first=partial(_ensure_database, home))
+        _environment(home), address, port, "--mlflow-port", f"{address}/health",
+        before_start=partial(_ensure_database, home))
 
 
 def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
@@ -116,7 +116,7 @@ def password(home: Path) -> str:
     return secret(home.absolute() / "prefect" / "password")
 
 
-def join(home: Path) -> None:
+def use_running_prefect(home: Path) -> None:
     """Make this process use the home's Prefect server, where it runs and the environment names no other."""
     if not os.environ.get("PREFECT_API_URL") and (record := Stack(home).running("prefect")) is not None:
         _use(home, record.address)
@@ -124,12 +124,12 @@ def join(home: Path) -> None:
 
 def require_prefect(home: Path) -> str:
     """Return the API address of the Prefect server in use; raise ServerError where none answers."""
-    join(home)
+    use_running_prefect(home)
     if not (address := os.environ.get("PREFECT_API_URL", "")):
         raise ServerError(f"no Prefect server of {home} is up", hint="xc up; or name one: PREFECT_API_URL")
     try:
         urllib.request.urlopen(f"{address}/health", timeout=10.0).close()
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise ServerError(f"no Prefect server answers at {address}: {error}", hint="xc status; xc up") from error
     return address
 
@@ -147,14 +147,14 @@ def mlflow_of(home: Path, given: str = "") -> str:
     return given
 
 
-def have_prefect(home: Path, modules: Sequence[str] = (), *, tracked: bool) -> bool:
+def ensure_prefect(home: Path, modules: Sequence[str] = (), *, tracked: bool) -> bool:
     """Provide a Prefect server: the one named or running, else one started now; return whether it was started.
 
     A server started here ends with this process. While it starts, `modules` are imported, and MLflow's database is
     created if `tracked`. It has a session of its own: a signal to the run's process group, by a shutdown or `timeout`,
     must not end it before the run has reported how it ended. Raises ServerError where it does not start.
     """
-    join(home)
+    use_running_prefect(home)
     if os.environ.get("PREFECT_API_URL"):
         for name, value in HEARTBEAT.items():
             os.environ.setdefault(name, value)

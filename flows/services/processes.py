@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from data_contracts.errors import ServerError
+from tasks.core.devices import port_holder
 
 MARK = "XC_SERVICE"
 START_SECONDS = 180.0   # for a server's first start on a busy machine, including the creation of its database
@@ -40,7 +40,7 @@ class Service:
 
     address: where it answers, "" for one that no client calls. flag: the option that sets its port. health: the address
     that answers 200 while it is well, "" for one that only has to run. needs: services that must be well before it
-    starts. first: called before it starts; then: called once it is well, and at each `up` while it runs.
+    starts. before_start: called just before; after_start: called once it is well, and at each `up` while it runs.
     """
 
     name: str
@@ -52,8 +52,8 @@ class Service:
     flag: str = ""
     health: str = ""
     needs: Sequence[str] = ()
-    first: Callable[[], None] = lambda: None
-    then: Callable[[], None] = lambda: None
+    before_start: Callable[[], None] = lambda: None
+    after_start: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Record:
         return cls(service.name, service.title, 0, 0.0, service.address, service.health, list(service.command),
                    uuid.uuid4().hex, dict(service.environment))
 
-    def again(self) -> "Record":
+    def next_start(self) -> "Record":
         """Return the record of the next start."""
         return replace(self, pid=0, create_time=0.0, mark=uuid.uuid4().hex, restarts=self.restarts + 1)
 
@@ -118,7 +118,7 @@ class Record:
         try:
             with urllib.request.urlopen(self.health, timeout=PROBE_SECONDS) as response:
                 return bool(response.status == 200)
-        except (urllib.error.URLError, HTTPException, OSError):
+        except (HTTPException, OSError):
             return False
 
 
@@ -184,7 +184,7 @@ def check_port(service: Service) -> None:
             probe.bind(("127.0.0.1", service.port))
             return
         except OSError as error:
-            raise ServerError(f"port {service.port} of {service.title} is taken by {_holder(service.port)}",
+            raise ServerError(f"port {service.port} of {service.title} is taken by {port_holder(service.port)}",
                               hint=f"end that, or choose another port: xc up {service.flag} PORT") from error
 
 
@@ -263,15 +263,6 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _holder(port: int) -> str:
-    """Return the pid and command of the process that listens on a port, as far as this user may see them."""
-    with suppress(psutil.Error):
-        for connection in psutil.net_connections(kind="tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f"process {connection.pid}: {' '.join(psutil.Process(connection.pid).cmdline())[:200]}"
-    return "a process of another user"
 
 
 def last_line(log: Path) -> str:

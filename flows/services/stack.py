@@ -60,7 +60,7 @@ class Stack:
             for service in services:
                 if (record := self.running(service.name)) is not None:
                     wait_answer(record, hint)
-                    service.then()
+                    service.after_start()
             started: list[str] = []
             try:
                 self._start(missing, started, say)
@@ -76,7 +76,7 @@ class Stack:
         with self._locked():
             return self._end(list(self.records().values()), say)
 
-    def again(self, name: str) -> bool:
+    def restart(self, name: str) -> bool:
         """Restart a service that has ended, ending what is left of it; return whether it was restarted.
 
         It is not while an `up` or `down` is at work.
@@ -86,7 +86,7 @@ class Stack:
             if record is None or record.alive:
                 return False
             end_service(record)
-            self._launch(record.again())
+            self._launch(record.next_start())
             return True
 
     def _ours(self, record: Record) -> bool:
@@ -107,12 +107,12 @@ class Stack:
                 service, process = waiting[name]
                 wait_well(process, others=[other for _, other in waiting.values()])
                 del waiting[name]
-                service.then()
+                service.after_start()
                 say(f"{service.title:<11} {service.address or 'runs'}")
 
         for service in missing:
             wait_for([name for name in waiting if name in service.needs])
-            service.first()
+            service.before_start()
             started.append(service.name)
             waiting[service.name] = (service, self._launch(Record.of(service)))
         wait_for(list(waiting))

@@ -60,7 +60,7 @@ class Supervisor:
 
     def _restart(self, name: str, title: str, pause: Pause, now: float) -> None:
         try:
-            if self._stack.again(name):
+            if self._stack.restart(name):
                 self._say(f"{title} is started again")
                 pause.began, pause.due = now, None
         except (OSError, ProjectError) as error:

@@ -1,8 +1,11 @@
-"""GPUs and free disk space of this machine."""
+"""GPUs, free disk space and ports of this machine."""
 
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 DRIVERS = ("nvidia[0-9]*", "kfd", "dxg")    # device files of GPU drivers in /dev: NVIDIA, AMD, WSL
 
@@ -24,3 +27,12 @@ def nearest_existing(folder: Path) -> Path:
 def free_space(folder: Path) -> int:
     """Return the free bytes on the disk where a folder is, or would be created."""
     return shutil.disk_usage(nearest_existing(folder)).free
+
+
+def port_holder(port: int) -> str:
+    """Return the pid and command of the process that listens on a port, as far as this user may see them."""
+    with suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f"process {connection.pid}: {' '.join(psutil.Process(connection.pid).cmdline())[:200]}"
+    return "a process of another user"

@@ -1,15 +1,14 @@
 """What a size would take, told beforehand, against what models, files and processes of three sizes do take."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from benchmarks import bench_rates
 from benchmarks.arguments import run as run_benchmark
+from benchmarks.bench_scale import epoch_and_refresh
+from benchmarks.measuring import in_new_process
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from tests.support.long_tests import at_length
 from xcmodels.data.corpus import Corpus
@@ -104,9 +103,7 @@ def test_the_memory_of_an_epoch_is_within_a_fifth_of_what_was_told_at_three_size
     for labels, points in (MEASURED, *SIZES):
         folder = tmp_path / str(labels)
         synthetic_corpus(folder / "corpus", CorpusShape(points, labels, 22.2, 14.0))
-        run = subprocess.run([sys.executable, "-m", "benchmarks.bench_scale", "--measure", name, str(folder)],
-                             check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-        found[labels] = json.loads(run.stdout)
+        found[labels] = in_new_process(epoch_and_refresh, name, folder)
     # What a process holds beside what is counted is its machine's (where there is no AVX-512, UniDEC's is a fifth of a
     # GB less): measured here at another size, as `benchmarks.bench_rates` does, it takes the place of the project's.
     beside = found[MEASURED[0]]["GB"] - found[MEASURED[0]]["predicted GB"]

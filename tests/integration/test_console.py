@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.commands.jobs import _summary
+from flows.cli.commands.run import _summary
 from tasks.session import Finished
 from tests.conftest import ROOT
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import export, predict
-from flows.cli.predict import open_retriever
+from flows.cli.commands.predict import open_retriever
 from tests.support import tiny
 
 TEXTS = ["a wolf that lives in the mountains", "", "an oak of the forest"]

@@ -117,7 +117,7 @@ def test_runs_of_other_homes_on_a_server_are_left_out(home, tmp_path):
 
 
 def test_a_command_has_what_was_not_typed(cli, planted, monkeypatch, tmp_path):
-    from flows.cli.commands.jobs import _command
+    from flows.cli.commands.run import _command
 
     (tmp_path / "xc.toml").write_text('preset = "cpu-learned"\n[set]\nm1.epochs = 4\n')
     monkeypatch.setenv("XC_MLFLOW", "http://me:secret@there:5000")

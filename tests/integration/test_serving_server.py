@@ -14,7 +14,8 @@ import time
 
 import pytest
 
-from serving.server import Shortage, holder
+from serving.server import Shortage
+from tasks.core.devices import port_holder
 from tests.conftest import ROOT
 from tests.support.running_server import Running, World, ready, running, within
 
@@ -79,7 +80,7 @@ def test_a_busy_port_names_who_has_it(world):
         port = busy.getsockname()[1]
         code, said = refused(world.home, "--port", str(port))
         assert code == 5 and f"127.0.0.1:{port} is in use by process {os.getpid()}: " in said and "--port" in said
-        assert "python" in holder(port)
+        assert "python" in port_holder(port)
 
 
 def test_a_token_opens_the_door(world, token_file):

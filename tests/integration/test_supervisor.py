@@ -75,7 +75,7 @@ def test_up_killed_at_any_moment_is_completed_by_the_next(home, service, moment,
 
     def action(say):
         if moment == "well":
-            Stack(home).up([replace(service, then=lambda: os._exit(9))], nothing)
+            Stack(home).up([replace(service, after_start=lambda: os._exit(9))], nothing)
         else:
             monkeypatch.setattr(stack, "launch", killed)
             Stack(home).up([service], nothing)
@@ -83,7 +83,7 @@ def test_up_killed_at_any_moment_is_completed_by_the_next(home, service, moment,
     with child(action) as (pid, _):
         assert ended(pid) == 9
     prepared = []
-    started = Stack(home).up([replace(service, then=lambda: prepared.append("pools"))], nothing)
+    started = Stack(home).up([replace(service, after_start=lambda: prepared.append("pools"))], nothing)
     assert started == ([] if moment == "well" else ["app"]) and prepared == ["pools"]
     record = Stack(home).running("app")
     assert record.well and programs(home) == 2
@@ -134,13 +134,13 @@ def test_a_copy_of_a_home_takes_no_part_of_it_for_its_own(home, service, tmp_pat
 def test_the_back_off_doubles_to_a_minute_and_begins_anew_after_steady_minutes(tmp_path):
     part, starts = SimpleNamespace(name="app", title="app", alive=True, environment={}), []
 
-    def again(name):
+    def restart(name):
         starts.append(now)
         if len(starts) == 2:
             raise OSError("no room")
         return True
 
-    supervisor = Supervisor(SimpleNamespace(records=lambda: {"app": part}, again=again, logs=tmp_path), nothing)
+    supervisor = Supervisor(SimpleNamespace(records=lambda: {"app": part}, restart=restart, logs=tmp_path), nothing)
     for now in range(301):
         part.alive = now == 0
         supervisor.step(now)

@@ -10,11 +10,11 @@ from benchmarks.arguments import Count, MethodName, run
 WRONG = [
     ("classifier_step", "-2", "'-2'"), ("classifier_step", "64 many", "'many'"), ("clustering", "0", "'0'"),
     ("loop", "ngame", "'ngame'"), ("loop", "ngame.cpuu", "did you mean 'cpu'"), ("loop", "ngame.cpu.0", "got 0"),
-    ("prepare", "", "required: data"), ("prepare", "nowhere", "'nowhere' has no trn.json.gz"),
-    ("query", "", "required: home"), ("query", "nowhere", "'nowhere' is no folder"),
+    ("prepare", "", "--data requires an argument"), ("prepare", "nowhere", "'nowhere' has no trn.json.gz"),
+    ("query", "", "--home requires an argument"), ("query", "nowhere", "'nowhere' is no folder"),
     ("query", ". no-such-python", "'no-such-python' cannot be started"), ("rates", "nowhere/rates.json", "none can be"),
     ("rates", ".", "'.' is no file"), ("scale", "half", "'half'"), ("scale", "5 astro", "no method 'astro'"),
-    ("search", "1e6", "'1e6'"), ("search", "1000 -2 64", "'-2'"), ("search", "1 2 3 4 5", "unrecognized arguments: 5"),
+    ("search", "1e6", "'1e6'"), ("search", "1000 -2 64", "'-2'"), ("search", "1 2 3 4 5", "Unused Tokens: ['5']"),
     ("serving", "nowhere", "'nowhere' is no folder"), ("serving", ". m 0", "'0'"), ("processes", "1000 astro", "astro")]
 
 

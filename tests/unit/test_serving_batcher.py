@@ -150,7 +150,7 @@ def test_closing_answers_what_waits():
 def test_batches_are_told():
     async def work():
         told = []
-        batcher = Batcher(lambda batch: batch, largest=4, room=100, told=lambda *each: told.append(each))
+        batcher = Batcher(lambda batch: batch, largest=4, room=100, on_batch=lambda *each: told.append(each))
         await batcher(list(range(6)))
         await batcher.close()
         assert [size for size, _ in told] == [4, 2]

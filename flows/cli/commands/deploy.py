@@ -8,10 +8,10 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.options import DryRun, Json, environment, filled, resolved_settings, say
-from flows.config import Deployed, pairs, shared
+from flows.config import DeployOptions, pairs, shared
 
 
-def deploy(*, job: Deployed,
+def deploy(*, options: DeployOptions,
            schedules: Annotated[list[str], Parameter(
                name="--schedule", help='When a deployment runs, NAME="MINUTE HOUR DAY MONTH WEEKDAY" or NAME=off; '
                                        'repeatable.')] = [],  # noqa: B006
@@ -19,23 +19,24 @@ def deploy(*, job: Deployed,
            now: Annotated[str, Parameter(help="A deployment to run now too, such as retrain.")] = "",
            dry_run: DryRun = False, as_json: Json = False) -> None:
     """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
-    settings = resolved_settings(job)
-    environment(job.home)
+    settings = resolved_settings(options)
+    environment(options.home)
     from flows.services.catalogue import require_prefect
 
-    address = require_prefect(job.home).removesuffix("/api")
+    address = require_prefect(options.home).removesuffix("/api")
     say(f"{'Prefect':<10} {address}; what the deployments run is loaded, up to a minute the first time")
     from flows.deploy import Change, apply, plan, prepare_server, start
     from flows.forms import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
     from tasks.registry.tags import did_you_mean
 
-    values = {**vars(job), "settings": settings, "data": str(job.data.resolve()), "home": str(job.home.absolute())}
-    model = job.name or job.data.resolve().name
+    data = options.data.resolve()
+    values = {**vars(options), "settings": settings, "data": str(data), "home": str(options.home.absolute())}
+    model = options.name or data.name
     forms = {"prepare": filled(PrepareForm, values), "evaluate": filled(EvaluateForm, values),
              "retrain": filled(RetrainForm, values), "refresh": filled(RefreshForm, {**values, "name": model})}
     if now and now not in forms:
         raise UsageError(f"no deployment {now!r}{did_you_mean(now, list(forms))}")
-    planned = plan(model, forms, [f"method:{job.method}", f"data:{job.data.resolve().name}", f"preset:{job.preset}"],
+    planned = plan(model, forms, [f"method:{options.method}", f"data:{data.name}", f"preset:{options.preset}"],
                    pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
     if not dry_run:
         for created in prepare_server():

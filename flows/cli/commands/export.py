@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.commands.ask import NO_INPUT, Input, K
-from flows.cli.options import HOME, Home, Mlflow, Spec, environment, require_home, say
+from flows.cli.commands.predict import NO_INPUT, Input, K, open_retriever
+from flows.cli.options import HOME, Home, Mlflow, Spec, say
 
 export = App(name="export", help="Write vectors or predictions of many texts to a file for other programs.")
 Out = Annotated[Path, Parameter(help="The file to write: .parquet; of texts' vectors also .npy.")]
@@ -19,8 +19,9 @@ def embeddings(*, out: Out, given: Input = NO_INPUT, model: Spec = "", home: Hom
     from flows.cli.export import checked, export_embeddings, export_labels
 
     checked(out, "embeddings")
-    retriever = _retriever(model, home, mlflow)
-    _tell(export_embeddings(retriever, _texts(given), out) if given.source else export_labels(retriever, out), out)
+    retriever = open_retriever(model, home, mlflow)
+    rows = export_embeddings(retriever, _texts(given), out) if given.source else export_labels(retriever, out)
+    say(f"{rows:,} rows in {out}")
 
 
 @export.command
@@ -34,23 +35,11 @@ def predictions(*, out: Out, given: Input = NO_INPUT, k: K = 10, model: Spec = "
         raise UsageError("no texts are given", hint="--input FILE")
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
-    _tell(export_predictions(_retriever(model, home, mlflow), _texts(given), k, out), out)
+    rows = export_predictions(open_retriever(model, home, mlflow), _texts(given), k, out)
+    say(f"{rows:,} rows in {out}")
 
 
 def _texts(given: Input) -> Any:
     from flows.cli.predict import queries
 
     return queries(given.source, given.columns(), [])
-
-
-def _retriever(model: str, home: Path, mlflow: str) -> Any:
-    require_home(home)
-    environment(home)
-    from flows.cli.predict import open_retriever
-    from flows.services.catalogue import mlflow_of
-
-    return open_retriever(model, home, mlflow_of(home, mlflow))
-
-
-def _tell(rows: int, out: Path) -> None:
-    say(f"{rows:,} rows in {out}")

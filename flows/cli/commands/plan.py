@@ -1,4 +1,4 @@
-"""`xc plan`: preview of `xc run`, or an estimate for data of a given size."""
+"""`xc plan`, `xc presets`: preview of `xc run`, or an estimate for data of a given size; methods and settings."""
 
 import json
 import tempfile
@@ -11,13 +11,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.config_file import GIVEN
+from flows.cli.config_file import FILE, GIVEN
 from flows.cli.options import Json, columns, environment, resolved_settings
 from flows.config import RunConfig, shared
 
 
 @dataclass
-class PlanJob(RunConfig):
+class PlanOptions(RunConfig):
     """What to do on which data, or at which size."""
 
     data: Annotated[Path, shared("data", "Folder of the raw data set; or none, and --labels.")] = Path()
@@ -30,57 +30,57 @@ class PlanJob(RunConfig):
     tokens: Annotated[float, Parameter(help="Tokens of a text.")] = 14.0
 
 
-DEFAULT_JOB = PlanJob()
+NO_OPTIONS = PlanOptions()
 
 
-def plan(*, job: PlanJob = DEFAULT_JOB, as_json: Json = False) -> None:
+def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     """Say what `xc run` with the same options would do and why, and where each value comes from; nothing is done.
 
     With --labels and --points in place of --data: what data of that size would take, and what gives way first.
     """
-    if job.labels or job.points:
-        _size(job, as_json)
+    if options.labels or options.points:
+        _size(options, as_json)
         return
-    if job.data == Path():
+    if options.data == Path():
         raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
-    changed = resolved_settings(job)
-    environment(job.home)
-    from flows.preview import look, places
+    changed = resolved_settings(options)
+    environment(options.home)
+    from flows.preview import preview, server_addresses
     from flows.services.catalogue import mlflow_of
     from tasks.core.wording import span
     from tasks.plan import pipeline
     from tasks.tracking.mlflow_client import without_passwords
     from xcmodels.methods.presets import flat
 
-    laid_out = pipeline(job.data, job.method, job.preset, changed)
-    with _store(job.home) as store:
-        outlook = look(laid_out, store)
-    addresses = places(job.home, mlflow_of(job.home, job.mlflow))
-    options = {name: {"value": without_passwords(str(getattr(job, name))), "source": GIVEN.sources.get(name, "default")}
-               for name in (field.name for field in fields(RunConfig)) if name not in ("overrides", "command")}
+    laid_out = pipeline(options.data, options.method, options.preset, changed)
+    with _store(options.home) as store:
+        planned = preview(laid_out, store)
+    addresses = server_addresses(options.home, mlflow_of(options.home, options.mlflow))
+    given = {name: {"value": without_passwords(str(getattr(options, name))),
+                    "source": GIVEN.sources.get(name, "default")}
+             for name in (field.name for field in fields(RunConfig)) if name not in ("overrides", "command")}
     settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
                 for key, value in flat(laid_out.settings).items()}
     if as_json:
-        print(json.dumps({**outlook.to_json(), **{name.lower(): address for name, address in addresses.items()},
-                          "options": options, "settings": settings}))
+        print(json.dumps({**planned.to_json(), **{name.lower(): address for name, address in addresses.items()},
+                          "options": given, "settings": settings}))
         return
     steps = [(step.step, "reuse" if step.reuse else "run", span(step.seconds) if step.seconds is not None else "?",
-              step.reason) for step in outlook.steps]
-    print("\n".join([*outlook.lines(), *(f"{name:<10} {address}" for name, address in addresses.items())]))
+              step.reason) for step in planned.steps]
+    print("\n".join([*planned.lines(), *(f"{name:<10} {address}" for name, address in addresses.items())]))
     print("\n".join(["", *columns(steps)]))
-    for table in (options, settings):
+    for table in (given, settings):
         print("\n".join(["", *columns([(name, row["value"], row["source"]) for name, row in table.items()])]))
 
 
-def _size(job: PlanJob, as_json: bool) -> None:
-    """Print what a method would need for data of a size."""
-    environment(job.home)
+def _size(options: PlanOptions, as_json: bool) -> None:
+    environment(options.home)
     from flows.size_plan import sizing
     from xcmodels.resources import Size
 
-    size = Size(job.labels, job.points, job.positives, job.tokens, gpus=job.gpus)
-    estimate = sizing(job.method, job.preset, job.settings, size, width=job.dim, home=job.home,
-                      gpu_memory=job.gpu_memory)
+    size = Size(options.labels, options.points, options.positives, options.tokens, gpus=options.gpus)
+    estimate = sizing(options.method, options.preset, options.settings, size, width=options.dim, home=options.home,
+                      gpu_memory=options.gpu_memory)
     print(json.dumps(estimate.to_json()) if as_json else "\n".join(estimate.lines()))
 
 
@@ -94,3 +94,28 @@ def _store(home: Path) -> Iterator[Any]:
         return
     with tempfile.TemporaryDirectory(prefix="xc-plan-") as folder:
         yield Store(Path(folder))
+
+
+def presets(*, method: Annotated[str, Parameter(help="Method whose settings are explained.")] = "",
+            preset: Annotated[str, Parameter(help="Preset whose values are shown with them.")] = "cpu",
+            as_json: Json = False) -> None:
+    """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
+    from tasks.training.recipe import Recipe
+    from xcmodels.methods.presets import PRESETS, explained, flat
+
+    # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
+    method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
+        ("method", method, ""), ("preset", preset, "cpu")))
+    shown = Recipe(method, preset, {}).settings() if method else None
+    listed = {method: PRESETS[method]} if method else PRESETS
+    if as_json:
+        print(json.dumps({method_name: {name: {"about": entry.about, "settings": flat(entry.settings()),
+                                               "explained": explained(entry.settings())}
+                                        for name, entry in entries.items()}
+                          for method_name, entries in listed.items()}, indent=1))
+        return
+    print("\n".join(columns([(method_name, name, entry.about) for method_name, entries in listed.items()
+                             for name, entry in entries.items()])))
+    if shown is not None:
+        texts = explained(shown)
+        print("\n".join(["", *columns([(key, value, texts[key]) for key, value in flat(shown).items()])]))

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.model_names import versions
-from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, open_tracker, require_home, say
+from flows.cli.completion import versions
+from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, open_tracker, say
 
 Reason = Annotated[str, Parameter(help="Why: it is kept with the move, and has to be given.")]
 
@@ -23,7 +23,7 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
     from tasks.registry.promotion import listing
     from xcmodels.metrics import HEADLINE, line_of
 
-    rows = listing(_tracker(home, mlflow))
+    rows = listing(open_tracker(home, mlflow))
     if as_json:
         print(json.dumps(rows))
         return
@@ -54,7 +54,7 @@ def fetch(model: Annotated[str, Parameter(completer=versions)], folder: Path, /,
     """Write MODEL as an MLflow model to the new FOLDER, every file verified, code too; nothing of it is run."""
     from tasks.registry.fetch import fetch as fetched
 
-    version = fetched(_tracker(home, mlflow), model, folder)
+    version = fetched(open_tracker(home, mlflow), model, folder)
     say(f"{version.name}/{version.version}: every file is as it was registered")
     say(f"next       mlflow models serve -m {shlex.quote(str(folder))} --env-manager local")
     print(folder)
@@ -67,7 +67,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     why = _required(reason, f"promote {shlex.quote(model)}")
     if not {"/", "@"} & set(model.removeprefix("models:/")):
         raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
-    tracker = _tracker(home, mlflow)
+    tracker = open_tracker(home, mlflow)
     from tasks.core.store import Store
     from tasks.registry.comparison import newest_corpus
     from tasks.registry.label_edits import with_edits
@@ -93,7 +93,7 @@ def rollback(name: Model = "", /, *, reason: Reason = "", dry_run: DryRun = Fals
     from tasks.registry.promotion import rollback as rolled_back
     from tasks.registry.resolve import model_name
 
-    tracker = _tracker(home, mlflow)
+    tracker = open_tracker(home, mlflow)
     name = model_name(tracker, name or None)    # its champion's files may be what is wrong
     before, after = rolled_back(tracker, name, why, dry_run=dry_run)
     say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
@@ -103,8 +103,3 @@ def _required(reason: str, words: str) -> str:
     if not reason.strip():
         raise UsageError("say why: no reason is given", hint=f"xc {words} --reason 'clicks fell on Monday'")
     return reason.strip()
-
-
-def _tracker(home: Any, mlflow: str) -> Any:
-    require_home(home)
-    return open_tracker(home, mlflow)

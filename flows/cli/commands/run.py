@@ -14,65 +14,65 @@ from typing import Any
 from data_contracts.errors import ContractError, Stopped
 from flows.cli.config_file import GIVEN
 from flows.cli.options import Json, environment, filled, home_flag, resolved_settings, say
-from flows.config import RunConfig, TrainingJob, Until
+from flows.config import RunConfig, TrainingOptions, Until
 
 
-def run(*, job: RunConfig, as_json: Json = False) -> None:
+def run(*, options: RunConfig, as_json: Json = False) -> None:
     """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
-    _finish(_flow("register", job), job.home, as_json)
+    _finish(_flow("register", options), options.home, as_json)
 
 
-def prepare(*, job: TrainingJob) -> None:
+def prepare(*, options: TrainingOptions) -> None:
     """Read, check and pack a raw data set, and walk its graphs."""
-    _flow("prepare", job)
+    _flow("prepare", options)
 
 
-def train(*, job: RunConfig) -> None:
+def train(*, options: RunConfig) -> None:
     """Train up to a retriever."""
-    _flow("train", job)
+    _flow("train", options)
 
 
-def evaluate(*, job: RunConfig, as_json: Json = False) -> None:
+def evaluate(*, options: RunConfig, as_json: Json = False) -> None:
     """Measure the retriever on the test split, without registering it."""
-    _finish(_flow("evaluate", job), job.home, as_json)
+    _finish(_flow("evaluate", options), options.home, as_json)
 
 
-def register(*, job: RunConfig, as_json: Json = False) -> None:
+def register(*, options: RunConfig, as_json: Json = False) -> None:
     """Register the retriever as a new version; it becomes the champion where the gates hold."""
-    _finish(_flow("register", job), job.home, as_json)
+    _finish(_flow("register", options), options.home, as_json)
 
 
-def report(*, job: RunConfig) -> None:
+def report(*, options: RunConfig) -> None:
     """Build the report of a run again; its path goes to stdout."""
-    print(_flow("report", job).report)
+    print(_flow("report", options).report)
 
 
-def _flow(until: Until, job: TrainingJob) -> Any:
+def _flow(until: Until, options: TrainingOptions) -> Any:
     """Run the flow as far as `until`; return its summary, None where nothing was evaluated."""
     from tasks.core.store import Store
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # of `timeout`, `kill` or a shutdown: ends as by Ctrl-C
     # Invalid options are refused before Prefect's server is started, which takes seconds.
-    resolved_settings(job)
-    config = filled(RunConfig, {**vars(job), "command": _command()})
-    store = Store(job.home)
+    resolved_settings(options)
+    config = filled(RunConfig, {**vars(options), "command": _command()})
+    store = Store(options.home)
     with store.run_lock():    # checks that no other run uses the home and that it can be written
         pass
-    environment(job.home)
-    from flows.preview import memory_noted, places
-    from flows.services.catalogue import have_prefect, lost_server_explained, mlflow_of
+    environment(options.home)
+    from flows.preview import memory_noted, server_addresses
+    from flows.services.catalogue import ensure_prefect, lost_server_explained, mlflow_of
     from flows.services.environment import full_disk_explained
 
-    config.mlflow = mlflow_of(job.home, config.mlflow)
-    for name, address in places(job.home, config.mlflow).items():
+    config.mlflow = mlflow_of(options.home, config.mlflow)
+    for name, address in server_addresses(options.home, config.mlflow).items():
         say(f"{name:<10} {address}")
-    with (_failure_named(job.home), full_disk_explained(job.home), lost_server_explained(),
+    with (_failure_named(options.home), full_disk_explained(options.home), lost_server_explained(),
           memory_noted(store, config.method, config.preset, config.data.name)):
-        temporary = have_prefect(job.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
-        from flows.prefect_state import unwatched
+        temporary = ensure_prefect(options.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
+        from flows.prefect_state import without_heartbeats
         from flows.run import run as flow_run
 
-        with unwatched() if temporary else nullcontext():
+        with without_heartbeats() if temporary else nullcontext():
             return flow_run(config, until)
 
 

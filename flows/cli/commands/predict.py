@@ -1,0 +1,63 @@
+"""`xc predict`: tag texts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from data_contracts.errors import UsageError
+from flows.cli.options import HOME, Home, Mlflow, Spec, open_tracker
+from flows.config import shared
+
+
+@Parameter(name="*")
+@dataclass
+class Input:
+    """Texts in a file, and where in it."""
+
+    source: Annotated[str, Parameter(name="--input", allow_leading_hyphen=True,
+                                     help="CSV, TSV, JSONL, Parquet, or a text a line; - is stdin.")] = ""
+    text: Annotated[str, Parameter(help="Its column of texts; text or title by default.")] = ""
+    content: Annotated[str, Parameter(help="Its column of longer texts; content by default.")] = ""
+    uid: Annotated[str, Parameter(help="Its column of ids; uid by default.")] = ""
+
+    def columns(self) -> dict[str, str]:
+        """Return role -> column, for the columns that were named."""
+        columns = {"uid": self.uid, "text": self.text, "content": self.content}
+        return {role: name for role, name in columns.items() if name}
+
+
+NO_INPUT = Input()
+K = Annotated[int, shared("k", "Labels a text.", variable=False)]
+
+
+def predict(*texts: str, given: Input = NO_INPUT, k: K = 10,
+            form: Annotated[Literal["json", "csv"], Parameter(
+                name="--format", help="One JSON object a text, or CSV with a row a label.")] = "json",
+            model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Tag texts, in their order."""
+    from flows.cli.predict import predict_file, predict_texts
+
+    if given.source.startswith("--"):
+        raise UsageError(f"--input is followed by {given.source}", hint="name a file, or - for stdin")
+    if bool(texts) == bool(given.source):
+        raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
+    if texts and (columns := given.columns()):
+        raise UsageError(f"--{next(iter(columns))} names a column of a file", hint="give the file: --input FILE")
+    if k < 1:
+        raise UsageError(f"--k must be at least 1, got {k}")
+    retriever = open_retriever(model, home, mlflow)
+    if texts:
+        predict_texts(retriever, texts, k, form)
+    else:
+        predict_file(retriever, given.source, k, form, given.columns())
+
+
+def open_retriever(model: str, home: Path, mlflow: str) -> Any:
+    """Return the retriever that `model` names in the registry, "" for the only model."""
+    tracker = open_tracker(home, mlflow)
+    from tasks.registry.resolve import resolve
+    from xcmodels.retrieval.retriever import Retriever
+
+    return Retriever.load(resolve(tracker, model or None).folder)
