@@ -51,8 +51,8 @@ class RunOptions:
                                                                  "repeatable.")] = field(default_factory=list)
     home: Home = HOME
     dask: Annotated[str, shared("dask", "Dask scheduler, tcp://HOST:PORT; embedded workers where empty.")] = ""
-    workers: Annotated[int, shared("workers", "Embedded Dask workers (processes).", variable=False)] = field(
-        default=2, metadata={"ge": 1, "le": 256})
+    workers: Annotated[int, shared("workers", "Embedded Dask workers (processes); 0 for the run's own process alone.",
+                                   variable=False)] = field(default=2, metadata={"ge": 0, "le": 256})
 
     @property
     def settings(self) -> dict[str, str]:

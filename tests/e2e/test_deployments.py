@@ -67,7 +67,7 @@ def test_deploying_again_changes_nothing_or_what_was_asked(home, deployed):
     assert code == 0 and "retrain/small            would be changed: schedule; off" in said, said
     assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
         **{f"{name}/small": "nothing" for name in ("prepare", "refresh", "evaluate")}, "retrain/small": "schedule"}
-    for wrong, what in ((("--workers", "0"), "workers: input should be greater than"),
+    for wrong, what in ((("--workers", "-1"), "workers: input should be greater than"),
                         (("--now", "retrian"), "did you mean 'retrain'")):
         code, _, said = home.xc(*deployed, *wrong)
         assert code == 2 and what in said, said
@@ -80,7 +80,7 @@ def test_a_bad_value_is_refused_before_there_is_a_run(home, deployed):
         deployment = client.read_deployment_by_name("retrain/small")
         form = deployment.parameter_openapi_schema["definitions"]["RetrainForm"]["properties"]
         count = len(client.read_flow_runs(limit=200))
-        for wrong in ({"workers": 0}, {"method": "ngme"}, {"data": "relative"}, {"patience": 1e9}, {"until": "train"}):
+        for wrong in ({"workers": -1}, {"method": "ngme"}, {"data": "relative"}, {"patience": 1e9}, {"until": "train"}):
             with pytest.raises(PrefectHTTPStatusError) as refused:
                 client.create_flow_run_from_deployment(
                     deployment.id, parameters={"config": {**deployment.parameters["config"], **wrong}})

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,16 +17,16 @@ import pytest
 from tasks.core.store import Store
 from tests.conftest import ROOT
 from tests.support.long_tests import at_length
-from tests.support.run_command import command, objects, settings
+from tests.support.run_command import command, objects, prepared, settings
 
 
-def kill_when(planted: Path, home: Path, ready, number: int, **more: str) -> int:
+def kill_when(planted: Path, home: Path, ready, number: int, **more: Any) -> int:
     """Start a run, send it a signal as soon as `ready(home)`; return its exit code."""
     return stop_when(planted, home, ready, number, **more)[0]
 
 
 def stop_when(planted: Path, home: Path, ready, number: int, *, without: tuple[str, ...] = (), group: bool = False,
-              **more: str) -> tuple[int, str]:
+              **more: Any) -> tuple[int, str]:
     """Start a run, send it, or all of its process group, a signal; -> its exit code, what it said.
 
     without: variables of the environment that it does not get.
@@ -62,9 +63,9 @@ def test_killed_again_and_again_a_run_ends_as_an_unbroken_one(whole, planted, xc
     assert not list((home / "tmp").iterdir()), "a run removes what killed ones left"
 
 
-def test_a_step_is_the_same_whatever_its_process_did_before(planted, xc, tmp_path):
+def test_a_step_is_the_same_whatever_its_process_did_before(whole, planted, xc, tmp_path):
     """Training chooses what multiplies matrices, and by which the last digits of wide vectors differ."""
-    home, wide = tmp_path / "home", {"encoder.dim": "384"}
+    home, wide = prepared(whole[0], tmp_path / "home"), {"encoder.dim": "384"}
     assert xc(*command(planted, home, **wide))[0] == 0
     unbroken = objects(home)
     for key, manifest in list(Store(home).steps()):
@@ -76,8 +77,8 @@ def test_a_step_is_the_same_whatever_its_process_did_before(planted, xc, tmp_pat
     assert objects(home) == unbroken
 
 
-def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
-    home, long = tmp_path / "home", {"m1.epochs": "40", "m1.refresh_from": "40"}
+def test_interrupt_saves_and_the_same_command_resumes(whole, planted, xc, tmp_path):
+    home, long = prepared(whole[0], tmp_path / "home"), {"m1.epochs": "40", "m1.refresh_from": "40"}
     began = []
 
     def training(home: Path) -> bool:
@@ -90,8 +91,8 @@ def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
     assert time.monotonic() - began[-1] < 45    # 5 s where nothing else runs
     saved = list(home.glob("scratch/*/steps/*.safetensors"))
     assert len(saved) == 1
-    code, _, said = xc("train", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
-                       *settings(**long))
+    code, _, said = xc("train", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--workers",
+                       "0", *settings(**long))
     assert code == 0, said
     assert not list(home.glob("scratch/*/steps"))
 
@@ -100,7 +101,7 @@ def test_interrupt_saves_and_the_same_command_resumes(planted, xc, tmp_path):
 def test_a_signal_to_all_its_processes_ends_a_run_in_a_line_and_prefect_knows(planted, xc, tmp_path, number):
     """As `timeout`, a shutdown and a terminal's Ctrl-C send it; Prefect's server is the run's own."""
     home = tmp_path / "home"
-    code, said = stop_when(planted, home, published("read"), number, group=True,
+    code, said = stop_when(planted, home, published("read"), number, group=True, workers=1,
                            without=("PREFECT_API_URL", "PREFECT_HOME"))
     assert code == 130
     assert said.splitlines()[-2:] == ["error: interrupted", "hint: the same command resumes"]
@@ -115,7 +116,7 @@ def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path)
     from prefect.client.orchestration import get_client
 
     home = tmp_path / "home"
-    assert kill_when(planted, home, published("read"), signal.SIGKILL) == -signal.SIGKILL
+    assert kill_when(planted, home, published("read"), signal.SIGKILL, workers=1) == -signal.SIGKILL
     killed = json.loads((home / "run" / "flow-run").read_text())["id"]
     with get_client(sync_client=True) as client:
         assert client.read_flow_run(killed).state.is_running()

@@ -35,7 +35,7 @@ def test_the_whole_job(planted, home, xc, method):
     chosen, *mined = METHODS[method]
     settings = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
     code, out, said = xc("run", "--data", str(planted), "--method", method, "--preset", "cpu-learned",
-                         "--home", str(home), "--json", *settings)
+                         "--home", str(home), "--workers", "0", "--json", *settings)
     assert code == 0, said
     result = json.loads(out)
     assert result["metrics"]["P/1"] > 90 and result["version"] == str(list(METHODS).index(method) + 1)
@@ -51,7 +51,7 @@ def test_labels_that_have_numbers_alone(planted, tmp_path, xc):
         n = len(file.readlines())
     (data / "lbl.json.gz").unlink()
     (data / "dataset.json").write_text(json.dumps({"name": "numbered", "labels": n}))
-    there = ("--data", str(data), "--home", str(tmp_path / "home"), "--json")
+    there = ("--data", str(data), "--home", str(tmp_path / "home"), "--workers", "0", "--json")
     code, _, said = xc("run", *there, "--method", "ngame", "--preset", "cpu-learned")
     assert code == 2 and "--method astra --preset cpu-numbered" in said and not (tmp_path / "home").exists()
     settings = [word for key, value in {**ASTRA, "start": "random", "scale": "10"}.items()

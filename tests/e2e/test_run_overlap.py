@@ -11,7 +11,7 @@ from tasks.core.step import Step, StepContext
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.e2e.test_run_methods import ASTRA
-from tests.support.run_command import objects
+from tests.support.run_command import objects, prepared
 
 
 def latest(name: str):
@@ -24,15 +24,14 @@ def latest(name: str):
     return next(run for run in runs if run.name == name)
 
 
-def test_what_is_mined_with_an_older_model_is_mined_while_training_goes_on(planted, xc, tmp_path, monkeypatch):
+def test_what_is_mined_with_an_older_model_is_mined_while_training_goes_on(whole, planted, xc, tmp_path):
     """With `ahead` 2, epoch 4 has the negatives of the model of epoch 2: epochs 2 and 3 train meanwhile."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     settings = [word for key, value in (ASTRA | {"ahead": "2"}).items() for word in ("--set", f"{key}={value}")]
     made = {}
     for overlap in ("always", "never"):
-        home = tmp_path / overlap
+        home = prepared(whole[0], tmp_path / overlap)
         code, out, said = xc("run", "--data", str(planted), "--method", "astra", "--preset", "cpu-learned", "--home",
-                             str(home), "--name", overlap, "--overlap", overlap, "--json", *settings)
+                             str(home), "--name", overlap, "--overlap", overlap, "--workers", "1", "--json", *settings)
         assert code == 0, said
         made[overlap] = objects(home), json.loads(out)["metrics"]
         mining, training = (latest(f"astra · planted · {name}") for name in ("mine joint round 2", "joint round 1"))

@@ -16,13 +16,14 @@ from tests.conftest import ROOT
 from tests.e2e.test_run_methods import ASTRA
 from tests.support.home_services import until
 from tests.support.long_tests import at_length
+from tests.support.run_command import prepared
 
 
 def words(planted: Path, home: Path, *more: str, **changed: str) -> list[str]:
     """Return the words of a run of ASTRA after `xc`."""
     settings = [word for key, value in (ASTRA | changed).items() for word in ("--set", f"{key}={value}")]
     return ["run", "--data", str(planted), "--method", "astra", "--preset", "cpu-learned", "--home", str(home),
-            "--json", *settings, *more]
+            "--workers", "0", "--json", *settings, *more]
 
 
 def losses(said: str) -> list[float]:
@@ -30,11 +31,11 @@ def losses(said: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"^ +loss ([\d.]+)", said, re.MULTILINE)]
 
 
-def test_two_processes_train_the_model_of_one(planted, xc, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def test_two_processes_train_the_model_of_one(whole, planted, xc, tmp_path):
     found = {}
     for processes in ("1", "2"):
-        code, out, said = xc(*words(planted, tmp_path / processes, "--processes", processes))
+        home = prepared(whole[0], tmp_path / processes)
+        code, out, said = xc(*words(planted, home, "--processes", processes))
         assert code == 0, said
         found[processes] = losses(said), json.loads(out)["metrics"]
     assert len(found["1"][0]) > 2 and found["2"][0] == pytest.approx(found["1"][0], abs=2e-4)
@@ -50,10 +51,10 @@ def of_home(home: Path) -> list[psutil.Process]:
 @pytest.mark.parametrize("number", [
     pytest.param(signal.SIGINT, marks=at_length("one process is interrupted in tests/e2e/test_run_kills.py")),
     signal.SIGKILL])
-def test_what_is_stopped_or_killed_goes_on(planted, tmp_path, number, xc):
-    home = tmp_path / "home"
+def test_what_is_stopped_or_killed_goes_on(whole, planted, tmp_path, number, xc):
+    home = prepared(whole[0], tmp_path / "home")
     asked = words(planted, home, "--processes", "2", epochs="60", refresh_from="58")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with (tmp_path / "said").open("wb") as said, subprocess.Popen(
             [sys.executable, "-m", "flows.cli", *asked], stderr=said, stdout=said, env=environment) as run:
         until(lambda: list(home.glob("scratch/*/steps")) or run.poll() is not None)

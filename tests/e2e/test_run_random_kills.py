@@ -34,7 +34,7 @@ class Job:
         self.folder, self.stack, self.home = folder, ExitStack(), folder / "home"
         self.servers: dict[str, tuple[str, subprocess.Popen]] = {}
         self.start_servers()
-        self.words = [*command(planted, self.home), "--mlflow", self.servers["mlflow"][0]]
+        self.words = [*command(planted, self.home, workers=1), "--mlflow", self.servers["mlflow"][0]]
 
     def start_servers(self) -> None:
         """Start the servers that do not run, on the port and the database of the one before."""

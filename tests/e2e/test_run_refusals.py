@@ -43,7 +43,8 @@ def test_ramen_wants_a_graph(planted, xc, tmp_path):
 def test_what_fails_in_a_worker_is_said_once(planted, xc, tmp_path):
     data, home = tmp_path / "broken", tmp_path / "home"
     break_rows(planted, data, lambda rows: rows[6].update(target_ind=[10**6], target_rel=[1.0]))
-    code, out, said = xc("prepare", "--data", str(data), "--preset", "cpu-learned", "--home", str(home), *settings())
+    code, out, said = xc("prepare", "--data", str(data), "--preset", "cpu-learned", "--home", str(home), "--workers",
+                        "1", *settings())
     assert code == 3 and not out
     last = said.strip().splitlines()[-2:]
     assert last[0].startswith("error: trn.json.gz:7: label id 1000000 is not in lbl.json.gz")
@@ -60,7 +61,8 @@ def test_broken_data_stops_before_anything_downstream(planted, xc, tmp_path):
 
     data, home = tmp_path / "broken", tmp_path / "home"
     break_rows(planted, data, change)
-    code, out, said = xc("run", "--data", str(data), "--preset", "cpu-learned", "--home", str(home), *settings())
+    code, out, said = xc("run", "--data", str(data), "--preset", "cpu-learned", "--home", str(home), "--workers", "0",
+                        *settings())
     assert code == 3 and not out
     assert "trn.json.gz:7" in said or "trn.json.gz:9" in said
     assert set(objects(home)) == {"read"}

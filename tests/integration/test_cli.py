@@ -47,7 +47,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("completion", "bsh"), 'Did you mean "bash"'),
     (("rnxxxq",), 'Unknown command "rnxxxq". Available commands:'),
     (("run", "--data", "DATA", "--preset", "qqqq"), "no preset 'qqqq'; known: cpu, "),
-    (("run", "--data", "DATA", "--workers", "0"), "workers: input should be greater than or equal to 1, got 0"),
+    (("run", "--data", "DATA", "--workers", "-1"), "workers: input should be greater than or equal to 0, got -1"),
     (("run", "--data", "/tmp/d\udcff"), "d\\udcff' is not UTF-8"),
     (("run", "--data", "DATA", "--home", "/tmp/d\udcff"), "d\\udcff' is not UTF-8"),
     (("data", "import", "t.csv", "out", "--text", "t", "--labels", "l", "--test", "0"), "--test must be above 0"),

@@ -65,7 +65,7 @@ def test_the_method_of_the_guide_runs(xc, tmp_path):
         return json.loads(out)
 
     settings = ("--set", "encoder.dim=32", "--set", "prepare.vocabulary=1000")
-    made = told("run", "--method", "softmax", "--preset", "cpu-learned", "--data", str(data), "--workers", "1",
+    made = told("run", "--method", "softmax", "--preset", "cpu-learned", "--data", str(data), "--workers", "0",
                 "--json", *settings)
     assert made["method"] == "softmax" and made["metrics"]["P/1"] > 60
     preset = told("presets", "--method", "softmax", "--json")["softmax"]["cpu"]

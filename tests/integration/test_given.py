@@ -52,7 +52,7 @@ def test_the_nearest_source_wins_and_each_is_named(plan, monkeypatch, tmp_path):
     ("[set]\nm1.epochs = 'three'", "xc.toml: m1.epochs must be a number (int), got 'three'"),
     ("[set]\nm1.epochs = [3]", "xc.toml: set.m1.epochs must be a text or a number, got [3]"),
     ('workers = "two"', 'from xc.toml: unable to convert "two" into int'),
-    ("workers = 0", "workers: input should be greater than or equal to 1, got 0"),
+    ("workers = -1", "workers: input should be greater than or equal to 0, got -1"),
     ('token-file = "x"', "xc.toml: 'token-file': secrets are not read from here"),
     ('mlflow = "http://me:secret@there"', "xc.toml: 'mlflow' holds a password"),
     ("home = [", "xc.toml: not TOML"), ("set = 3", "xc.toml: set must be a table")])

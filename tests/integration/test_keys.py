@@ -94,7 +94,7 @@ def test_an_edit_that_can_change_nothing_redoes_nothing(xc, data, tmp_path):
         assert code == 0, said
         return [step["step"] for step in json.loads(out)["steps"] if not step["reuse"]]
 
-    code, _, said = xc("run", *words, *small, "--workers", "1", packages=tmp_path, cwd=tmp_path)
+    code, _, said = xc("run", *words, *small, "--workers", "0", packages=tmp_path, cwd=tmp_path)
     assert code == 0, said
     assert redone() == []
     for name in FREE:

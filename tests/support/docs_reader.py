@@ -28,7 +28,7 @@ case "$1" in
   run | prepare | deploy)
     set -- "${{@/#cpu-quick/cpu-learned}}"
     [[ " $* " == *" --preset "* ]] || quick=(--preset cpu-learned)
-    quick+=(--workers 1 {settings}) ;;
+    quick+=(--workers 0 {settings}) ;;
   serve) quick=(--port "$SERVE_PORT") ;;
 esac
 exec {python} -m flows.cli "$@" "${{quick[@]}}"

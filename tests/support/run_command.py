@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tasks.core.store import Store
 from tests.support.planted import QUICK
+from tests.support.tiny import fresh_store
 
 
 def settings(**more: str) -> list[str]:
@@ -14,8 +15,8 @@ def settings(**more: str) -> list[str]:
     return [word for key, value in {**QUICK, **more}.items() for word in ("--set", f"{key}={value}")]
 
 
-def command(planted: Path, home: Path, workers: int = 1, **more: str) -> list[str]:
-    """Return the arguments of `xc` for a whole run; each Dask worker takes seconds to start."""
+def command(planted: Path, home: Path, workers: int = 0, **more: str) -> list[str]:
+    """Return the arguments of `xc` for a whole run; each Dask worker costs seconds of a processor."""
     return ["run", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--workers", str(workers),
             "--json", *settings(**more)]
 
@@ -27,6 +28,19 @@ def copied(home: Path, to: Path) -> Path:
 
     shutil.copytree(home, to, copy_function=copy)
     return to
+
+
+def prepared(home: Path, to: Path) -> Path:
+    """Copy from a home what was made of its data before training, into a new home at `to`; return that."""
+    store, new = Store(home), fresh_store(to).home
+    for key, manifest in store.steps():
+        if manifest["kind"] in ("tables", "contract", "tokens", "walks", "corpus"):
+            digest = json.loads((store.home / "refs" / "steps" / key).read_text())["digest"]
+            (new / "refs" / "steps").mkdir(parents=True, exist_ok=True)
+            shutil.copy(store.home / "refs" / "steps" / key, new / "refs" / "steps" / key)
+            shutil.copytree(store.home / "objects" / digest, new / "objects" / digest, copy_function=os.link,
+                            dirs_exist_ok=True)
+    return new
 
 
 def objects(home: Path) -> dict[str, str]:

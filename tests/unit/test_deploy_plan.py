@@ -49,7 +49,7 @@ def test_a_schedule_that_is_invalid_is_refused(schedules, said):
 
 
 @pytest.mark.parametrize("wrong", [
-    {"workers": 0}, {"workers": 257}, {"data": "here"}, {"method": "ngme"}, {"preset": "cpu-numbered"},
+    {"workers": -1}, {"workers": 257}, {"data": "here"}, {"method": "ngme"}, {"preset": "cpu-numbered"},
     {"patience": -1}, {"until": "train"}, {"dask": "localhost"}, {"mlflow": "ftp://x"}, {"name": "a/b"}])
 def test_a_form_refuses_what_is_invalid(wrong):
     with pytest.raises(ValidationError):
