@@ -14,7 +14,7 @@ ASTRA = {key: value for key, value in QUICK_JOINT.items() if key != "negatives"}
 SIAMESE = {key: value for key, value in QUICK_JOINT.items() if key.startswith(("encoder.", "prepare."))} | {
     f"{module}.{key}": value for module, epochs in (("siamese", "150"), ("extreme", "4"))
     for key, value in (("epochs", epochs), ("batch_size", "64"), ("table_lr", "0.02"), ("warmup", "5"),
-                       ("least_steps", "0"))}
+                       ("least_steps", "0"))} | {"serve": "mixed"}
 METHODS = {
     "unidec": (QUICK_JOINT, "12 hard negatives each", "clusters of 8"),
     "astra": (ASTRA, "5 hard negatives each"),
@@ -54,7 +54,7 @@ def test_labels_that_have_numbers_alone(planted, tmp_path, xc):
     there = ("--data", str(data), "--home", str(tmp_path / "home"), "--workers", "0", "--json")
     code, _, said = xc("run", *there, "--method", "ngame", "--preset", "cpu-learned")
     assert code == 2 and "--method astra --preset cpu-numbered" in said and not (tmp_path / "home").exists()
-    settings = [word for key, value in {**ASTRA, "start": "random", "scale": "10"}.items()
+    settings = [word for key, value in {**ASTRA, "start": "random", "scale": "10", "serve": "classifier"}.items()
                 for word in ("--set", f"{key}={value}")]
     code, out, said = xc("run", *there, "--method", "astra", "--preset", "cpu-learned", *settings)
     assert code == 0, said

@@ -5,6 +5,8 @@ import pytest
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.presets import PRESETS, explained, flat, nearest, resolve
 from xcmodels.methods.registry import METHODS
+from xcmodels.methods.settings import BOOSTED
+from xcmodels.retrieval.serving_config import FUSED
 
 
 def test_overrides_take_the_type_of_their_setting():
@@ -129,6 +131,19 @@ def test_ramens_table_10_and_unidecs_table_2():
         made = resolve(method, row, {}).method
         assert (made.batch_size, made.lr, made.label_lr, made.refresh_every, made.dim) == (batch, 1e-4, 1e-3, 5, 384)
         assert made.serve != "fused"
+
+
+@pytest.mark.parametrize("name", ["ngame", "unidec", "depsl", "astra", "siamesexml", "siamesexml++"])
+def test_published_methods_rank_fused_on_a_cpu(name):
+    for preset in ("cpu", "cpu-learned"):
+        method = resolve(name, preset, {}).method
+        assert (method.serve, method.fusion) == (FUSED, BOOSTED)
+
+
+def test_a_preset_for_numbered_labels_reads_no_label_texts():
+    for name in ("astra", "renee"):
+        assert not METHODS[name].make(resolve(name, "cpu-numbered", {}).method).needs_label_texts
+        assert METHODS[name].make(resolve(name, "cpu", {}).method).needs_label_texts
 
 
 def test_presets_name_a_known_method_and_say_what_they_are_for():

@@ -6,11 +6,12 @@ from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import astra
-from xcmodels.methods.settings import BAG, LEAST_STEPS, MethodEntry, Preset, Settings, learned
+from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
 from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.retrieval.serving_config import CLASSIFIER, FUSED
 
 HUB = "distilbert/distilbert-base-uncased"
-_NUMBERED: dict[str, object] = {"start": "random", "scale": 10.0}
+_NUMBERED: dict[str, object] = {"start": "random", "scale": 10.0, "serve": CLASSIFIER}
 _RENEE: dict[str, object] = {"every_label": True, "negatives": "random"}
 
 
@@ -20,7 +21,7 @@ def _cpu(**changed: object) -> Settings:
     # validation split after four epochs, P@1 / PSP@5: 30.0 / 43.9 without (lr .001), 31.7 / 47.8 with (lr .002).
     config = AstraConfig(epochs=10, batch_size=512, lr=2e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
                          refresh_every=3, least_steps=2 * LEAST_STEPS, ahead=0, positives=20, hard=10, uniform=1600,
-                         encoder=EncoderConfig(idf_power=1.0))
+                         serve=FUSED, fusion=BOOSTED, encoder=EncoderConfig(idf_power=1.0))
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 

@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
-from xcmodels.methods.settings import BAG, LEAST_STEPS, MethodEntry, Preset, Settings, learned
-from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
+from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
+from xcmodels.methods.siamesexml.config import MIXED, LikelihoodConfig, SiamesexmlConfig
 from xcmodels.methods.siamesexml.method import siamesexml
+from xcmodels.retrieval.serving_config import FUSED
 
 
 def _cpu(*, joint: bool) -> Settings:
     return Settings(BAG, SiamesexmlConfig(
         joint=joint, token_lr=5e-4 if joint else 0.0, power=1.0, scored_centroid=0.0,
-        scored_query="intermediate", shortlist=100, mined=20,
+        scored_query="intermediate", shortlist=100, mined=20, serve=FUSED, fusion=BOOSTED,
         siamese=LikelihoodConfig(epochs=12, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, c=0.9, d=1.5,
                                  negatives=1, least_steps=LEAST_STEPS),
         extreme=LikelihoodConfig(epochs=6, batch_size=1024, lr=1e-3, table_lr=1e-3, warmup=50, c=0.75, d=3.0,
@@ -24,7 +25,7 @@ def _paper(*, joint: bool) -> Settings:
     return Settings(base.prepare, replace(
         method, head="gelu", encoder=replace(method.encoder, dim=300, tied=True, places=0, sums=1), shortlist=500,
         mined=100, power=0.45, scored_centroid=1.0, scored_query="final",
-        token_lr=2e-4 if joint else 0.0,
+        token_lr=2e-4 if joint else 0.0, serve=MIXED,
         siamese=replace(method.siamese, epochs=50, batch_size=4095, lr=0.01, table_lr=0.01, negatives=1, least_steps=0),
         extreme=replace(method.extreme, epochs=20, batch_size=255, lr=2e-4, table_lr=2e-4, negatives=5,
                         least_steps=0)))

@@ -60,7 +60,8 @@ _ROWS = {"lf-amazon-131k": 576, "lf-wikiseealso-320k": 677, "lf-amazontitles-1.3
 _FIRST = {"lf-amazon-131k": 576}
 UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS,
                   {"loss": "supcon"}, serve="fused")
-DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200}, **_DEPSL)
+DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200},
+                 {"serve": "fused"}, **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
 # Not TAS (Hofstaetter et al., 2021): that clusters by a baseline's embeddings before training, one batch per cluster.
 DPR_CLUSTERED = _presets("DPR whose batches are clustered once, after its first epochs", _FIRST, **_DPR_CLUSTERED)
