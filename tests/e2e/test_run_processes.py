@@ -48,9 +48,8 @@ def of_home(home: Path) -> list[psutil.Process]:
             if "tasks.training.worker" in (line := " ".join(each.info["cmdline"] or [])) and str(home) in line]
 
 
-@pytest.mark.parametrize("number", [
-    pytest.param(signal.SIGINT, marks=at_length("one process is interrupted in tests/e2e/test_run_kills.py")),
-    signal.SIGKILL])
+@at_length("a minute each; one process is stopped and killed in test_run_kills.py, two go on in test_together.py")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_is_stopped_or_killed_goes_on(whole, planted, tmp_path, number, xc):
     home = prepared(whole[0], tmp_path / "home")
     asked = words(planted, home, "--processes", "2", epochs="60", refresh_from="58")
