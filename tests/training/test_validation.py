@@ -70,7 +70,7 @@ def test_where_it_would_cost_an_epoch_is_not_judged(labels, queries, held_out, j
 def test_labels_of_a_partition_are_judged_under_its_layer(toy):
     """As SiameseXML's loss scores them."""
     stage = ExtremeModule(resolve("siamesexml", "cpu", {
-        "partitions": "3", "encoder.source": "random", "encoder.dim": "16"}).method)
+        "partitions": "3", "serve": "mixed", "encoder.source": "random", "encoder.dim": "16"}).method)
     model = stage.build(toy.corpus, {}).eval()
     torch.manual_seed(0)
     for parameter in model.encoder.heads.parameters():
