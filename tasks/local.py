@@ -1,4 +1,4 @@
-"""Training in this process, without Prefect, Dask or MLflow, and loading of a registered model (`xcflow`)."""
+"""Training in this process, without Prefect, Dask or MLflow (`xcflow.train`)."""
 
 import shutil
 import tempfile
@@ -10,8 +10,6 @@ from tasks.core.dask_workers import Workers
 from tasks.core.step import Console, run_all
 from tasks.core.store import Store
 from tasks.plan import pipeline
-from tasks.registry.resolve import resolve
-from tasks.tracking.tracker import Tracker
 from tasks.training.recipe import Recipe
 from xcmodels.data.corpus import Corpus
 from xcmodels.retrieval.retriever import Retriever
@@ -49,12 +47,3 @@ def _train_corpus(corpus: Corpus, recipe: Recipe) -> Retriever:
         raise
     weakref.finalize(retriever, shutil.rmtree, folder, True)
     return retriever
-
-
-def load(model: str = "", home: Path | str = ".xc", mlflow: str = "") -> Retriever:
-    """Open the retriever that "NAME", "NAME@alias", "NAME/3" or "models:/NAME@alias" names, verified.
-
-    An empty name means the only model of the home. Raises UsageError with the nearest name, DamagedArtifact where the
-    files are not those that were registered.
-    """
-    return Retriever.load(resolve(Tracker(Path(home), mlflow or None), model or None).folder)

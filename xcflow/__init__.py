@@ -11,12 +11,13 @@ What is named here is the public interface; everything else may change with any 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tasks.local import load, train
+    from tasks.local import train
+    from tasks.registry.load import load
     from xcmodels.retrieval.retriever import Label, Retriever
 
 __all__ = ["Label", "Retriever", "load", "train"]
 
-_HOMES = {"train": "tasks.local", "load": "tasks.local", "Label": "xcmodels.retrieval.retriever",
+_HOMES = {"train": "tasks.local", "load": "tasks.registry.load", "Label": "xcmodels.retrieval.retriever",
           "Retriever": "xcmodels.retrieval.retriever"}
 
 
