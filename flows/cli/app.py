@@ -7,7 +7,7 @@ Exit codes: 0 done, 1 run failed, 2 usage, 3 data contract, 4 gate refused, 5 se
 
 import atexit
 import errno
-import gc
+import gc as collector
 import io
 import os
 import shutil
@@ -23,12 +23,14 @@ from typing import Any, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
-from flows.cli.commands import history, plan, registry, run, stack
+from flows.cli.commands import plan, registry, run, stack
 from flows.cli.commands.data import data
 from flows.cli.commands.deploy import deploy
 from flows.cli.commands.export import export
+from flows.cli.commands.gc import gc
 from flows.cli.commands.labels import labels
 from flows.cli.commands.predict import predict
+from flows.cli.commands.runs import runs
 from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 
@@ -46,7 +48,7 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
           version_flags=["--version"], suppress_keyboard_interrupt=False,
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
 command: Any
-for command in (data, labels, export, plan.plan, plan.presets, history.runs, history.gc, predict, deploy,
+for command in (data, labels, export, plan.plan, plan.presets, runs, gc, predict, deploy,
                 run.run, run.prepare, run.train, run.evaluate, run.register, run.report,
                 registry.models, registry.promote, registry.rollback, registry.fetch,
                 stack.serve, stack.up, stack.down, stack.status, stack.doctor):
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # processor, a step takes half the time or a tenth; on a quiet one, the same. Read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # Two collections at exit would take 2 s on the objects of a run, though all of them are freed at once.
-    atexit.register(gc.freeze)
+    atexit.register(collector.freeze)
     # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if isinstance(sys.stdout, io.TextIOWrapper):    # data is UTF-8 whatever the terminal's language
