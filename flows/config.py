@@ -41,8 +41,8 @@ Mlflow = Annotated[str, shared("mlflow", "Address of an MLflow server; the home'
 
 @Parameter(name="*")
 @dataclass
-class RunOptions:
-    """The options of every run: what to do on which data, and by whom."""
+class CommonOptions:
+    """The options that runs and deployments share: what to do on which data, and by whom."""
 
     data: Annotated[Path, shared("data", "Folder of the raw data set.")]
     method: Annotated[str, shared("method", "Method to train.")] = "ngame"
@@ -61,7 +61,7 @@ class RunOptions:
 
 
 @dataclass
-class TrainingOptions(RunOptions):
+class TrainingOptions(CommonOptions):
     """The options of a run that trains, which every step of it takes."""
 
     overlap: Annotated[Literal["auto", "always", "never"], Parameter(
@@ -90,7 +90,7 @@ class RunConfig(TrackingOptions, TrainingOptions):
 
 
 @dataclass
-class DeployOptions(TrackingOptions, RunOptions):
+class DeployOptions(TrackingOptions, CommonOptions):
     """What the deployments work on, and what a retraining leaves in the home."""
 
     keep_days: Annotated[float, Parameter(

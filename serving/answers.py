@@ -9,7 +9,7 @@ from data_contracts.errors import DamagedArtifact
 from serving.batcher import Batcher, QueueFull
 from serving.http.guard import Problem
 from serving.model_watcher import AliasFollower, Served
-from serving.prometheus import Metrics
+from serving.prometheus import ServerMetrics
 from serving.schemas import PredictRequest
 
 LARGEST, ROOM = 32, 1024    # most texts in a batch, most texts in the queue
@@ -33,7 +33,7 @@ class Question:
 class Service:
     """Answers with the follower's version, in batches; draining: whether the server is about to stop."""
 
-    def __init__(self, follower: AliasFollower, metrics: Metrics) -> None:
+    def __init__(self, follower: AliasFollower, metrics: ServerMetrics) -> None:
         self.follower, self.metrics, self.draining = follower, metrics, False
         self.batcher = Batcher(answer, largest=LARGEST, room=ROOM, on_batch=metrics.batch_begun)
 

@@ -19,7 +19,7 @@ from serving.answers import Service
 from serving.http.guard import Access, Guard, Problem, read_json
 from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
-from serving.prometheus import Metrics
+from serving.prometheus import ServerMetrics
 
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
@@ -36,7 +36,7 @@ def create_app(follower: AliasFollower, access: Access) -> tuple[Guard, Service]
 
     app = FastAPI(title="xcflow", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
                   redirect_slashes=False, description="Tags short texts with the few right labels out of very many.")
-    counters = Metrics(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
+    counters = ServerMetrics(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
     service = Service(follower, counters)
 
     def refuse(problem: Problem) -> Response:
@@ -62,7 +62,7 @@ def create_app(follower: AliasFollower, access: Access) -> tuple[Guard, Service]
     return Guard(app, access, counters.request, counters.refused), service
 
 
-def _operations(app: FastAPI, service: Service, counters: Metrics) -> None:
+def _operations(app: FastAPI, service: Service, counters: ServerMetrics) -> None:
     @app.post("/predict", response_model=schemas.Answers, **document("/predict", "post", body=schemas.PredictRequest))
     async def predict(request: Request) -> Response:
         """Return the best labels of each text."""

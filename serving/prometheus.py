@@ -19,7 +19,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64)
 METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"})
 
 
-class Metrics:
+class ServerMetrics:
     """The metrics of one app; a path that is not among its `routes` counts as "other"."""
 
     def __init__(self, routes: frozenset[str]) -> None:

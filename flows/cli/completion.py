@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from flows.config import HOME, RunOptions
+from flows.config import HOME, CommonOptions
 
 VERSIONS = """
     SELECT name || '@' || alias FROM registered_model_aliases
@@ -21,13 +21,13 @@ def script(app: App, shell: Literal["bash", "zsh", "fish"]) -> str:
     """
     from flows.forms import PRESET_NAMES, PRESETS
 
-    annotations = dict(RunOptions.__annotations__)
+    annotations = dict(CommonOptions.__annotations__)
     try:
         for name, choices in (("method", list(PRESETS)), ("preset", PRESET_NAMES)):
-            RunOptions.__annotations__[name] = Annotated[annotations[name], Parameter(choices=choices)]
+            CommonOptions.__annotations__[name] = Annotated[annotations[name], Parameter(choices=choices)]
         return app.generate_completion(prog_name="xc", shell=shell)
     finally:
-        RunOptions.__annotations__.update(annotations)
+        CommonOptions.__annotations__.update(annotations)
 
 
 def versions(context: Any) -> list[str]:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.completion import versions
 from flows.cli.config_file import FILE, GIVEN
-from flows.config import HOME, Home, Mlflow, RunOptions, shared
+from flows.config import HOME, CommonOptions, Home, Mlflow, shared
 
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
@@ -71,7 +71,7 @@ def columns(rows: Sequence[Sequence[object]]) -> list[str]:
     return ["  ".join(f"{cell!s:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def resolved_settings(options: RunOptions) -> dict[str, str]:
+def resolved_settings(options: CommonOptions) -> dict[str, str]:
     """Return the settings that differ from the preset's; raise UsageError where they or the data are invalid."""
     from tasks.plan import resolve_run
 

@@ -122,10 +122,10 @@ def test_the_guide_names_every_method():
 
 
 def test_the_page_on_serving_lists_what_is_measured():
-    from serving.prometheus import Metrics
+    from serving.prometheus import ServerMetrics
 
     page = (ROOT / "docs" / "serving.md").read_text()
-    told = {name for name in re.findall(rb"# HELP (xc_\w+) ", Metrics(frozenset()).text(None, "", 0))}
+    told = {name for name in re.findall(rb"# HELP (xc_\w+) ", ServerMetrics(frozenset()).text(None, "", 0))}
     assert {name.decode() for name in told} == set(re.findall(r"`(xc_\w+)`", page))
 
 
