@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from tasks.core.store import Store
@@ -32,15 +33,12 @@ def copied(home: Path, to: Path) -> Path:
 
 def prepared(home: Path, to: Path) -> Path:
     """Copy from a home what was made of its data before training, into a new home at `to`; return that."""
-    store, new = Store(home), fresh_store(to).home
+    store, new = Store(home), fresh_store(to)
     for key, manifest in store.steps():
-        if manifest["kind"] in ("tables", "contract", "tokens", "walks", "corpus"):
-            digest = json.loads((store.home / "refs" / "steps" / key).read_text())["digest"]
-            (new / "refs" / "steps").mkdir(parents=True, exist_ok=True)
-            shutil.copy(store.home / "refs" / "steps" / key, new / "refs" / "steps" / key)
-            shutil.copytree(store.home / "objects" / digest, new / "objects" / digest, copy_function=os.link,
-                            dirs_exist_ok=True)
-    return new
+        if manifest["kind"] in ("tables", "contract", "tokens", "walks", "corpus") and (made := store.find(key)):
+            shutil.copytree(home / made.path, new.home / made.path, copy_function=os.link, dirs_exist_ok=True)
+            new.set_ref("steps", key, asdict(made))
+    return new.home
 
 
 def objects(home: Path) -> dict[str, str]:
