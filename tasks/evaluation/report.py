@@ -138,8 +138,7 @@ def intervals(found: Evaluated) -> dict[str, tuple[float, float]]:
         gain = np.where(hits[:, :k], found.inverse[judged.labels[:, :k]], 0).sum(1)
         best = np.bincount(judged.truth_rows[rank < k], truth[order][rank < k], len(judged.rows))
         spread[f"PSP/{k}"] = (gain - gain.sum() / best.sum() * best) / best.mean()
-    half = {name: 100 * report_charts.Z * values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else 100.0
-            for name, values in spread.items()}
+    half = {name: 100 * metrics.half_interval(values) for name, values in spread.items()}
     out = {name: (max(0.0, found.measured[name] - h), min(100.0, found.measured[name] + h)) for name, h in half.items()}
     if "P/1/low" in found.measured:
         out["P/1"] = found.measured["P/1/low"], found.measured["P/1/high"]
@@ -169,7 +168,7 @@ def _numbers(found: Evaluated, facts: ReportFacts) -> list[dict[str, str]]:
         value = found.measured[name]
         low, high = bounds.get(name, (value, value))
         note = f"{signed(gains[name])} over the champion" if name in gains else ""
-        if note and low < value - gains[name] < high:
+        if note and low <= value - gains[name] <= high:
             note += ", within the interval"
         out.append({"name": metrics.name_of(name), "value": f"{value:.1f}", "champion": note,
                     "interval": f"{low:.1f} to {high:.1f}" if name in bounds else "no interval: 10 predictions kept"})

@@ -187,6 +187,18 @@ def test_one_query_gives_the_widest_interval(tmp_path):
     assert "One epoch, loss 1." in Report(corpus, evaluation, told).page()
 
 
+def test_a_model_that_is_always_right_has_intervals_and_a_champion_as_good_lies_within(tmp_path):
+    truth = [[i % 5] for i in range(100)]
+    corpus = write_corpus(tmp_path / "corpus", truth, [f"text {i}" for i in range(100)], [str(i) for i in range(20)])
+    ids = np.array([[row[0], *range(5, 14)] for row in truth])
+    evaluation = write_evaluation(tmp_path / "e", corpus, ids, np.ones((100, 10), np.float32))
+    bounds = intervals(report.Evaluated.load(corpus, evaluation))
+    for name in ("P/1", "PSP/1", "PSP/5", "nDCG/5"):
+        assert bounds[name] == pytest.approx((96.38, 100), abs=0.01), name
+    text = Reader(Report(corpus, evaluation, facts(champion={"version": "3", "gains": {"P/1": 0.0}})).page()).text
+    assert "P@1 100.0 96.4 to 100.0 ±0.0 over the champion, within the interval" in text
+
+
 def test_charts_carry_a_finding_an_alternative_text_and_their_numbers(toy, page):
     drawn = Report(*toy, facts()).plots()
     assert list(drawn) == ["deciles", "calibration", "learning-1-encoder", "frequencies", "lengths"]

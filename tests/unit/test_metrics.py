@@ -136,9 +136,16 @@ def test_interval_covers_the_mean_as_often_as_it_says():
     intervals = [mean_interval(rng.random(400) < 0.3) for _ in range(1000)]
     assert 0.93 < np.mean([low <= 30 <= high for low, high in intervals]) < 0.97
     assert mean_interval(np.array([0.4, 0.6])) == pytest.approx((50 - 19.6, 50 + 19.6), abs=1e-3)
-    assert mean_interval(np.array([1.0])) == (0, 100) and mean_interval(np.ones(9)) == (100, 100)
+    assert mean_interval(np.array([1.0])) == (0, 100)
     with pytest.raises(ValueError, match="at least one"):
         mean_interval(np.array([]))
+
+
+def test_equal_values_do_not_make_the_interval_a_point():
+    low, high = mean_interval(np.ones(296))
+    assert (round(low, 2), high) == (98.76, 100) and mean_interval(np.zeros(296)) == pytest.approx((0, 100 - low))
+    unseen = np.random.default_rng(3).random((20_000, 296)).min(1) > 1 - low / 100
+    assert unseen.mean() == pytest.approx(0.025, abs=4e-3)
 
 
 def test_errors_of_a_difference_agree_with_a_loop_over_queries():
