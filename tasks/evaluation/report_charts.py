@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Z = 1.959963984540054     # half the width of a 95% interval, in standard errors
 POINTS = 100              # most epochs of a stage that are drawn and listed
 BINS = 10                 # bins of scores
+RARER = 10                # right and wrong first predictions that are needed to say whether scores tell them apart
 INK, SOFT, LINE, CARD, FIRST, SECOND = "#1b1f24", "#57606a", "#d0d7de", "#f6f8fa", "#0550ae", "#bc4c00"
 DARK = {INK: "#e6edf3", SOFT: "#9da7b3", LINE: "#30363d", CARD: "#161b22", FIRST: "#79c0ff", SECOND: "#ffa657"}
 STYLE: Any = {
@@ -160,12 +161,19 @@ def draw_calibration(scores: np.ndarray, hits: np.ndarray) -> Chart | None:
 def _calibration_finding(scores: np.ndarray, hits: np.ndarray, parts: list[np.ndarray]) -> str:
     """Return how far apart the outer bins are, and, for scores between 0 and 1, how far they are from precision."""
     low, high = (100 * hits[parts[place]].mean() for place in (0, -1))
-    if len(parts) == 1:
+    rarer = min(hits.sum(), len(hits) - hits.sum())
+    if rarer == 0:
+        finding = (f"{'Every' if hits.all() else 'No'} first prediction is right, so scores have nothing to tell apart; "
+                   f"they go from {scores.min():.2f} to {scores.max():.2f}")
+    elif len(parts) == 1:
         return f"Every first prediction has about the same score; {high:.0f}% are right."
-    summary = ("Scores tell right from wrong" if high - low >= 20 else "Scores tell little" if high - low >= 5 else
-               "Scores do not tell right from wrong")
-    finding = (f"{summary}: of the first predictions {high:.0f}% are right where the score is highest "
-               f"(from {scores[parts[-1]].min():.2f}), {low:.0f}% where it is lowest (to {scores[parts[0]].max():.2f})")
+    else:
+        kind = "wrong" if hits.mean() > 0.5 else "right"
+        summary = (f"Only {rarer} first prediction{'s are' if rarer > 1 else ' is'} {kind}, too few to say whether "
+                   "scores tell right from wrong" if rarer < RARER else "Scores tell right from wrong" if high - low >= 20 else
+                   "Scores tell little" if high - low >= 5 else "Scores do not tell right from wrong")
+        finding = (f"{summary}: of the first predictions {high:.0f}% are right where the score is highest (from "
+                   f"{scores[parts[-1]].min():.2f}), {low:.0f}% where it is lowest (to {scores[parts[0]].max():.2f})")
     if scores.min() < 0 or scores.max() > 1:
         return finding + "."
     gaps = [(part.sum(), scores[part].mean() - hits[part].mean()) for part in parts]

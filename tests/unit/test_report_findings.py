@@ -34,9 +34,14 @@ def test_the_decile_finding_is_computed(toy, page):
 @pytest.mark.parametrize(("right", "finding"), [
     (lambda scores: scores > 0.5, "Scores tell right from wrong: of the first predictions 100% are right where the "
                                   "score is highest (from 0.90), 0% where it is lowest (to 0.10)"),
-    (lambda scores: scores > 2, "Scores do not tell right from wrong"),
-    (lambda scores: scores > 2, "promise too much, by 50.0 points"),
-    (lambda scores: scores >= 0, "promise too little, by 50.0 points"),
+    (lambda scores: np.arange(1001) % 2 == 0, "Scores do not tell right from wrong"),
+    (lambda scores: scores > 2, "No first prediction is right, so scores have nothing to tell apart; they go from 0.00 "
+                                "to 1.00; read as probabilities they promise too much, by 50.0 points on average."),
+    (lambda scores: scores >= 0, "Every first prediction is right, so scores have nothing to tell apart; they go from "
+                                 "0.00 to 1.00; read as probabilities they promise too little, by 50.0 points"),
+    (lambda scores: scores > 0.0035, "Only 4 first predictions are wrong, too few to say whether scores tell right "
+                                     "from wrong: of the first predictions 100% are right where"),
+    (lambda scores: scores == 1, "Only 1 first prediction is right, too few"),
 ])
 def test_the_calibration_finding_is_computed(right, finding):
     scores = np.linspace(0, 1, 1001)
@@ -47,6 +52,8 @@ def test_the_calibration_finding_is_computed(right, finding):
 def test_equal_scores_share_a_bin_and_scores_beyond_one_are_no_probabilities():
     chart = report_charts.draw_calibration(np.full(50, 3.0), np.arange(50) < 20)
     assert len(chart.rows) == 1 and chart.finding == "Every first prediction has about the same score; 40% are right."
+    always = report_charts.draw_calibration(np.full(50, 3.0), np.ones(50, bool)).finding
+    assert always.startswith("Every first prediction is right, so") and always.endswith("from 3.00 to 3.00.")
     assert "probabilities" not in report_charts.draw_calibration(np.linspace(0, 3, 90), np.arange(90) < 20).finding
     assert report_charts.draw_calibration(np.zeros(0), np.zeros(0, bool)) is None
 
