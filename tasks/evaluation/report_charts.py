@@ -260,11 +260,12 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
         _tick_epochs(axes, [point["epoch"] for point in points])
         axes.legend(bbox_to_anchor=(0, 1), ncols=2)
         svg = _svg(figure)
-    head = ["epoch", *names, *(["harder"] if "negatives" in names else [])]
-    rows = [[f"{point[name]:.4g}" for name in head] for point in points]
+    shown = ["epoch", *names, *(["harder"] if "negatives" in names else [])]
+    titles |= {"epoch": "epoch", "harder": "mined scores above own, %"}
+    rows = [[f"{point[name]:.4g}" for name in shown] for point in points]
     return Chart(f"mined-{number}-{_slug(stage)}".strip("-"), f"What was mined for {stage}",
-                 "Lines: how near a query lies to each kind, by epoch", f"At epoch {last['epoch']:g} {finding}.", head,
-                 rows, svg)
+                 "Lines: how near a query lies to each kind, by epoch", f"At epoch {last['epoch']:g} {finding}.",
+                 [titles[name].capitalize() for name in shown], rows, svg)
 
 
 def _tick_epochs(axes: "Axes", epochs: Sequence[float]) -> None:

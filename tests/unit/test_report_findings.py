@@ -99,7 +99,10 @@ def test_what_was_mined_is_drawn_by_epoch():
         "cluster score 0.50 against 0.10 of any query; for 5% of the queries one of them scores above one of their own"
         ", 20% at first.")
     clusters = report_charts.draw_hardness(1, "encoder", [{"epoch": 5.0, "mates": 0.6, "strangers": 0.2}])
-    assert clusters.head == ["epoch", "mates", "strangers"] and "negatives" not in clusters.finding
+    assert chart.head == ["Epoch", "Own labels", "Queries of its cluster", "Mined negatives", "Any label", "Any query",
+                          "Mined scores above own, %"]
+    assert clusters.head == ["Epoch", "Queries of its cluster", "Any query"] and "negatives" not in clusters.finding
+    assert clusters.rows == [["5", "0.6", "0.2"]]
     assert report_charts.draw_hardness(1, "x", [{"epoch": 5.0}]) is None
     assert report_charts.draw_hardness(1, "x", []) is None
 
