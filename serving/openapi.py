@@ -39,7 +39,7 @@ MEANING = {
 _MODEL = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
 _LION = {"id": 21289, "uid": "n02131817", "text": "lion, king of beasts, Panthera leo", "score": 1.368356}
 _EXPLANATION = {"parts": {"encoder": 0.45482, "classifier": 0.23021, "similar texts": 0.527771, "words": 0.045005,
-                  "trees": 0.110551}, "frequency": 7, "nearest": [
+                  "trees": 0.110551}, "words": {}, "frequency": 7, "nearest": [
     {"text": "lioness", "similarity": 0.455333, "labels": ["lion, king of beasts, Panthera leo"]}]}
 ANSWERS: Mapping[str, Any] = {
     "/predict": {"model": _MODEL, "results": [{"labels": [_LION | _EXPLANATION]}]},

@@ -38,13 +38,15 @@ class NearText(BaseModel):
 
 
 class Found(BaseModel):
-    """A label of a text; the last three where they were asked for."""
+    """A label of a text; the last four where they were asked for."""
 
     id: int = Field(description="Line in the label file, from 0")
     uid: str
     text: str
     score: float
     parts: dict[str, float] | None = Field(None, description="What the score is the sum of")
+    words: dict[str, float] | None = Field(None, description="Words of the text that spoke most for the label or "
+                                           "against it, and what they add to the log-odds of the part \"sparse\"")
     frequency: int | None = Field(None, description="Training texts that have the label")
     nearest: list[NearText] | None = None
 

@@ -254,6 +254,7 @@ def explains_its_answers(made: TrainedMethod, parts: set[str]) -> None:
         for label, why in zip(found, retriever.explain(titles[1][row], found, 2, contents[1][row]), strict=True):
             assert set(why.parts) == parts
             assert sum(why.parts.values()) == pytest.approx(label.score, abs=1e-5)
+            assert len(why.words) <= 6 and bool(why.words) <= ("sparse" in parts)
             of = {at for at in range(corpus.n_queries) if label.id in positives[at]}
             assert why.frequency == len(of)
             saved, tokens = retriever.examples.kept[label.id], retriever.examples.side.ragged

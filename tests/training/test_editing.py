@@ -18,10 +18,10 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, EditedLabels, edit_retriever
 from xcmodels.retrieval.proposers import Proposer
 from xcmodels.retrieval.retriever import Label, Retriever
-from xcmodels.retrieval.serving_config import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 from xcmodels.training.local_run import train_all
 
-FUSION = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True)
+FUSION = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True, sparse=SparseConfig(steps=10))
 METHODS = {
     "tree": ngame(toy_config(fusion=FUSION)),
     "tree of halves": unidec(replace(UNIDEC, serve="fused", unit=False, fusion=FUSION)),

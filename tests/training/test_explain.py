@@ -13,7 +13,7 @@ from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.examples import evenly_drawn
 from xcmodels.retrieval.retriever import Explained, Label, Retriever
 from xcmodels.retrieval.scorers import InnerProduct
-from xcmodels.retrieval.serving_config import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +26,12 @@ def small(tmp_path_factory):
     return Retriever.load(tiny.tiny_retriever(tmp_path_factory.mktemp("tiny")))
 
 
-@pytest.mark.parametrize("fusion", [{}, {"centroids": True}, {"words": True}, {"centroids": True, "words": True}])
+@pytest.mark.parametrize("fusion", [{}, {"centroids": True}, {"words": True}, {"sparse": SparseConfig(steps=5)},
+                                    {"centroids": True, "words": True, "sparse": SparseConfig(steps=5)}])
 def test_fused_scores_are_explained(toy, tmp_path, fusion):
     method = ngame(toy_config(fusion=FusionConfig(min_leaf=20, shortlist=20, trees=4, rate=0.5, **fusion)))
     method.build_retriever(toy.corpus, toy.models, toy.vectors, tmp_path)
-    more = {"centroids": "similar texts", "words": "words"}
+    more = {"centroids": "similar texts", "words": "words", "sparse": "sparse"}
     explains_its_answers(replace(toy, retriever=tmp_path),
                          {"encoder", "classifier", "trees", *(more[name] for name in fusion)})
 

@@ -18,10 +18,12 @@ from xcmodels.retrieval.serving_config import (
     FUSED,
     SERVED,
     SIMILAR,
+    SPARSE,
     SUM,
     TREES,
     WORDS,
     FusionConfig,
+    SparseConfig,
 )
 from xcmodels.training.checkpoint import read_model
 
@@ -47,7 +49,7 @@ def changed(config, **settings):
 def served(name, serve):
     """Return a method served in some way; fused by all that there is."""
     base = "base." if name.startswith("ramen") else ""
-    fusion = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True)
+    fusion = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True, sparse=SparseConfig(steps=5))
     return toy.made_by(name, changed(FAMILIES[name], **{f"{base}serve": serve, f"{base}fusion": fusion}))
 
 
@@ -79,7 +81,7 @@ def test_the_parts_of_an_answer_sum_to_its_score(name, serve, tmp_path):
         assert method.build_retriever.settings["serve"] == serve
         method.build_retriever(made.corpus, made.models, made.vectors, tmp_path)
         made = replace(made, retriever=tmp_path)
-        parts = parts | ({SIMILAR, WORDS} if serve == FUSED else set())
+        parts = parts | ({SIMILAR, WORDS, SPARSE} if serve == FUSED else set())
     ids, scores = predict(Retriever.load(made.retriever), made.corpus, 5)
     assert (ids[:, 0] >= 0).all() and np.isfinite(scores[:, 0]).all()
     toy.explains_its_answers(made, parts - ({CLASSIFIER} if name in ALONE else set()))

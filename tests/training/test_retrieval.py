@@ -22,7 +22,7 @@ from xcmodels.retrieval.fusion import FusedScore, fit_fusion
 from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.retriever import Label, Retriever
-from xcmodels.retrieval.serving_config import FusionConfig
+from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,8 @@ def with_fusion(toy, out, **settings):
 
 
 @pytest.mark.parametrize("settings", [
-    {"shortlist": 60}, {"shortlist": 500}, {"centroids": True}, {"words": True}, {"centroids": True, "words": True}])
+    {"shortlist": 60}, {"shortlist": 500}, {"centroids": True}, {"words": True}, {"sparse": SparseConfig(steps=10)},
+    {"centroids": True, "words": True, "sparse": SparseConfig(steps=10, proposed=0)}])
 def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, contents, settings):
     retriever = with_fusion(toy, tmp_path / "r", **settings)
     tokens = retriever.tokenizer(titles, contents)
@@ -71,7 +72,10 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
     ids, scores = retriever.search(tokens, 60)
     shared = CorpusWords(toy.corpus).labels(held_out=True).scores(
         tokens, np.repeat(np.arange(40), 60), np.tile(np.arange(60), 40)).reshape(40, 60)
-    for q, words, row, got in zip(queries, shared, ids, scores, strict=True):
+    sparse = retriever.scorer.sparse
+    by_words = np.zeros((40, 60)) if sparse is None else sparse.scores(
+        tokens, np.repeat(np.arange(40), 60), np.tile(np.arange(60), 40)).reshape(40, 60)
+    for q, words, linear, row, got in zip(queries, shared, by_words, ids, scores, strict=True):
         fused = []
         for label in range(60):
             of = [float(z[label] @ q), float(w[label] @ q)]
@@ -79,6 +83,8 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
                 of.append(float(mean[label] @ q / max(np.linalg.norm(mean[label]), 1e-9)))
             if "words" in settings:
                 of.append(float(words[label]))
+            if "sparse" in settings:
+                of.append(float(linear[label]))
             leaf = retriever.scorer.trees.predict(np.array([[*of, f[label]]], np.float32))[0]
             fused.append(float(leaf) + sum(of))
         assert sorted(row.tolist()) == list(range(60))
@@ -96,6 +102,17 @@ def test_only_the_classifiers_shortlist_is_scored(toy, tmp_path, titles):
     deeper, _ = retriever.search(tokens, 12)
     assert (deeper >= 0).all()
     assert np.isfinite(scores).all()
+
+
+def test_labels_that_words_propose_are_scored_too(toy, tmp_path, titles):
+    retriever = with_fusion(toy, tmp_path / "r", shortlist=1, sparse=SparseConfig(steps=10, proposed=8))
+    tokens = retriever.tokenizer(titles)
+    queries = retriever.embed(tokens)
+    near = (queries @ retriever.indexes["labels"].vectors.T).argmax(1)[:, None]
+    both = np.concatenate([near, retriever.scorer.propose(tokens)[0]], axis=1)
+    ids, scores = retriever.search(tokens, 1)
+    assert scores[:, 0] == pytest.approx(retriever.scorer(queries, both, tokens).max(1), abs=1e-6)
+    assert (ids != near).any()
 
 
 def test_predictions_line_up(toy, retriever, titles, contents):
@@ -139,7 +156,8 @@ def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_the
     assert (counts[0] < counts[1]).any()
     held, ids = corpus.validation, np.tile(np.arange(60), (len(corpus.validation), 1))
     fusion, _ = fit_fusion(corpus, queries[held], ids, terms=twice(labels), indexed=("classifier",),
-                           embedded=lambda: queries, config=FusionConfig(centroids=True, words=True, min_leaf=20))
+                           embedded=lambda: queries, words=CorpusWords(corpus),
+                           config=FusionConfig(centroids=True, min_leaf=20))
     assert np.array_equal(fusion.frequencies, counts[1])
     assert fusion.terms["similar texts"].matrix == pytest.approx(mean[1], abs=1e-6)
     before, after = (CorpusWords(corpus).labels(held_out) for held_out in (False, True))

@@ -116,8 +116,8 @@ def test_a_word_that_no_training_query_has_weighs_nothing(corpus):
 
 def test_what_is_written_is_read(corpus, tmp_path):
     made = CorpusWords(corpus).labels(held_out=True)
-    made.save(tmp_path)
-    read = LabelWords.load(tmp_path)
+    made.save(tmp_path, "words")
+    read = LabelWords.load(tmp_path, "words", made.lexicon)
     held = read.weights
     while isinstance(held, np.ndarray):
         held = held.base
@@ -125,7 +125,7 @@ def test_what_is_written_is_read(corpus, tmp_path):
     asked = corpus.sides["test"].tokens(np.arange(7)), np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
     assert np.array_equal(read.scores(*asked), made.scores(*asked))
     (tmp_path / "none").mkdir()
-    assert LabelWords.load(tmp_path / "none") is None
+    assert LabelWords.load(tmp_path / "none", "words", made.lexicon) is None
 
 
 def test_heaviest_keeps_the_first_of_equal_ones():

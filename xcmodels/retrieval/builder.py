@@ -4,7 +4,7 @@ Any method can be served in any of the ways that `serving_config` lists; trainin
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,9 +17,14 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.fusion import FusedScore, fit_fusion
+from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
-from xcmodels.retrieval.serving_config import FUSED, SUM, ServingConfig
+from xcmodels.retrieval.serving_config import FUSED, SUM, FusionConfig, ServingConfig
+from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
+from xcmodels.retrieval.sparse_training import train_sparse
+
+CHUNK = 8192    # training texts whose nearest labels are searched at once
 
 
 @dataclass(frozen=True)
@@ -58,22 +63,46 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
     proposing = trained.proposing if fused else names
     assert offsets[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
-    vectors = [trained.labels[name] for name in proposing]
-    index = ann.build(vectors[0] if len(vectors) == 1 else np.concatenate(vectors, axis=1), config.index,
+    parts = [trained.labels[name] for name in proposing]
+    index = ann.build(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), config.index,
                       limit=ann.EXACT_MAX_ONLINE)
     proposer, depth, measured = Proposer(index), 0, dict[str, float]()
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
     if fused:
         depth = config.fusion.shortlist
-        cached = trained.queries if heads == trained.views[names[0]] else None
-        queries = encode_all(encoder, train, QUERY, corpus.validation) if cached is None else cached[corpus.validation]
         terms = {name: FusedScore(trained.labels[name], offsets[name]) for name in names}
-        scorer, measured = fit_fusion(corpus, queries, candidates([proposer], queries, depth), terms=terms,
-                                      indexed=proposing, config=config.fusion, embedded=lambda: encode_all(
-                                          encoder, train, names[0]) if trained.queries is None else trained.queries)
+        cached = trained.queries if heads == trained.views[names[0]] else None
+
+        def vectors(rows: np.ndarray) -> np.ndarray:
+            return encode_all(encoder, train, QUERY, rows) if cached is None else cached[rows]
+
+        def embedded() -> np.ndarray:
+            return encode_all(encoder, train, names[0]) if trained.queries is None else trained.queries
+
+        words, sparse = _lexical(corpus, proposer, vectors, config.fusion)
+        queries = vectors(corpus.validation)
+        others = [sparse.propose(train.tokens(corpus.validation))] if sparse else []
+        scorer, measured = fit_fusion(
+            corpus, queries, candidates([proposer], queries, depth, others=others), terms=terms, indexed=proposing,
+            embedded=embedded, words=words if config.fusion.words else None, sparse=sparse, config=config.fusion)
     save_retriever(out, corpus, method=method, encoder=encoder, proposers={"labels": proposer}, shortlist=depth,
                    scorer=scorer)
     return measured
+
+
+def _lexical(corpus: Corpus, proposer: Proposer, vectors: Callable[[np.ndarray], np.ndarray],
+             fusion: FusionConfig) -> tuple[CorpusWords | None, SparseClassifiers | None]:
+    """Return the words of the corpus and the classifiers over them, where a fusion has them.
+
+    vectors: makes the vectors of rows of the training side, for which the proposer finds negatives.
+    """
+    if not (fusion.words or fusion.sparse.steps):
+        return None, None
+    words, rows = CorpusWords(corpus), corpus.training_rows()
+    if not fusion.sparse.steps:
+        return words, None
+    nearest = [proposer(vectors(rows[start:start + CHUNK]), fusion.sparse.hard) for start in range(0, len(rows), CHUNK)]
+    return words, train_sparse(words, np.concatenate(nearest), fusion.sparse)
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],

@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FORMAT = 9
+FORMAT = 10
 FACTS, REMOVED = "retriever.json", "removed.npy"
 
 

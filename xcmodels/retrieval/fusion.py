@@ -14,9 +14,10 @@ from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.lexical import CorpusWords, LabelWords
+from xcmodels.retrieval.lexical import CorpusWords, LabelWords, Lexicon
 from xcmodels.retrieval.scorers import NewLabels, Scorer
-from xcmodels.retrieval.serving_config import ENCODER, SIMILAR, TREES, WORDS, FusionConfig
+from xcmodels.retrieval.serving_config import ENCODER, SIMILAR, SPARSE, TREES, WORDS, FusionConfig
+from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class TreeFusion(Scorer):
     """T(s_1, ..., s_n, f) + s_1 + ... + s_n, T one tree or a sum of several (NGAME, Appendix C).
 
     In the paper the scores s are z^T x and w^T x, of the label's embedding and its classifier; here also c^T x, of the
-    centroid of its training queries, and the tf-idf cosine of its words with the query's. f: the label's frequency.
+    centroid of its training queries, the tf-idf cosine of its words with the query's, and the probability by its linear
+    classifier over words. f: the label's frequency.
     """
 
     trees: RegressionTrees
@@ -49,22 +51,36 @@ class TreeFusion(Scorer):
     frequencies: np.ndarray      # (L,) float32, f: how many training queries have the label
     indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
+    sparse: SparseClassifiers | None = None
     kind = "tree"
+
+    @property
+    def lexical(self) -> dict[str, LabelWords | SparseClassifiers]:
+        """The scores that read a text's words, by name."""
+        return {name: score for name, score in ((WORDS, self.words), (SPARSE, self.sparse)) if score is not None}
+
+    def propose(self, tokens: Tokens) -> list[np.ndarray]:
+        """Return the labels that the sparse view proposes."""
+        return [self.sparse.propose(tokens)] if self.sparse is not None and self.sparse.most else []
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scores that are fused, and what the trees add."""
-        names = [*self.terms, *([WORDS] if self.words else [])]
+        names = [*self.terms, *self.lexical]
         features = self.features(queries, tokens, rows, labels)
         return {**dict(zip(names, features.T, strict=False)), TREES: self.trees.predict(features)}
 
     def features(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the scores of (query row, label) pairs and f, (p, n + 1)."""
         scores = [term.scores(queries, rows, labels) for term in self.terms.values()]
-        if self.words is not None:
+        for score in self.lexical.values():
             assert tokens is not None
-            scores.append(self.words.scores(tokens, rows, labels))
+            scores.append(score.scores(tokens, rows, labels))
         return np.stack([*scores, self.frequencies[labels]], axis=1)
+
+    def spoken(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
+        """Return what each word of one text adds to the log-odds of the label's linear classifier."""
+        return {} if self.sparse is None else self.sparse.spoken(tokens, label)
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[TreeFusion, dict[str, np.ndarray]]":
         """Give each label its embedding, and its text encoded as a query for all other terms and for words."""
@@ -75,7 +91,8 @@ class TreeFusion(Scorer):
             self, terms={name: replace(term, matrix=put(term.matrix, new.rows, vectors[name]))
                          for name, term in self.terms.items()},
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
-            words=None if self.words is None else self.words.with_labels(new.rows, new.tokens),
+            words=self.words and self.words.with_labels(new.rows, new.tokens),
+            sparse=self.sparse and self.sparse.with_labels(new.rows, new.tokens),
         ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
     def save(self, folder: Path) -> None:
@@ -83,13 +100,18 @@ class TreeFusion(Scorer):
         self.trees.save(folder / "fusion.npz")
         np.save(folder / "frequencies.npy", self.frequencies)
         spans = self._index_spans()
-        (folder / "fusion.json").write_text(json.dumps({"indexed": self.indexed, "terms": {
-            name: {"first": term.first, "place": spans.get(name)} for name, term in self.terms.items()}}))
+        (folder / "fusion.json").write_text(json.dumps({
+            "indexed": self.indexed, "proposed": self.sparse.most if self.sparse else 0, "terms": {
+                name: {"first": term.first, "place": spans.get(name)} for name, term in self.terms.items()}}))
         for name, term in self.terms.items():
             if name not in spans:
                 np.save(_file(folder, name), term.matrix)
         if self.words is not None:
-            self.words.save(folder)
+            self.words.lexicon.save(folder)
+            self.words.save(folder, WORDS)
+        if self.sparse is not None:
+            self.sparse.words.lexicon.save(folder)
+            self.sparse.save(folder)
 
     def _index_spans(self) -> dict[str, tuple[int, int]]:
         """Return each term's dimensions in the index's vectors, where their length is a multiple of the term's."""
@@ -104,8 +126,12 @@ class TreeFusion(Scorer):
         facts = json.loads((folder / "fusion.json").read_text())
         terms = {name: FusedScore(index.vectors[:, slice(*term["place"])] if term["place"] else
                             mapped(_file(folder, name)), term["first"]) for name, term in facts["terms"].items()}
-        return cls(RegressionTrees.load(folder / "fusion.npz"), terms, mapped(folder / "frequencies.npy"),
-                   tuple(facts["indexed"]), LabelWords.load(folder))
+        made = cls(RegressionTrees.load(folder / "fusion.npz"), terms, mapped(folder / "frequencies.npy"),
+                   tuple(facts["indexed"]))
+        if (lexicon := Lexicon.load(folder)) is None:
+            return made
+        return replace(made, words=LabelWords.load(folder, WORDS, lexicon),
+                       sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"]))
 
 
 def _file(folder: Path, term: str) -> Path:
@@ -114,11 +140,13 @@ def _file(folder: Path, term: str) -> Path:
 
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
-               config: FusionConfig) -> tuple[TreeFusion, dict[str, float]]:
+               config: FusionConfig, words: CorpusWords | None = None,
+               sparse: SparseClassifiers | None = None) -> tuple[TreeFusion, dict[str, float]]:
     """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
     embedded: makes the vectors (N, d) of the training side that label centroids are means of, where those are a term;
-    they are multiplied with a query's first d dimensions.
+    they are multiplied with a query's first d dimensions. words: where the words that labels share are a term. sparse:
+    classifiers trained without the validation split, where they are one.
     Returns the fusion, and how many pairs it was fitted on. Frequencies are those in the queries trained on, and labels
     that none of those has are left out: only the validation query itself is known to have such a label, which no later
     query can rely on. The paper adds the positives that the shortlist missed. Those would be the only pairs of low
@@ -133,13 +161,12 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
     pairs = pairs[~among(pairs, distinct(filters.keys(corpus.n_labels)))]
     truth = corpus.positives["train"].subset(corpus.validation)
     vectors = embedded() if config.centroids else None
-    words = CorpusWords(corpus) if config.words else None
 
     def fusion(trees: RegressionTrees, held_out: bool) -> TreeFusion:
         frequencies = corpus.frequencies(None if held_out else corpus.training_rows()).astype(np.float32)
         similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, held_out))}
-        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed,
-                          None if words is None else words.labels(held_out))
+        shared = None if words is None else words.labels(held_out)
+        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, sparse)
 
     no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
     unfitted = fusion(no_trees, held_out=False)

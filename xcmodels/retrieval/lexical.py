@@ -7,6 +7,7 @@ with a label's training queries are therefore a separate score in the fusion. A 
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +22,7 @@ PAIRS = 1 << 20    # hash buckets of bigrams; bigrams in the same bucket count a
 MARKS = 1 << 13    # hash buckets to find a query's words by, a power of two; collisions are resolved
 MAX_WORDS = 128         # words kept of a label: those of largest weight
 CHUNK = 1 << 14    # texts, or labels, at once
+IDF = "words.idf.npy"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ class Lexicon:
     def __call__(self, tokens: Tokens) -> sp.csr_array:
         """Return the words of n texts, (n, words) float32, each row of unit length; zeros where no word is known."""
         weights, word, bounds = self.weigh(tokens)
-        return sp.csr_array((weights, word, bounds), shape=(len(tokens), len(self.idf)))
+        # scipy copies what it multiplies where one has wider indices than the other
+        return sp.csr_array((weights, word.astype(np.int32), bounds.astype(np.int32)),
+                            shape=(len(tokens), len(self.idf)))
 
     def weigh(self, tokens: Tokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the weights and the ids of the words of n texts, and the offsets of the texts in them, (n + 1,)."""
@@ -51,6 +55,14 @@ class Lexicon:
         parts = [self(side.tokens(rows[start:start + CHUNK])) for start in range(0, len(rows), CHUNK)]
         return sp.vstack([sp.csr_array((0, len(self.idf)), dtype=np.float32), *parts], format="csr")
 
+    def save(self, folder: Path) -> None:
+        np.save(folder / IDF, self.idf)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Lexicon | None":
+        """Map what `save` wrote; return None where there is nothing."""
+        return cls(mapped(folder / IDF)) if (folder / IDF).exists() else None
+
 
 class CorpusWords:
     """The words of the training queries and label texts of a corpus, which make up the words of labels."""
@@ -60,23 +72,27 @@ class CorpusWords:
         self.lexicon = make_lexicon(sides["train"], len(corpus.idf) // 2)
         self.queries, self.texts = self.lexicon.side(sides["train"]), self.lexicon.side(sides["label"])
 
-    def labels(self, held_out: bool) -> "LabelWords":
+    def centroids(self, held_out: bool) -> sp.csr_array:
         """Return the sum of each label's training queries and its own text, cut to MAX_WORDS words, at unit length.
 
-        held_out: include the validation split.
+        (L, words) float32; held_out: include the validation split.
         """
         queries_of = label_matrix(self.corpus, held_out)
         parts = [heaviest(queries_of[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], MAX_WORDS)
                  for start in range(0, queries_of.shape[0], CHUNK)]
-        return LabelWords.of(self.lexicon, sp.vstack(parts, format="csr"))
+        return normalise_rows(sp.vstack(parts, format="csr"))
+
+    def labels(self, held_out: bool) -> "LabelWords":
+        """Return `centroids` as the words of labels: their inner product with a text's is the tf-idf cosine."""
+        return LabelWords.of(self.lexicon, self.centroids(held_out))
 
 
 @dataclass(frozen=True)
 class LabelWords:
-    """The words of each label, to score by those that a query shares.
+    """A weight for each of a label's words, to score by those that a query shares.
 
-    ids (L, W) int32, weights (L, W) float32, rows of unit length, W the most words of a label; a label of fewer words
-    is padded with the id len(lexicon.idf), of weight 0.
+    ids (L, W) int32, weights (L, W) float32, W the most words of a label; a label of fewer words is padded with the id
+    len(lexicon.idf), of weight 0.
     """
 
     lexicon: Lexicon
@@ -86,16 +102,23 @@ class LabelWords:
     @classmethod
     def of(cls, lexicon: Lexicon, rows: sp.csr_array) -> "LabelWords":
         """Return the words of labels from a sparse matrix, rows (L, words) float32."""
-        kept = normalise_rows(rows)
-        lengths = np.diff(kept.indptr)
+        lengths = np.diff(rows.indptr)
         cells = np.nonzero(np.arange(lengths.max(initial=0)) < lengths[:, None])
         ids = np.full((len(lengths), lengths.max(initial=0)), len(lexicon.idf), dtype=np.int32)
         weights = np.zeros(ids.shape, dtype=np.float32)
-        ids[cells], weights[cells] = kept.indices, kept.data
+        ids[cells], weights[cells] = rows.indices, rows.data
         return cls(lexicon, ids, weights)
 
+    def matrix(self) -> sp.csr_array:
+        """Return the weights as a sparse matrix, (L, words) float32."""
+        known = self.ids < len(self.lexicon.idf)
+        bounds = np.append(0, np.cumsum(known.sum(1)))
+        bounds = bounds.astype(sp.get_index_dtype(maxval=bounds[-1]))
+        shape = len(self.ids), len(self.lexicon.idf)
+        return sp.csr_array((self.weights[known], self.ids[known], bounds), shape=shape)
+
     def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the cosines of (text row, label) pairs, (p,) float32; `rows` ascend."""
+        """Return the inner products of (text row, label) pairs, (p,) float32; `rows` ascend."""
         weights, words, offsets = self.lexicon.weigh(tokens)
         out, marks = np.zeros(len(rows), dtype=np.float32), np.zeros(MARKS, dtype=bool)
         bounds = np.searchsorted(rows, np.arange(len(tokens) + 1))
@@ -113,10 +136,17 @@ class LabelWords:
             out[start:end] = np.bincount(label, products, minlength=len(shortlist))
         return out
 
-    def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "LabelWords":
-        """Return this with the words of n texts as those of labels `rows`, which are replaced or added."""
-        new, width = LabelWords.of(self.lexicon, heaviest(self.lexicon(tokens), MAX_WORDS)), self.ids.shape[1]
-        width = max(width, new.ids.shape[1])
+    def contributions(self, tokens: Tokens, label: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the words that a label shares with one text, (m,), and what each adds to the score, (m,) float32."""
+        weights, words, _ = self.lexicon.weigh(tokens)
+        position, same = located(self.ids[label], words)
+        return self.ids[label][same], self.weights[label][same] * weights[position[same]]
+
+    def with_labels(self, rows: np.ndarray, tokens: Tokens, scale: float = 1.0) -> "LabelWords":
+        """Return this with the words of n texts as those of labels `rows`, replaced or added, at length `scale`."""
+        texts = np.float32(scale) * normalise_rows(heaviest(self.lexicon(tokens), MAX_WORDS))
+        new = LabelWords.of(self.lexicon, texts)
+        width = max(self.ids.shape[1], new.ids.shape[1])
 
         def widened(matrix: np.ndarray, fill: int) -> np.ndarray:
             return np.pad(matrix, ((0, 0), (0, width - matrix.shape[1])), constant_values=fill)
@@ -125,17 +155,17 @@ class LabelWords:
         return LabelWords(self.lexicon, put(widened(self.ids, no_word), rows, widened(new.ids, no_word)),
                           put(widened(self.weights, 0), rows, widened(new.weights, 0)))
 
-    def save(self, folder: Path) -> None:
-        for name, array in (("idf", self.lexicon.idf), ("ids", self.ids), ("weights", self.weights)):
-            np.save(folder / f"words.{name}.npy", array)
+    def save(self, folder: Path, name: str) -> None:
+        """Write `<name>.ids.npy` and `<name>.weights.npy`; whoever needs the lexicon saves it."""
+        np.save(folder / f"{name}.ids.npy", self.ids)
+        np.save(folder / f"{name}.weights.npy", self.weights)
 
     @classmethod
-    def load(cls, folder: Path) -> "LabelWords | None":
+    def load(cls, folder: Path, name: str, lexicon: Lexicon) -> "LabelWords | None":
         """Map what `save` wrote; return None where there is nothing."""
-        if not (folder / "words.idf.npy").exists():
+        if not (folder / f"{name}.ids.npy").exists():
             return None
-        idf, ids, weights = (mapped(folder / f"words.{name}.npy") for name in ("idf", "ids", "weights"))
-        return cls(Lexicon(idf), ids, weights)
+        return cls(lexicon, mapped(folder / f"{name}.ids.npy"), mapped(folder / f"{name}.weights.npy"))
 
 
 def words_of(tokens: Tokens, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
@@ -145,8 +175,20 @@ def words_of(tokens: Tokens, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
     inside = np.ones(len(ids) + 1, dtype=bool)    # whether a token and the one before are of one field
     inside[offsets[:-1]] = inside[offsets[:-1] + tokens.titles.numpy()] = False
     bigram = inside[1:-1]
-    pairs = vocabulary + (ids[:-1] * 0x9E3779B1 + ids[1:])[bigram] % PAIRS
+    pairs = vocabulary + _hashed(ids[:-1], ids[1:])[bigram]
     return np.concatenate([row, row[1:][bigram]]), np.concatenate([ids, pairs])
+
+
+def _hashed(first: Any, second: Any) -> Any:
+    """Return the hash buckets of bigrams."""
+    return (first * 0x9E3779B1 + second) % PAIRS
+
+
+def spellings(tokens: Tokens, vocabulary: int) -> dict[int, tuple[int, ...]]:
+    """Return the token ids of each word of one text, by the word's id."""
+    ids, title = tokens.ids.tolist(), int(tokens.titles[0])
+    bigrams = [*pairwise(ids[:title]), *pairwise(ids[title:])]
+    return {**{token: (token,) for token in ids}, **{vocabulary + _hashed(*pair): pair for pair in bigrams}}
 
 
 def count_words(tokens: Tokens, vocabulary: int) -> sp.csr_array:
@@ -172,7 +214,7 @@ def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
     order = np.lexsort((rows.indices[longer], -rows.data[longer], row))
     rank = np.arange(len(row)) - np.searchsorted(row, row)
     kept[longer[order[rank >= most]]] = False
-    bounds = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))])
+    bounds = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))]).astype(rows.indptr.dtype)
     out = sp.csr_array((rows.data[kept], rows.indices[kept], bounds), shape=rows.shape)
     out.sort_indices()
     return out

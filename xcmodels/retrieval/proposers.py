@@ -59,9 +59,14 @@ class Proposer:
         return cls(ann.load(folder), Ragged.load(folder, "labels") if of_queries else None, removed)
 
 
-def candidates(proposers: Iterable[Proposer], queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
-    """Return the union of the labels that all proposers propose, (n, S) int64, ascending; -1 for a duplicate."""
-    ids = np.sort(np.concatenate([propose(queries, shortlist, k) for propose in proposers], axis=1), axis=1)
+def candidates(proposers: Iterable[Proposer], queries: np.ndarray, shortlist: int, k: int = 0,
+               others: Iterable[np.ndarray] = ()) -> np.ndarray:
+    """Return the union of the labels that all proposers and `others` propose, (n, S) int64, ascending.
+
+    others: label ids (n, .), -1 for none. A duplicate is -1.
+    """
+    proposed = [*(propose(queries, shortlist, k) for propose in proposers), *others]
+    ids = np.sort(np.concatenate(proposed, axis=1), axis=1)
     ids[:, 1:][ids[:, 1:] == ids[:, :-1]] = -1
     return ids
 

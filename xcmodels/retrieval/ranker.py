@@ -70,7 +70,8 @@ class Ranker:
     def _rank(self, queries: np.ndarray, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return what `search` returns, for a block of texts with vectors `queries`."""
         with single_threaded():
-            shortlist = candidates(self.proposers.values(), queries, self.facts["shortlist"], k)
+            others = [np.where(np.isin(ids, self.removed), -1, ids) for ids in self.scorer.propose(tokens)]
+            shortlist = candidates(self.proposers.values(), queries, self.facts["shortlist"], k, others)
             scores = self.scorer(queries, shortlist, tokens)
             check_finite("a score", scores[shortlist >= 0])
             ids, scores = best_of(shortlist, scores, k)

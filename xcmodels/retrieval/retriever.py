@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from xcmodels.data.corpus import Texts
+from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.examples import Examples
 from xcmodels.retrieval.ranker import Ranker, check_finite
+
+WORDS_SHOWN = 6    # of a text, for a label
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,13 @@ class Explained:
     """The parts that a label's score is the sum of, its number of training texts, and the most similar of those.
 
     parts: those that the retriever has of "encoder" (the label's own text), "classifier", "similar texts" (the centroid
-    of the label's training texts), "words" (shared with them), "trees" (what the fusion adds to the others).
+    of the label's training texts), "words" (shared with them), "sparse" (the linear classifier over words), "trees"
+    (what the fusion adds to the others). words: those of the text that spoke most for the label or against it, and
+    what they add to the log-odds of "sparse"; none without it.
     """
 
     parts: dict[str, float]
+    words: dict[str, float]
     frequency: int
     nearest: list[Near]
 
@@ -101,9 +107,15 @@ class Retriever(Ranker):
         for name, part in parts.items():
             check_finite(f"the part {name!r} of a score", part)
         near = self.examples.nearest(query[0], ids, nearest, self.embed)
-        return [Explained({name: round(float(part[i]), 6) for name, part in parts.items()},
+        return [Explained({name: round(float(part[i]), 6) for name, part in parts.items()}, self._spoken(tokens, label),
                           int(self.examples.counts[label]), [self._near(*example) for example in near[i]])
                 for i, label in enumerate(ids)]
+
+    def _spoken(self, tokens: Tokens, label: int) -> dict[str, float]:
+        """Return the WORDS_SHOWN words of one text that add most to a label's log-odds or take most from it."""
+        added = self.scorer.spoken(tokens, label)
+        most = sorted(added, key=lambda word: (-abs(added[word]), word))[:WORDS_SHOWN]
+        return {self.tokenizer.backend.decode(list(word)): round(added[word], 6) for word in most}
 
     def _near(self, number: int, cosine: float) -> Near:
         labels = np.setdiff1d(self.examples.labels[number], self.removed)

@@ -47,6 +47,10 @@ class Scorer:
         out[rows, slots] = self.scores(queries, tokens, rows, ids[rows, slots])
         return out
 
+    def propose(self, tokens: Tokens) -> list[np.ndarray]:
+        """Return labels to score beside those of the indexes, (n, .) int64 of n texts, -1 for none; by default none."""
+        return []
+
     def scores(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the score of each (query row, label) pair, (p,) float32; `rows` ascend."""
         first, *others = self.parts(queries, tokens, rows, labels).values()
@@ -56,6 +60,10 @@ class Scorer:
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the named parts whose sum is the score of each pair, (p,) float32 each."""
         raise NotImplementedError
+
+    def spoken(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
+        """Return what each word of one text, as its token ids, adds for a label; by default nothing is known."""
+        return {}
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[Scorer, dict[str, np.ndarray]]":
         """Return this with new labels, and their vectors for each index over labels, by name."""

@@ -6,11 +6,27 @@ from typing import ClassVar
 from xcmodels import checks
 from xcmodels.retrieval import ann
 
-# Scores: inner products with the label's embedding, its classifier and its centroid; shared words; and what boosted
-# trees over all of these add.
-ENCODER, CLASSIFIER, SIMILAR, WORDS, TREES = "encoder", "classifier", "similar texts", "words", "trees"
+# Scores: inner products with the label's embedding, its classifier and its centroid; the words it shares; its linear
+# classifier over words; and what boosted trees over all of these add.
+ENCODER, CLASSIFIER, SIMILAR, WORDS, SPARSE, TREES = (
+    "encoder", "classifier", "similar texts", "words", "sparse", "trees")
 SUM, FUSED = "sum", "fused"
 SERVED = (ENCODER, CLASSIFIER, SUM, FUSED)
+
+
+@dataclass(frozen=True)
+class SparseConfig:
+    """The settings of the sparse view: linear classifiers over words, trained once a model is."""
+
+    steps: int = 0        # of Adagrad over all pairs of query and label; 0 = no sparse view
+    hard: int = 30        # labels nearest to a query that are its negatives, where they are none of its own
+    uniform: int = 20     # labels drawn uniformly as negatives of a query
+    pull: float = 0.03    # towards the tf-idf centroid of a label, where its classifier starts
+    proposed: int = 50    # labels that the classifiers propose beside those of the index
+
+    def __post_init__(self) -> None:
+        checks.at_least(self, 1, "hard")
+        checks.at_least(self, 0, "steps", "uniform", "pull", "proposed")
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,7 @@ class FusionConfig:
     words: bool = False        # the words shared with a label's text and its training queries are a further score
     shortlist: int = 200       # labels of a query whose scores are fused
     min_leaf: int = 50         # pairs of query and label in a leaf of a tree, at least
+    sparse: SparseConfig = field(default_factory=SparseConfig)
 
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "depth", "trees", "shortlist", "min_leaf")
