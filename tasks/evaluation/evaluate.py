@@ -15,6 +15,7 @@ from xcmodels.retrieval.ranker import Ranker, predict
 
 DEPTH = 100        # recall is reported to this depth
 SAMPLE = 2000      # queries on which the indexes are compared with exact search
+ALONE = 5000       # queries, at most, on which each score ranks alone
 STORED_PREDICTIONS = 10          # predictions stored per test query
 
 
@@ -35,14 +36,31 @@ def evaluate(seed: int, context: StepContext) -> None:
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     measured = metrics.evaluate(ids, truth, filters, inverse)
-    low, high = metrics.mean_interval(metrics.match(ids, truth, filters, corpus.n_labels).hits[:, 0])
+    judged = metrics.match(ids, truth, filters, corpus.n_labels)
+    low, high = metrics.mean_interval(judged.hits[:, 0])
     measured |= {"P/1/low": low, "P/1/high": high} | _recalls(ranker, corpus, seed)
+    measured |= _alone(ranker, corpus, inverse, seeds.generator(seed, "scores alone").permutation(judged.rows))
     deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
     for name, value in (("metrics", measured), ("deciles", deciles)):
         (context.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
     np.save(context.out / "predictions.npy", ids[:, :STORED_PREDICTIONS])
     np.save(context.out / "scores.npy", scores[:, :STORED_PREDICTIONS])
     context.say(metrics.line_of(measured, metrics.SHOWN[:4]))
+
+
+def _alone(ranker: Ranker, corpus: Corpus, inverse: np.ndarray, rows: np.ndarray) -> dict[str, float]:
+    """Return what embeddings, classifiers and their sum reach without the fusion, as methods without one rank.
+
+    On the first of the test queries `rows`, which have a true label. Names are "P/1/by classifier" and the like;
+    "points/alone" is the number of queries.
+    """
+    rows, out = np.sort(rows[:ALONE]), dict[str, float]()
+    truth, filters = corpus.positives["test"].subset(rows), corpus.filters["test"].subset(rows)
+    for name, alone in ranker.alone().items():
+        found = metrics.evaluate(predict(alone, corpus, 5, rows)[0], truth, filters, inverse, ks=(1, 5), recall_ks=())
+        out |= {f"{key}/by {name}": found[key] for key in metrics.SHOWN if key in found}
+        out["points/alone"] = found["points"]
+    return out
 
 
 def _recalls(ranker: Ranker, corpus: Corpus, seed: int) -> dict[str, float]:

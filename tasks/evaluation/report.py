@@ -96,7 +96,8 @@ class Report:
         """Return the page, below 1 MB."""
         corpus, found, facts = self.corpus, self.found, self.facts
         return template(Path(__file__).with_name("report.html"), clean=clean, count=counted, span=span).render(
-            facts=facts, verdict=verdict(facts), numbers=_numbers(found, facts),
+            facts=facts, verdict=verdict(facts), numbers=_numbers(found, facts), alone=_alone(found),
+            alone_points=int(found.measured.get("points/alone", 0)),
             points=len(found.judged.rows), left_out=found.judged.left_out, **self.charts, stages=len(facts.curves),
             labels=_labels(corpus, found), extremes=_extremes(corpus, found), copies=_copies(corpus),
             settings=_settings(facts), rows=ROWS,
@@ -173,6 +174,13 @@ def _numbers(found: Evaluated, facts: ReportFacts) -> list[dict[str, str]]:
         out.append({"name": metrics.name_of(name), "value": f"{value:.1f}", "champion": note,
                     "interval": f"{low:.1f} to {high:.1f}" if name in bounds else "no interval: 10 predictions kept"})
     return out
+
+
+def _alone(found: Evaluated) -> list[dict[str, Any]]:
+    """Return a row for each score that was measured without the fusion: its name and its metrics."""
+    names = dict.fromkeys(key.partition("/by ")[2] for key in found.measured if "/by " in key)
+    return [{"name": name, "shown": {metrics.name_of(key): f"{found.measured[f'{key}/by {name}']:.1f}" for key in
+                                     metrics.SHOWN if f"{key}/by {name}" in found.measured}} for name in names]
 
 
 def _labels(corpus: Corpus, found: Evaluated) -> dict[str, list[dict[str, Any]]]:

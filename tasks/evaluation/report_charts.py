@@ -163,14 +163,15 @@ def _calibration_finding(scores: np.ndarray, hits: np.ndarray, parts: list[np.nd
     low, high = (100 * hits[parts[place]].mean() for place in (0, -1))
     rarer = min(hits.sum(), len(hits) - hits.sum())
     if rarer == 0:
-        finding = (f"{'Every' if hits.all() else 'No'} first prediction is right, so scores have nothing to tell apart; "
-                   f"they go from {scores.min():.2f} to {scores.max():.2f}")
+        finding = (f"{'Every' if hits.all() else 'No'} first prediction is right, so scores have nothing to tell "
+                   f"apart; they go from {scores.min():.2f} to {scores.max():.2f}")
     elif len(parts) == 1:
         return f"Every first prediction has about the same score; {high:.0f}% are right."
     else:
         kind = "wrong" if hits.mean() > 0.5 else "right"
         summary = (f"Only {rarer} first prediction{'s are' if rarer > 1 else ' is'} {kind}, too few to say whether "
-                   "scores tell right from wrong" if rarer < RARER else "Scores tell right from wrong" if high - low >= 20 else
+                   "scores tell right from wrong" if rarer < RARER else
+                   "Scores tell right from wrong" if high - low >= 20 else
                    "Scores tell little" if high - low >= 5 else "Scores do not tell right from wrong")
         finding = (f"{summary}: of the first predictions {high:.0f}% are right where the score is highest (from "
                    f"{scores[parts[-1]].min():.2f}), {low:.0f}% where it is lowest (to {scores[parts[0]].max():.2f})")

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from base64 import b64decode
@@ -152,6 +153,19 @@ def test_the_first_screen_says_the_verdict_six_numbers_data_and_date(toy, page):
     assert f"{measured['P/1/low']:.1f} to {measured['P/1/high']:.1f}" in start
     assert "toy : 300 training and 300 test queries, 60 labels" in start
     assert "sha256:12ab" in start and "2026-11-21" in start
+
+
+def test_what_scores_reach_alone_is_shown_where_it_was_measured(toy, page, tmp_path):
+    assert "reach alone" not in page
+    corpus, evaluation = toy
+    shutil.copytree(evaluation, tmp_path / "e")
+    measured = json.loads((evaluation / "metrics.json").read_text()) | {
+        "P/1/by classifier": 41.26, "PSP/5/by classifier": 30.0, "P/1/by sum": 37.31, "PSP/5/by sum": 33.0,
+        "points/alone": 5000.0}
+    (tmp_path / "e" / "metrics.json").write_text(json.dumps(measured))
+    text = Reader(Report(corpus, tmp_path / "e", facts()).page()).text
+    assert "on 5,000 test queries" in text
+    assert "Ranked by P@1 PSP@5 classifier 41.3 30.0 sum 37.3 33.0" in text
 
 
 def test_the_champion_within_the_interval_is_said_to_be(toy):

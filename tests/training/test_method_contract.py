@@ -102,6 +102,24 @@ def test_a_sum_is_the_sum_of_both(name, tmp_path):
     assert np.argmax(scores[SUM]) == 3
 
 
+@pytest.mark.parametrize("name", ["ngame", "astra", "unidec", "depsl", "siamesexml"])
+def test_the_scores_of_a_fusion_rank_alone_as_they_do_without_one(name, tmp_path):
+    made, fused = trained(name), tmp_path / "fused"
+    fused.mkdir()
+    served(name, FUSED).build_retriever(made.corpus, made.models, made.vectors, fused)
+    ranker = Retriever.load(fused)
+    ranker.facts["shortlist"] = made.corpus.n_labels    # all labels are candidates
+    assert list(ranker.alone()) == [ENCODER] + [CLASSIFIER, SUM] * (name not in ALONE)
+    for serve, alone in ranker.alone().items():
+        out = tmp_path / serve
+        out.mkdir()
+        served(name, serve).build_retriever(made.corpus, made.models, made.vectors, out)
+        ids, scores = predict(alone, made.corpus, 5)
+        wanted, wanted_scores = predict(Retriever.load(out), made.corpus, 5)
+        np.testing.assert_allclose(scores, wanted_scores, atol=1e-5)
+        assert (ids == wanted).mean() > 0.99    # but for ties in the last digit
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_is_trained_is_what_is_indexed_and_served(name):
     """The parts of an answer are the products that the losses of the stages are over."""

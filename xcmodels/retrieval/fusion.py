@@ -16,7 +16,7 @@ from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.lexical import CorpusWords, LabelWords, Lexicon
 from xcmodels.retrieval.scorers import NewLabels, Scorer
-from xcmodels.retrieval.serving_config import ENCODER, SIMILAR, SPARSE, TREES, WORDS, FusionConfig
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR, SPARSE, SUM, TREES, WORDS, FusionConfig
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 
 
@@ -35,6 +35,18 @@ class FusedScore:
     def scores(self, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the scores of (query row, label) pairs, (p,) float32."""
         return pair_scores(queries[:, self.span], self.matrix, rows, labels)
+
+
+@dataclass(frozen=True)
+class TermSum(Scorer):
+    """The sum of inner-product scores, to rank the labels of a fusion without trees; it is never saved."""
+
+    terms: Mapping[str, FusedScore]
+
+    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+              labels: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the scores that are summed."""
+        return {name: term.scores(queries, rows, labels) for name, term in self.terms.items()}
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,12 @@ class TreeFusion(Scorer):
         names = [*self.terms, *self.lexical]
         features = self.features(queries, tokens, rows, labels)
         return {**dict(zip(names, features.T, strict=False)), TREES: self.trees.predict(features)}
+
+    def alone(self) -> dict[str, Scorer]:
+        """Return the scorers by embeddings, by classifiers and by the sum of both, those that there are."""
+        names = [name for name in (ENCODER, CLASSIFIER) if name in self.terms]
+        chosen = {**{name: (name,) for name in names}, **({SUM: tuple(names)} if len(names) > 1 else {})}
+        return {serve: TermSum({name: self.terms[name] for name in parts}) for serve, parts in chosen.items()}
 
     def features(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the scores of (query row, label) pairs and f, (p, n + 1)."""

@@ -92,7 +92,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     if retriever.trained is not None:
         shutil.copy(folder / seen_texts.FILE, out)
     rows = np.array(sorted(labels.new), dtype=np.int64)
-    scorer, vectors = retriever.scorer, {}
+    scorer, vectors = retriever.scorer, dict[str, np.ndarray]()
     if len(rows):
         scorer, vectors = scorer.with_labels(_new_labels(retriever, rows, labels.new), retriever.indexes)
     for name, proposer in retriever.proposers.items():

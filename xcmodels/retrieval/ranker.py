@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from xcmodels.retrieval.folder import REMOVED, read_facts
 from xcmodels.retrieval.fusion import TreeFusion
 from xcmodels.retrieval.inner_products import single_threaded
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
-from xcmodels.retrieval.scorers import InnerProduct
+from xcmodels.retrieval.scorers import InnerProduct, Scorer
 
 SCORERS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {
     scorer.kind: scorer for scorer in (InnerProduct, TreeFusion, CentroidMix)}
@@ -37,7 +38,7 @@ class Ranker:
         self.proposers = {name: Proposer.load(folder / "index" / name, self.removed)
                           for name in self.facts["proposers"]}
         self.indexes = {name: proposer.index for name, proposer in self.proposers.items()}
-        self.scorer = SCORERS[self.facts["scorer"]].load(folder, self.indexes)
+        self.scorer: Scorer = SCORERS[self.facts["scorer"]].load(folder, self.indexes)
         self.uids = Texts.load(folder, "label.uid")
         self.trained = seen_texts.load(folder)    # digests of the training texts; None where unknown
 
@@ -79,6 +80,13 @@ class Ranker:
             padding = (0, 0), (0, missing)
             ids, scores = np.pad(ids, padding, constant_values=-1), np.pad(scores, padding, constant_values=-np.inf)
         return ids, scores
+
+    def alone(self) -> "dict[str, Ranker]":
+        """Return rankers of the same candidates by a part of the score, by the value of `serve`."""
+        rankers = {name: copy(self) for name in self.scorer.alone()}
+        for name, scorer in self.scorer.alone().items():
+            rankers[name].scorer = scorer
+        return rankers
 
     def search_side(self, side: Side, k: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return what `search` returns, for `rows` of a side of a corpus, CHUNK texts at a time."""

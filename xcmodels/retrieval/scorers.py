@@ -65,6 +65,10 @@ class Scorer:
         """Return what each word of one text, as its token ids, adds for a label; by default nothing is known."""
         return {}
 
+    def alone(self) -> "Mapping[str, Scorer]":
+        """Return scorers by a part of this score that methods rank by, by the value of `serve`; by default none."""
+        return {}
+
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[Scorer, dict[str, np.ndarray]]":
         """Return this with new labels, and their vectors for each index over labels, by name."""
         raise NotImplementedError
