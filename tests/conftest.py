@@ -22,6 +22,7 @@ import torch
 from flows.cli.app import main
 from tests.support.encoding import idf, texts  # noqa: F401
 from tests.support.faults import artifact, quick, store  # noqa: F401
+from tests.support.forked import run_xc
 from tests.support.planted import write_planted
 from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401
 from tests.support.run_command import command
@@ -98,14 +99,8 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def xc(prefect_server: str):
-    """Run `xc` as a process; packages: the folder to import from. Returns (exit code, stdout, stderr)."""
-
-    def run(*arguments: str, packages: Path = ROOT, timeout: float = 240, **options) -> tuple[int, str, str]:
-        done = subprocess.run([sys.executable, "-m", "flows.cli", *arguments], capture_output=True, text=True,
-                              timeout=timeout, env={**os.environ, "PYTHONPATH": str(packages)}, **options)
-        return done.returncode, done.stdout, done.stderr
-
-    return run
+    """Run `xc` as a process, with a Prefect server. Returns (exit code, stdout, stderr)."""
+    return run_xc
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from flows.services.catalogue import password
 from flows.services.processes import processes
 from tasks.core.store import Store
+from tests.support.forked import start_xc
 from tests.support.home_services import Home, answers, left_over, until, up
 from tests.support.long_tests import at_length
 from tests.support.planted import write_planted
@@ -164,8 +164,8 @@ def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data
     words = ["prepare", "--data", str(data), "--preset", "cpu-learned", "--home", str(tmp_path / "home"), *settings()]
     server = {"PREFECT_API_URL": f"{home.stack.running('prefect').address}/api",
               "PREFECT_API_AUTH_STRING": password(home.home)}
-    with subprocess.Popen([sys.executable, "-m", "flows.cli", *words], env={**home.environment, **server},
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with start_xc(*words, env={**home.environment, **server}, stdout=subprocess.DEVNULL,
+                  stderr=subprocess.DEVNULL) as process:
         try:
             until(lambda: list((tmp_path / "home").glob("refs/steps/*")))
         finally:

@@ -1,9 +1,6 @@
 """Labels edited while a model serves: the version that has them, and a retraining that does not lose them."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -14,8 +11,8 @@ from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import history, promote_by_gates, rollback
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import DATA, EXAMPLES
-from tests.conftest import ROOT
 from tests.support import tiny
+from tests.support.forked import run_xc
 from xcmodels.retrieval.label_editing import ADD, REMOVE
 from xcmodels.retrieval.retriever import Retriever
 
@@ -191,11 +188,9 @@ def test_from_the_command_line(world, tmp_path):
     home = str(world.store.home)
 
     def xc(*words, stdin="", code=0):
-        done = subprocess.run([sys.executable, "-m", "flows.cli", *words, "--home", home], input=stdin, text=True,
-                              capture_output=True, timeout=240, cwd=tmp_path,
-                              env={**os.environ, "PYTHONPATH": str(ROOT)})
-        assert done.returncode == code, done.stderr
-        return done.stdout, done.stderr
+        ended, out, said = run_xc(*words, "--home", home, stdin=stdin, cwd=tmp_path)
+        assert ended == code, said
+        return out, said
 
     (tmp_path / "new.csv").write_text("uid,text\nx:1,mountain fox pike\nx:2,sea oak elm\n")
     out, said = xc("labels", "add", "new.csv")

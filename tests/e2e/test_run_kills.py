@@ -6,7 +6,6 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 from tasks.core.store import Store
-from tests.conftest import ROOT
+from tests.support.forked import start_xc
 from tests.support.long_tests import at_length
 from tests.support.run_command import command, objects, prepared, settings
 
@@ -32,9 +31,8 @@ def stop_when(planted: Path, home: Path, ready, number: int, *, without: tuple[s
     without: variables of the environment that it does not get.
     """
     environment = {key: value for key, value in os.environ.items() if key not in without}
-    process = subprocess.Popen([sys.executable, "-m", "flows.cli", *command(planted, home, **more)],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-                               env={**environment, "PYTHONPATH": str(ROOT)})
+    process = start_xc(*command(planted, home, **more), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                       start_new_session=True, env=environment)
     deadline = time.monotonic() + 120
     while process.poll() is None and not ready(home):
         assert time.monotonic() < deadline, "the run never got there"
@@ -133,8 +131,7 @@ def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path)
 def test_a_prefect_server_that_is_killed_is_named(planted, tmp_path):
     home, words = tmp_path / "home", command(planted, tmp_path / "home")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
-    with subprocess.Popen([sys.executable, "-m", "flows.cli", *words], stdout=subprocess.DEVNULL,
-                          stderr=subprocess.PIPE, text=True, env={**environment, "PYTHONPATH": str(ROOT)}) as run:
+    with start_xc(*words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment) as run:
         while not published("read")(home):
             assert run.poll() is None
             time.sleep(0.1)

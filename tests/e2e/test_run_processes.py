@@ -1,19 +1,16 @@
 """`xc run --processes 2`: the model of one process, and what becomes of the two when the run is stopped or killed."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.conftest import ROOT
 from tests.e2e.test_run_methods import ASTRA
+from tests.support.forked import start_xc
 from tests.support.home_services import until
 from tests.support.long_tests import at_length
 from tests.support.run_command import prepared
@@ -53,9 +50,7 @@ def of_home(home: Path) -> list[psutil.Process]:
 def test_what_is_stopped_or_killed_goes_on(whole, planted, tmp_path, number, xc):
     home = prepared(whole[0], tmp_path / "home")
     asked = words(planted, home, "--processes", "2", epochs="60", refresh_from="58")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with (tmp_path / "said").open("wb") as said, subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", *asked], stderr=said, stdout=said, env=environment) as run:
+    with (tmp_path / "said").open("wb") as said, start_xc(*asked, stderr=said, stdout=said) as run:
         until(lambda: list(home.glob("scratch/*/steps")) or run.poll() is not None)
         time.sleep(2)    # both are there, and train
         assert len(of_home(home)) == 3    # torchrun and its two

@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,8 +17,9 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.conftest import ROOT, running_prefect
+from tests.conftest import running_prefect
 from tests.support import tiny
+from tests.support.forked import start_xc
 from tests.support.long_tests import at_length
 from tests.support.run_command import command, objects
 
@@ -46,9 +46,8 @@ class Job:
 
     def begin(self) -> subprocess.Popen:
         """Start the run."""
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_API_URL": self.servers["prefect"][0]}
-        return subprocess.Popen([sys.executable, "-m", "flows.cli", *self.words], stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True, env=environment)
+        environment = {**os.environ, "PREFECT_API_URL": self.servers["prefect"][0]}
+        return start_xc(*self.words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
     def kill(self, victim: str, run: subprocess.Popen) -> bool:
         """Kill the victim, where there is one at this moment."""

@@ -16,6 +16,7 @@ import pytest
 from data_contracts.errors import ProjectError
 from flows.services.environment import full_disk_explained
 from tests.conftest import ROOT
+from tests.support.forked import run_xc
 from tests.support.run_command import objects, settings
 
 
@@ -76,20 +77,18 @@ def test_a_prefect_server_that_does_not_start_is_named_with_its_log(planted, tmp
     home.chmod(0o700)    # as a home is
     (home / "prefect" / "prefect.db").write_bytes(b"not a database" * 100)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
-    done = subprocess.run([sys.executable, "-m", "flows.cli", "prepare", "--data", str(planted), "--home", str(home)],
-                          capture_output=True, text=True, timeout=240, env={**environment, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 5, done.stderr
-    assert "error: Prefect ended with code" in done.stderr and f"{home}/logs/prefect-run.log" in done.stderr
+    code, _, said = run_xc("prepare", "--data", str(planted), "--home", str(home), env=environment)
+    assert code == 5, said
+    assert "error: Prefect ended with code" in said and f"{home}/logs/prefect-run.log" in said
 
 
 def test_a_prefect_server_that_does_not_answer_is_named(planted, tmp_path):
     nobody = "http://127.0.0.1:9/api"
-    done = subprocess.run([sys.executable, "-m", "flows.cli", "prepare", "--data", str(planted), "--home",
-                           str(tmp_path / "home")], capture_output=True, text=True, timeout=240,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_API_URL": nobody})
-    assert done.returncode == 5, done.stderr
-    assert f"error: the Prefect server at {nobody} does not answer: " in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("hint: the same command resumes"), done.stderr
+    code, _, said = run_xc("prepare", "--data", str(planted), "--home", str(tmp_path / "home"),
+                           env={**os.environ, "PREFECT_API_URL": nobody})
+    assert code == 5, said
+    assert f"error: the Prefect server at {nobody} does not answer: " in said
+    assert said.splitlines()[-1].startswith("hint: the same command resumes"), said
 
 
 @pytest.mark.skipif(subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "true"],

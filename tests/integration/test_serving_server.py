@@ -17,6 +17,7 @@ import pytest
 from serving.server import Shortage
 from tasks.core.devices import port_holder
 from tests.conftest import ROOT
+from tests.support.forked import run_xc, start_xc
 from tests.support.running_server import Running, World, ready, running, within
 
 TOKEN = "a-token-of-32-characters-or-more"
@@ -39,12 +40,10 @@ def token_file(tmp_path):
 
 def refused(home, *words):
     """Run `xc serve`, which is to fail; -> (exit code, what it said)."""
-    done = subprocess.run([sys.executable, "-m", "flows.cli", "serve", "--home", str(home), *words], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert not done.stdout and "Traceback" not in done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) <= 6
-    return done.returncode, done.stderr
+    code, out, said = run_xc("serve", "--home", str(home), *words, cwd=ROOT, timeout=120)
+    assert not out and "Traceback" not in said
+    assert len(said.strip().splitlines()) <= 6
+    return code, said
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [
@@ -200,9 +199,8 @@ def test_a_server_may_begin_before_there_is_a_model(tmp_path):
     world = World(tmp_path / "home")
     log = tmp_path / "log"
     with log.open("wb") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", "serve", "--home", str(world.home), "--port", "0", "--wait"], cwd=ROOT,
-            stdout=said, stderr=said, start_new_session=True)
+        process = start_xc("serve", "--home", str(world.home), "--port", "0", "--wait", stdout=said, stderr=said,
+                           start_new_session=True)
     try:
         server = Running(process, ready(process, log), log)
         for path, body in (("/readyz", None), ("/model", None), ("/predict", {"texts": ["a wolf"]})):

@@ -3,8 +3,6 @@
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +18,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from flows.services.catalogue import password
 from flows.services.stack import Stack
 from tests.conftest import ROOT
+from tests.support.forked import run_xc
 
 
 class Home:
@@ -36,9 +35,7 @@ class Home:
 
     def xc(self, *words: str, **environment: str) -> tuple[int, str, str]:
         """Run `xc`; return (exit code, stdout, stderr)."""
-        done = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, timeout=240,
-                              env={**self.environment, **environment})
-        return done.returncode, done.stdout, done.stderr
+        return run_xc(*words, env={**self.environment, **environment})
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the rows of `xc status`, by name."""

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from tasks.registry.register import register
 from tasks.registry.tags import DATA, EXAMPLES
 from tests.conftest import ROOT
 from tests.support import tiny
+from tests.support.forked import start_xc
 from xcmodels.data.corpus import Texts
 
 DIGEST = "d" * 64    # of the data
@@ -170,10 +170,9 @@ def running(home: Path, *words: str, descriptors: int = 0, **environment: str) -
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
 
     with log.open("wb") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--port", "0", *words], cwd=ROOT,
-            stdout=said, stderr=said, start_new_session=True, preexec_fn=limit if descriptors else None,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+        process = start_xc("serve", "--home", str(home), "--port", "0", *words, cwd=ROOT, stdout=said, stderr=said,
+                           start_new_session=True, preexec_fn=limit if descriptors else None,
+                           env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
     try:
         port = ready(process, log)
         yield Running(process, port, log)
