@@ -23,14 +23,17 @@ from typing import Any, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
-from flows.cli.commands import plan, registry, run, stack
+from flows.cli.commands import registry, run, stack
 from flows.cli.commands.data import data
 from flows.cli.commands.deploy import deploy
 from flows.cli.commands.export import export
 from flows.cli.commands.gc import gc
 from flows.cli.commands.labels import labels
+from flows.cli.commands.plan import plan
 from flows.cli.commands.predict import predict
+from flows.cli.commands.presets import presets
 from flows.cli.commands.runs import runs
+from flows.cli.commands.serve import serve
 from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 
@@ -48,10 +51,10 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
           version_flags=["--version"], suppress_keyboard_interrupt=False,
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
 command: Any
-for command in (data, labels, export, plan.plan, plan.presets, runs, gc, predict, deploy,
+for command in (data, labels, export, plan, presets, runs, gc, predict, deploy,
                 run.run, run.prepare, run.train, run.evaluate, run.register, run.report,
                 registry.models, registry.promote, registry.rollback, registry.fetch,
-                stack.serve, stack.up, stack.down, stack.status, stack.doctor):
+                serve, stack.up, stack.down, stack.status, stack.doctor):
     app.command(command)
 
 

@@ -54,7 +54,7 @@ class ReportFacts:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationFiles:
     """An evaluation folder joined with the truth of its corpus."""
 
     measured: dict[str, float]     # as `metrics.evaluate` returns it
@@ -64,7 +64,7 @@ class Evaluated:
     inverse: np.ndarray            # (L,) 1 / propensity
 
     @classmethod
-    def load(cls, corpus: Corpus, evaluation: Path) -> "Evaluated":
+    def load(cls, corpus: Corpus, evaluation: Path) -> "EvaluationFiles":
         """Read the folder. Raises ValueError where its predictions are of another test split."""
         content = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
         truth, filters = ((part.offsets, part.values) for part in (corpus.positives["test"], corpus.filters["test"]))
@@ -83,9 +83,9 @@ class Report:
     facts: ReportFacts
 
     @cached_property
-    def found(self) -> Evaluated:
-        """The content of the evaluation folder. Raises ValueError as `Evaluated.load` does."""
-        return Evaluated.load(self.corpus, self.evaluation)
+    def found(self) -> EvaluationFiles:
+        """The content of the evaluation folder. Raises ValueError as `EvaluationFiles.load` does."""
+        return EvaluationFiles.load(self.corpus, self.evaluation)
 
     @cached_property
     def charts(self) -> dict[str, list[report_charts.Chart]]:
@@ -122,7 +122,7 @@ def verdict(facts: ReportFacts) -> str:
     return f"{signed(facts.champion['gains']['P/1'])} P@1 over {champion}; {decision}"
 
 
-def intervals(found: Evaluated) -> dict[str, tuple[float, float]]:
+def intervals(found: EvaluationFiles) -> dict[str, tuple[float, float]]:
     """Return the 95% intervals, in percent, of the metrics of the ten best predictions, around `found.measured`.
 
     P and nDCG are means over queries: the normal interval. PSP is a ratio of means, sum g / sum b (gain over best
@@ -146,7 +146,7 @@ def intervals(found: Evaluated) -> dict[str, tuple[float, float]]:
     return {name: (float(low), float(high)) for name, (low, high) in out.items()}
 
 
-def _charts(corpus: Corpus, found: Evaluated, facts: ReportFacts) -> dict[str, list[report_charts.Chart]]:
+def _charts(corpus: Corpus, found: EvaluationFiles, facts: ReportFacts) -> dict[str, list[report_charts.Chart]]:
     top, before = found.judged.labels[:, 0] >= 0, (facts.champion or {}).get("deciles", ())
     drawn: dict[str, list[report_charts.Chart | None]] = {
         "quality": [report_charts.draw_deciles(found.deciles, len(found.inverse), before),
@@ -160,7 +160,7 @@ def _charts(corpus: Corpus, found: Evaluated, facts: ReportFacts) -> dict[str, l
     return {section: [chart for chart in charts if chart is not None] for section, charts in drawn.items()}
 
 
-def _numbers(found: Evaluated, facts: ReportFacts) -> list[dict[str, str]]:
+def _numbers(found: EvaluationFiles, facts: ReportFacts) -> list[dict[str, str]]:
     """Return the six numbers with their intervals and the champion's."""
     bounds = intervals(found)
     gains = facts.champion["gains"] if facts.champion else {}
@@ -176,14 +176,14 @@ def _numbers(found: Evaluated, facts: ReportFacts) -> list[dict[str, str]]:
     return out
 
 
-def _alone(found: Evaluated) -> list[dict[str, Any]]:
+def _alone(found: EvaluationFiles) -> list[dict[str, Any]]:
     """Return a row for each score that was measured without the fusion: its name and its metrics."""
     names = dict.fromkeys(key.partition("/by ")[2] for key in found.measured if "/by " in key)
     return [{"name": name, "shown": {metrics.name_of(key): f"{found.measured[f'{key}/by {name}']:.1f}" for key in
                                      metrics.SHOWN if f"{key}/by {name}" in found.measured}} for name in names]
 
 
-def _labels(corpus: Corpus, found: Evaluated) -> dict[str, list[dict[str, Any]]]:
+def _labels(corpus: Corpus, found: EvaluationFiles) -> dict[str, list[dict[str, Any]]]:
     """Return the labels that are among the five best more often than they are true, and those less often."""
     best, L = found.judged.labels[:, :5], corpus.n_labels
     predicted, true, right = (np.bincount(labels, minlength=L) for labels in (
@@ -197,7 +197,7 @@ def _labels(corpus: Corpus, found: Evaluated) -> dict[str, list[dict[str, Any]]]
     return out
 
 
-def _extremes(corpus: Corpus, found: Evaluated) -> list[dict[str, Any]]:
+def _extremes(corpus: Corpus, found: EvaluationFiles) -> list[dict[str, Any]]:
     """Return the test queries with the highest first scores, half right and half wrong ones if possible."""
     judged = found.judged
     by_score = np.argsort(-found.scores[:, 0], kind="stable")

@@ -11,7 +11,7 @@ from xcmodels.data.corpus import Ragged
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.examples import evenly_drawn
-from xcmodels.retrieval.retriever import Explained, Label, Retriever
+from xcmodels.retrieval.retriever import Explanation, Label, Retriever
 from xcmodels.retrieval.scorers import InnerProduct
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 
@@ -102,7 +102,7 @@ def test_odd_questions(small):
     assert none.nearest == [] and none.frequency == 3
     for odd in ("", "\x00", "\ud800", "日本語", "never seen", "wolf " * 100_000):
         (why,) = small.explain(odd, [label])
-        assert isinstance(why, Explained) and all(np.isfinite([near.similarity for near in why.nearest]))
+        assert isinstance(why, Explanation) and all(np.isfinite([near.similarity for near in why.nearest]))
     for wrong in (-1, 50):
         with pytest.raises(ValueError, match=f"no label {wrong} among 50"):
             small.explain("a wolf", [label, Label(wrong, "", "", 0.0)])

@@ -120,7 +120,8 @@ def test_labels_predicted_too_often_and_too_seldom(tmp_path):
     truth = [[0], [1], [1], [2]]
     corpus = write_corpus(tmp_path / "corpus", truth, list("abcd"), ["zero", "one", "", *map(str, range(3, 20))])
     ids = np.array([[0, 3, 4, 5, 6, 7, 8, 9, 10, 11]] * 4)
-    found = report.Evaluated.load(corpus, write_evaluation(tmp_path / "e", corpus, ids, np.ones((4, 10), np.float32)))
+    evaluation = write_evaluation(tmp_path / "e", corpus, ids, np.ones((4, 10), np.float32))
+    found = report.EvaluationFiles.load(corpus, evaluation)
     labels = report._labels(corpus, found)
     assert [(row["text"], row["predicted"], row["true"], row["right"]) for row in labels["under"]] == [
         ("one", 0, 2, 0), ("uid-2", 0, 1, 0)]

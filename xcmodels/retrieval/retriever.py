@@ -30,7 +30,7 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Near:
+class SimilarText:
     """A training text of a label: its cosine with the explained text by the query encoder, and its labels' texts."""
 
     text: str
@@ -39,7 +39,7 @@ class Near:
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """The parts that a label's score is the sum of, its number of training texts, and the most similar of those.
 
     parts: those that the retriever has of "encoder" (the label's own text), "classifier", "similar texts" (the centroid
@@ -51,7 +51,7 @@ class Explained:
     parts: dict[str, float]
     words: dict[str, float]
     frequency: int
-    nearest: list[Near]
+    nearest: list[SimilarText]
 
 
 class Retriever(Ranker):
@@ -89,7 +89,7 @@ class Retriever(Ranker):
                      (round(score, 6) for score in scores[valid].tolist()))
         return [list(islice(labels, count)) for count in valid.sum(1).tolist()]
 
-    def explain(self, text: str, labels: Sequence[Label], nearest: int = 3, content: str = "") -> list[Explained]:
+    def explain(self, text: str, labels: Sequence[Label], nearest: int = 3, content: str = "") -> list[Explanation]:
         """Return why each of the labels that `predict` gave a text fits it.
 
         nearest: at most how many training texts of a label are shown. The parts are computed for this text alone: in a
@@ -107,8 +107,9 @@ class Retriever(Ranker):
         for name, part in parts.items():
             check_finite(f"the part {name!r} of a score", part)
         near = self.examples.nearest(query[0], ids, nearest, self.embed)
-        return [Explained({name: round(float(part[i]), 6) for name, part in parts.items()}, self._spoken(tokens, label),
-                          int(self.examples.counts[label]), [self._near(*example) for example in near[i]])
+        return [Explanation({name: round(float(part[i]), 6) for name, part in parts.items()},
+                            self._spoken(tokens, label), int(self.examples.counts[label]),
+                            [self._near(*example) for example in near[i]])
                 for i, label in enumerate(ids)]
 
     def _spoken(self, tokens: Tokens, label: int) -> dict[str, float]:
@@ -117,6 +118,6 @@ class Retriever(Ranker):
         most = sorted(added, key=lambda word: (-abs(added[word]), word))[:WORDS_SHOWN]
         return {self.tokenizer.backend.decode(list(word)): round(added[word], 6) for word in most}
 
-    def _near(self, number: int, cosine: float) -> Near:
+    def _near(self, number: int, cosine: float) -> SimilarText:
         labels = np.setdiff1d(self.examples.labels[number], self.removed)
-        return Near(self.examples.texts[number], round(cosine, 6), [self.titles[label] for label in labels])
+        return SimilarText(self.examples.texts[number], round(cosine, 6), [self.titles[label] for label in labels])

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.commands.predict import NO_INPUT, Input, K, open_retriever
+from flows.cli.commands.predict import NO_INPUT, InputOptions, K, open_retriever
 from flows.cli.options import HOME, Home, Mlflow, Spec, say
 
 export = App(name="export", help="Write vectors or predictions of many texts to a file for other programs.")
@@ -14,7 +14,8 @@ Out = Annotated[Path, Parameter(help="The file to write: .parquet; of texts' vec
 
 
 @export.command
-def embeddings(*, out: Out, given: Input = NO_INPUT, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
+def embeddings(*, out: Out, given: InputOptions = NO_INPUT, model: Spec = "", home: Home = HOME,
+               mlflow: Mlflow = "") -> None:
     """Write the vectors of the texts of --input; without one, those of the labels, a column an index."""
     from flows.cli.export import checked, export_embeddings, export_labels
 
@@ -25,7 +26,7 @@ def embeddings(*, out: Out, given: Input = NO_INPUT, model: Spec = "", home: Hom
 
 
 @export.command
-def predictions(*, out: Out, given: Input = NO_INPUT, k: K = 10, model: Spec = "",
+def predictions(*, out: Out, given: InputOptions = NO_INPUT, k: K = 10, model: Spec = "",
                 home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Write the best labels of the texts of --input, a row a label."""
     from flows.cli.export import checked, export_predictions
@@ -39,7 +40,7 @@ def predictions(*, out: Out, given: Input = NO_INPUT, k: K = 10, model: Spec = "
     say(f"{rows:,} rows in {out}")
 
 
-def _texts(given: Input) -> Any:
+def _texts(given: InputOptions) -> Any:
     from flows.cli.predict import queries
 
     return queries(given.source, given.columns(), [])

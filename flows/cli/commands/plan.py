@@ -1,4 +1,4 @@
-"""`xc plan`, `xc presets`: preview of `xc run`, or an estimate for data of a given size; methods and settings."""
+"""`xc plan`: preview of `xc run`, or an estimate for data of a given size."""
 
 import json
 import tempfile
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.config_file import FILE, GIVEN
+from flows.cli.config_file import GIVEN
 from flows.cli.options import Json, columns, environment, resolved_settings
 from flows.config import RunConfig, shared
 
@@ -94,28 +94,3 @@ def _store(home: Path) -> Iterator[Any]:
         return
     with tempfile.TemporaryDirectory(prefix="xc-plan-") as folder:
         yield Store(Path(folder))
-
-
-def presets(*, method: Annotated[str, Parameter(help="Method whose settings are explained.")] = "",
-            preset: Annotated[str, Parameter(help="Preset whose values are shown with them.")] = "cpu",
-            as_json: Json = False) -> None:
-    """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
-    from tasks.training.recipe import Recipe
-    from xcmodels.methods.presets import PRESETS, explained, flat
-
-    # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
-    method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
-        ("method", method, ""), ("preset", preset, "cpu")))
-    shown = Recipe(method, preset, {}).settings() if method else None
-    listed = {method: PRESETS[method]} if method else PRESETS
-    if as_json:
-        print(json.dumps({method_name: {name: {"about": entry.about, "settings": flat(entry.settings()),
-                                               "explained": explained(entry.settings())}
-                                        for name, entry in entries.items()}
-                          for method_name, entries in listed.items()}, indent=1))
-        return
-    print("\n".join(columns([(method_name, name, entry.about) for method_name, entries in listed.items()
-                             for name, entry in entries.items()])))
-    if shown is not None:
-        texts = explained(shown)
-        print("\n".join(["", *columns([(key, value, texts[key]) for key, value in flat(shown).items()])]))

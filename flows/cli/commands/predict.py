@@ -13,7 +13,7 @@ from flows.config import shared
 
 @Parameter(name="*")
 @dataclass
-class Input:
+class InputOptions:
     """Texts in a file, and where in it."""
 
     source: Annotated[str, Parameter(name="--input", allow_leading_hyphen=True,
@@ -28,11 +28,11 @@ class Input:
         return {role: name for role, name in columns.items() if name}
 
 
-NO_INPUT = Input()
+NO_INPUT = InputOptions()
 K = Annotated[int, shared("k", "Labels a text.", variable=False)]
 
 
-def predict(*texts: str, given: Input = NO_INPUT, k: K = 10,
+def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10,
             form: Annotated[Literal["json", "csv"], Parameter(
                 name="--format", help="One JSON object a text, or CSV with a row a label.")] = "json",
             model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:

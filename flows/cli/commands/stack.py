@@ -1,38 +1,14 @@
-"""`xc serve`, `xc up`, `xc down`, `xc status`, `xc doctor`: run and check the services of a home."""
+"""`xc up`, `xc down`, `xc status`, `xc doctor`: run and check the services of a home."""
 
 import json
 import os
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
-from data_contracts.errors import ProjectError, ServerError, UsageError
-from flows.cli.options import HOME, Home, Json, Mlflow, Model, Spec, environment, home_flag, require_home, say
+from data_contracts.errors import ProjectError, ServerError
+from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home_flag, say
 from flows.config import PORTS, Ports
-
-
-def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
-          host: Annotated[str, Parameter(help="Address to listen on; beyond this machine it takes a token and names.")]
-          = "127.0.0.1",
-          port: Annotated[int, Parameter(help="Port to listen on; 0 is a free one.")] = 8000,
-          token_file: Annotated[Path | None, Parameter(help="File of the token that is asked for, mode 0600.")] = None,
-          allow_host: Annotated[tuple[str, ...], Parameter(help="Name that the server goes by; repeatable.")] = (),
-          wait: Annotated[bool, Parameter(help="Begin although there is no model yet.")] = False) -> None:
-    """Answer over HTTP with the version that an alias names, and follow the alias."""
-    if not wait:
-        require_home(home)
-    if not 0 <= port < 1 << 16:
-        raise UsageError(f"--port must be from 0 to 65535, got {port}")
-    environment(home)
-    from flows.services.catalogue import mlflow_of
-    from serving.server import make_access
-    from serving.server import serve as run
-
-    run(home, mlflow and mlflow_of(home, mlflow), model, host=host, port=port,
-        access=make_access(host, token_file, allow_host), wait=wait)
 
 
 def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "") -> None:

@@ -1,0 +1,34 @@
+"""`xc presets`: the presets of each method, and what each setting is."""
+
+import json
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from flows.cli.config_file import FILE, GIVEN
+from flows.cli.options import Json, columns
+
+
+def presets(*, method: Annotated[str, Parameter(help="Method whose settings are explained.")] = "",
+            preset: Annotated[str, Parameter(help="Preset whose values are shown with them.")] = "cpu",
+            as_json: Json = False) -> None:
+    """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
+    from tasks.training.recipe import Recipe
+    from xcmodels.methods.presets import PRESETS, explained, flat
+
+    # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
+    method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
+        ("method", method, ""), ("preset", preset, "cpu")))
+    shown = Recipe(method, preset, {}).settings() if method else None
+    listed = {method: PRESETS[method]} if method else PRESETS
+    if as_json:
+        print(json.dumps({method_name: {name: {"about": entry.about, "settings": flat(entry.settings()),
+                                               "explained": explained(entry.settings())}
+                                        for name, entry in entries.items()}
+                          for method_name, entries in listed.items()}, indent=1))
+        return
+    print("\n".join(columns([(method_name, name, entry.about) for method_name, entries in listed.items()
+                             for name, entry in entries.items()])))
+    if shown is not None:
+        texts = explained(shown)
+        print("\n".join(["", *columns([(key, value, texts[key]) for key, value in flat(shown).items()])]))
