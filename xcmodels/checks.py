@@ -1,6 +1,13 @@
-"""Range checks of settings, whose errors name the setting, its range and its value."""
+"""Range checks of settings, whose errors name the setting, its range and its value.
+
+`Unusable` is what other modules raise for something that cannot be used here.
+"""
 
 from typing import Any
+
+
+class Unusable(ValueError):
+    """Something that was named or kept and cannot be used here, with a remedy; no fault of the program."""
 
 
 def at_least(config: Any, least: float, *names: str) -> None:

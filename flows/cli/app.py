@@ -96,10 +96,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            _fail(f"no room for {error.filename or 'a file'}: {error.strerror}",
-                  "free space on that disk; the same command resumes", 1)
-        _fail(f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where", 1)
+        _fail(*_explained(error), 1)
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """Return what an error that no command expects is told as: text and hint."""
+    from xcmodels.checks import Unusable
+
+    if isinstance(error, Unusable):
+        return str(error), ""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (f"no room for {error.filename or 'a file'}: {error.strerror}",
+                "free space on that disk; the same command resumes")
+    return f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where"
 
 
 def _room_for_boxes() -> bool:

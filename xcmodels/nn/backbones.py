@@ -263,5 +263,5 @@ def _load(source: str) -> Any:
     try:
         return AutoModel.from_pretrained(str(name), local_files_only=Path(name).exists(), trust_remote_code=False)
     except (OSError, ValueError) as error:    # ValueError: a folder without a model
-        raise ValueError(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
-                         f"{str(error).splitlines()[0]}") from error
+        raise checks.Unusable(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
+                              f"{str(error).splitlines()[0]}") from error

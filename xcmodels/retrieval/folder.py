@@ -17,6 +17,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from xcmodels.checks import Unusable
+
 FORMAT = 10
 FACTS, REMOVED = "retriever.json", "removed.npy"
 
@@ -26,9 +28,9 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return the contents of retriever.json; raise ValueError for a format that this version does not read."""
+    """Return the contents of retriever.json; raise Unusable for a format that this version does not read."""
     facts: dict[str, Any] = json.loads((folder / FACTS).read_text())
     if facts["format"] != FORMAT:
-        raise ValueError(f"{folder} is a retriever of format {facts['format']}, this version reads {FORMAT}; "
-                         "install the version of xcflow that made it")
+        raise Unusable(f"{folder} is a retriever of format {facts['format']}, this version reads {FORMAT}; "
+                       "train it again, or install the version of xcflow that made it")
     return facts

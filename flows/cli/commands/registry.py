@@ -72,9 +72,9 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     from tasks.registry.comparison import newest_corpus
     from tasks.registry.label_edits import with_edits
     from tasks.registry.promotion import promote as promoted
-    from tasks.registry.resolve import resolve
+    from tasks.registry.resolve import resolve_usable
 
-    store, named = Store(home), resolve(tracker, model)
+    store, named = Store(home), resolve_usable(tracker, model)
     with store.no_collection():
         decision = promoted(
             tracker, named.name, named.version, why, compare=None if force else newest_corpus(store, named, say),
@@ -91,11 +91,14 @@ def rollback(name: Model = "", /, *, reason: Reason = "", dry_run: DryRun = Fals
     """Make the champion before the present one the champion again."""
     why = _required(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
     from tasks.registry.promotion import rollback as rolled_back
-    from tasks.registry.resolve import model_name
+    from tasks.registry.resolve import model_name, resolve_usable
 
     tracker = open_tracker(home, mlflow)
     name = model_name(tracker, name or None)    # its champion's files may be what is wrong
-    before, after = rolled_back(tracker, name, why, dry_run=dry_run)
+    before, after = rolled_back(tracker, name, why, dry_run=True)
+    resolve_usable(tracker, f"{name}/{after}")    # else nothing would answer
+    if not dry_run:
+        rolled_back(tracker, name, why)
     say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
 
 
