@@ -222,6 +222,13 @@ def test_help_has_no_boxes_where_there_is_no_terminal(cli):
     assert "--preset" in out and not set("╭│╰─\x1b") & set(out)
 
 
+@pytest.mark.parametrize("option", ["--prefect-port", "--mlflow-port", "--port"])
+@pytest.mark.parametrize("port", ["0", "-1", "65536"])
+def test_a_port_that_is_none_is_refused_before_anything_starts(cli, tmp_path, option, port):
+    code, _, err = cli("up", option, port, "--home", "home")
+    assert code == 2 and f"{option} must be from 1 to 65535, got {port}" in err and not list(tmp_path.iterdir())
+
+
 def test_presets_as_data_only_on_stdout(cli):
     code, out, _ = cli("presets", "--json")
     assert code == 0

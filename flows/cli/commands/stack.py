@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from data_contracts.errors import ProjectError, ServerError
+from data_contracts.errors import ProjectError, ServerError, UsageError
 from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home_flag, say
 from flows.config import PORTS, Ports
 
@@ -19,6 +19,7 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     from tasks.core.store import Store
     from tasks.tracking.mlflow_client import probe
 
+    _check(ports)
     Store(home)
     stack = Stack(home)
     prefect = os.environ.get("PREFECT_API_URL", "")
@@ -39,6 +40,13 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
             say(_line(f"sign in to {title} with the line in", str(stack.home / title.lower() / "password")))
     say(_line("logs", str(stack.logs)))
     say(_line("next", f"xc deploy --data DIR{home_flag(home)}; xc down{home_flag(home)} ends what was started"))
+
+
+def _check(ports: Ports) -> None:
+    """Raise UsageError for a number that is no port."""
+    for option, port in (("--prefect-port", ports.prefect), ("--mlflow-port", ports.mlflow), ("--port", ports.app)):
+        if not 0 < port < 1 << 16:
+            raise UsageError(f"{option} must be from 1 to 65535, got {port}")
 
 
 def down(*, home: Home = HOME) -> None:
