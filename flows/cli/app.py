@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app([word for word in words if word != "--debug"], exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
-        _fail(str(error).strip(), "xc --help", 2)
+        _fail(str(error).strip(), " ".join(["xc", *(error.command_chain or ()), "--help"]), 2)
     except BrokenPipeError:
         # The reader has gone (`| head`); Python would complain at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -47,6 +47,8 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("deploy", "--data", "DATA", "--pool", "cppu"), 'Did you mean "cpu"'),
     (("labels", "ad"), 'Did you mean "add"'),
     (("completion", "bsh"), 'Did you mean "bash"'),
+    (("promote",), "parameter MODEL requires an argument.\nhint: xc promote --help"),
+    (("data", "import", "t.csv"), "hint: xc data import --help"),
     (("rnxxxq",), 'Unknown command "rnxxxq". Available commands:'),
     (("run", "--data", "DATA", "--preset", "qqqq"), "no preset 'qqqq'; known: cpu, "),
     (("run", "--data", "DATA", "--workers", "-1"), "workers: input should be greater than or equal to 0, got -1"),
@@ -119,7 +121,7 @@ def test_texts_come_by_a_pipe_too(cli, world, monkeypatch, caplog):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a wolf \xff\nan oak\n")))
     code, out, err = cli("predict", "--input", "-", *home)
     assert (code, err) == (0, "") and [json.loads(line)["uid"] for line in out.splitlines()] == ["0", "1"]
-    assert "stdin: 1 lines are not UTF-8 and were read as Latin-1, the first is line 1" in caplog.text
+    assert "stdin: a line is not UTF-8 and was read as Latin-1, line 1; where" in caplog.text
     code, _, err = cli("predict", "--input", *home)
     assert code == 2 and err.startswith("error: --input is followed by --k")
 

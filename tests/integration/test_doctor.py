@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from flows.cli.doctor import packages, servers, state
+from flows.cli.doctor import Check, packages, servers, state
 from tasks.core.store import Store
 from tests.support.tiny import mlflow_server
 
@@ -58,6 +58,13 @@ def test_a_pin_that_breaks_in_silence_is_named_with_what_breaks(tmp_path, monkey
                                 "pip install --no-deps --require-hashes -r constraints.txt")
     assert found["sqlalchemy"][:2] == (
         False, "2.1.3, <2.1,>=2.0 is wanted: the Prefect server never creates scheduled runs")
+
+
+def test_one_fault_is_and_two_are(cli, monkeypatch):
+    for faults, said in ((1, "1 of 3 things is wrong: a\n"), (2, "2 of 3 things are wrong: a, b\n")):
+        monkeypatch.setattr("flows.cli.doctor.run_checks", lambda *_, n=faults: [
+            Check(name, place >= n, "told", "hint") for place, name in enumerate("abc")])
+        assert cli("doctor")[2] == f"error: {said}"
 
 
 def test_a_home_that_cannot_be_written(tmp_path):

@@ -154,3 +154,11 @@ def test_the_back_off_doubles_to_a_minute_and_begins_anew_after_steady_minutes(t
     for now in range(1000, 1004):
         supervisor.step(now)
     assert starts[0] == 1001
+
+
+def test_the_remedy_names_the_home(cli, monkeypatch):
+    record = SimpleNamespace(name="app", state=ENDED, address="", pid=1, create_time=0.0, restarts=0)
+    monkeypatch.setattr(Stack, "records", lambda _: {"app": record})
+    code, _, err = cli("status", "--home", "h")
+    assert code == 5 and "of 1 part: app has ended" in err
+    assert "xc up --home h starts what has ended; where that does not help, xc down --home h first" in err

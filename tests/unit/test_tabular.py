@@ -104,7 +104,7 @@ def test_the_notice_of_an_encoding_comes_once_and_alike(tmp_path, caplog):
         for layout in (LAYOUT, ADD, LAYOUT):
             assert [row.text("text") for row in read_rows(tmp_path / "a.csv", layout)] == ["Grüße – a"]
     (said,) = caplog.messages
-    assert said.startswith("a.csv: 1 lines are not UTF-8 and were read as Windows-1252, the first is line 2; where")
+    assert said.startswith("a.csv: a line is not UTF-8 and was read as Windows-1252, line 2; where")
 
 
 def test_a_first_line_that_names_columns_makes_a_table_of_lines(tmp_path, caplog):

@@ -9,6 +9,7 @@ from typing import Any
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home_flag, say
 from flows.config import PORTS, Ports
+from tasks.core.wording import plural
 
 
 def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "") -> None:
@@ -80,8 +81,9 @@ def status(*, home: Home = HOME, as_json: Json = False) -> None:
     if not rows:
         say(f"nothing of {home} is up; next: xc up{home_flag(home)}")
     if wrong := [f"{row['name']} {row['state']}" for row in rows if not row["well"]]:
-        raise ServerError(f"of {len(rows)} parts: {', '.join(wrong)}",
-                          hint=f"xc up{home_flag(home)} starts what has ended; where that does not help, xc down first")
+        raise ServerError(f"of {plural(len(rows), 'part')}: {', '.join(wrong)}",
+                          hint=f"xc up{home_flag(home)} starts what has ended; where that does not help, "
+                               f"xc down{home_flag(home)} first")
 
 
 def doctor(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
@@ -98,7 +100,8 @@ def doctor(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
             if not check.well:
                 print(f"{'':<6} {'':<{width}} hint: {check.hint}")
     if wrong := [check.name for check in checks if not check.well]:
-        raise ProjectError(f"{len(wrong)} of {len(checks)} things are wrong: {', '.join(wrong)}")
+        raise ProjectError(f"{len(wrong)} of {len(checks)} things {'is' if len(wrong) == 1 else 'are'} wrong: "
+                           f"{', '.join(wrong)}")
 
 
 def _line(title: str, text: str) -> str:

@@ -196,8 +196,9 @@ def _decoded(line: bytes) -> tuple[str, str]:
 @functools.lru_cache(maxsize=64)
 def _warn(name: str, _which: object, count: int, encoding: str, first: int) -> None:
     """Log a warning, once per process and file; `_which` identifies the file."""
-    _log.warning("%s: %d lines are not UTF-8 and were read as %s, the first is line %d; where letters are wrong, save "
-                 "the file as UTF-8", name, count, encoding, first)
+    which = f"a line is not UTF-8 and was read as {encoding}, line" if count == 1 else (
+        f"{count:,} lines are not UTF-8 and were read as {encoding}, the first is line")
+    _log.warning("%s: %s %d; where letters are wrong, save the file as UTF-8", name, which, first)
 
 
 def count_lines(path: Path, sha256: str = "") -> int:
