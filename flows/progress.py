@@ -77,16 +77,18 @@ class _Bar:
 
     def report(self, progress: Any) -> None:
         """Record one step (an `xcmodels.training.loop.Progress`); print a line when one is due."""
-        if self.first is None:
-            self.first, self.loss = progress.done - 1, progress.loss
-        self.loss += 0.05 * (progress.loss - self.loss)
         now = time.monotonic()
+        if self.first is None:    # loading a model and the first step, which sets much up, say nothing of the pace
+            self.first, self.began, self.loss = progress.done, now, progress.loss
+        self.loss += 0.05 * (progress.loss - self.loss)
         if now - self.shown < (REDRAW_EVERY if self.terminal.live else LINE_EVERY):
             return
         self.shown = now
-        rate = (progress.done - self.first) / (now - self.began)
         line = (f"{progress.stage} epoch {progress.epoch + 1}: step {progress.done:,} of {progress.steps:,}, "
-                f"loss {self.loss:.4f}, {rate:.1f} steps/s, {span((progress.steps - progress.done) / rate)} left")
+                f"loss {self.loss:.4f}")
+        if progress.done > self.first and now > self.began:
+            rate = (progress.done - self.first) / (now - self.began)
+            line += f", {rate:.1f} steps/s, {span((progress.steps - progress.done) / rate)} left"
         if self.terminal.live:
             print(f"\r\x1b[2K  {line}", end="", file=sys.stderr, flush=True)
         else:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from flows import progress
 from flows.cli.commands.run import _summary
 from tasks.session import Finished
 from tests.conftest import ROOT
+from xcmodels.training.loop import Progress
 
 ROUND = """
 import flows.progress
@@ -74,6 +76,19 @@ def test_progress_is_redrawn_and_makes_way_for_lines():
     seen = on_terminal()
     assert "step 3 of 4" in seen and "encoder epoch 1" in seen
     assert screen(seen) == ["    loss 0.1234", "1 min 15 s  encoder round 0".rjust(29)]
+
+
+def test_the_pace_is_that_of_the_steps_and_not_of_what_came_before(monkeypatch, capsys):
+    """A round that resumes at step 154 after 20 s of loading."""
+    clock = iter((0.0, 20.0, 30.0))
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.Terminal().training("encoder round 1") as (report, _):
+        for done in (154, 164):
+            report(Progress("encoder", 3, done, 204, 0.5))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "    encoder epoch 4: step 154 of 204, loss 0.5000"
+    assert second == "    encoder epoch 4: step 164 of 204, loss 0.5000, 1.0 steps/s, 40 s left"
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "dumb"}, None], ids=["dumb", "no terminal"])
