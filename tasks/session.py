@@ -182,7 +182,8 @@ def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | No
         champion=registered.champion if registered and not is_champion else None,
         promoted=registered is not None and (registered.promoted or is_champion), reigns=is_champion,
         reason=registered.reason if registered else "not registered", note=registered.note if registered else "",
-        seconds=seconds, date=date, gates=registered.gates if registered else (),
+        became=registered.became if registered else None, seconds=seconds, date=date,
+        gates=registered.gates if registered else (),
         contract=_read_json(store.open(done["check tables"]) / "contract.json"))
 
 

@@ -51,6 +51,7 @@ class ReportFacts:
     contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}
     reigns: bool = False                   # it was the champion before the run
     note: str = ""                         # on the comparison with the champion
+    became: str | None = None              # the version that was promoted: this one, or this one with edited labels
 
 
 @dataclass(frozen=True)
@@ -110,12 +111,14 @@ class Report:
 
 def verdict(facts: ReportFacts) -> str:
     """Return one sentence: how P@1 compares with the champion's, and whether the model was promoted."""
-    decision = "promoted" if facts.promoted else f"not promoted: {clean(facts.reason) or 'no reason given'}"
+    edited = "" if facts.became in (None, facts.version) else (
+        f" as {version_name(facts.became)}, with the labels that were added and removed")
+    decision = f"promoted{edited}" if facts.promoted else f"not promoted: {clean(facts.reason) or 'no reason given'}"
     decision += f"; {clean(facts.note)}" if facts.note else ""
     if facts.reigns:
         return "it is the champion already"
     if facts.champion is None:
-        return "first model: now champion" if facts.promoted else f"first model; {decision}"
+        return f"first model: now champion{edited}" if facts.promoted else f"first model; {decision}"
     champion = "champion " + version_name(facts.champion["version"])
     if "P/1" not in facts.champion["gains"]:
         return f"{champion} has no P@1 to compare with; {decision}" if facts.promoted else decision

@@ -137,6 +137,10 @@ class Reader(HTMLParser):
     ({"champion": {"version": "3", "gains": {}}, "promoted": False, "reason": "it cannot be compared with champion v3"},
      "not promoted: it cannot be compared with champion v3"),
     ({"promoted": False}, "first model; not promoted: no reason given"),
+    ({"became": "4"}, "first model: now champion"),
+    ({"became": "5"}, "first model: now champion as v5, with the labels that were added and removed"),
+    ({"champion": {"version": "3", "gains": {"P/1": 1.0}}, "became": "5", "note": "2 are left out"},
+     "+1.0 P@1 over champion v3; promoted as v5, with the labels that were added and removed; 2 are left out"),
 ])
 def test_verdict(changes, sentence):
     assert verdict(facts(**changes)) == sentence
