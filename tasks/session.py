@@ -126,7 +126,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     tracker.finish("FINISHED", f"{outcome}\n\n    {session.config.command}")
     return Finished(tracker.run_id or "", session.name, registered.version if registered else None, metrics, outcome,
                     bool(registered and registered.promoted), str(report), str(contracts),
-                    tracker.link() or f"mlflow ui --backend-store-uri {tracker.address}", tracker.close(),
+                    tracker.link() or tracker.address, tracker.close(),
                     _examples(store.open(done["build retriever"]), corpus),
                     registered.champion if registered else None, pipeline.about())
 

@@ -49,6 +49,15 @@ def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys
     assert lines[-1].startswith("next       xc predict --home 'else where' --k 3 'a long text")
 
 
+@pytest.mark.parametrize(("address", "line"), [
+    ("http://here/#/1", "MLflow     http://here/#/1"),
+    ("sqlite:////h/mlflow.db", "MLflow     sqlite:////h/mlflow.db; xc up --home 'else where' shows it")])
+def test_a_run_without_a_server_names_one_with_a_password(capsys, address, line):
+    _summary(finished(mlflow=address), Path("else where"))
+    said = capsys.readouterr().err.splitlines()
+    assert line in said and "mlflow ui" not in "".join(said)
+
+
 def screen(text: str) -> list[str]:
     """Return what a terminal shows: a carriage return goes back, ESC[2K empties the line."""
     return [line.rpartition("\r\x1b[2K")[2] for line in text.replace("\r\n", "\n").split("\n") if line]

@@ -119,7 +119,10 @@ def _summary(finished: Any, home: Path) -> None:
     for example in finished.examples:
         labels = "; ".join(f"{label['text']} ({label['score']:.2f})" for label in example["labels"])
         lines.append(f"  {_short(example['text'], 40)} -> {_short(labels, 110)}")
-    lines += ["", f"report     {finished.report}", f"contracts  {finished.contracts}", f"MLflow     {finished.mlflow}"]
+    # Not `mlflow ui`, which lets every user of this machine change models, and run code as this one.
+    shown = "" if finished.mlflow.startswith("http") else f"; xc up{home_flag(home)} shows it"
+    lines += ["", f"report     {finished.report}", f"contracts  {finished.contracts}",
+              f"MLflow     {finished.mlflow}{shown}"]
     if finished.unsent:
         lines.append(f"MLflow has not got: {', '.join(finished.unsent)}; the same command sends it")
     if finished.version:
