@@ -172,7 +172,7 @@ def _numbers(found: EvaluationFiles, facts: ReportFacts) -> list[dict[str, str]]
         value = found.measured[name]
         low, high = bounds.get(name, (value, value))
         note = f"{signed(gains[name])} over the champion" if name in gains else ""
-        if note and low <= value - gains[name] <= high:
+        if note and name in bounds and low <= value - gains[name] <= high:
             note += ", within the interval"
         out.append({"name": metrics.name_of(name), "value": f"{value:.1f}", "champion": note,
                     "interval": f"{low:.1f} to {high:.1f}" if name in bounds else "no interval: 10 predictions kept"})

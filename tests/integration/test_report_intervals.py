@@ -48,5 +48,7 @@ def test_a_model_that_is_always_right_has_intervals_and_a_champion_as_good_lies_
     bounds = intervals(report.EvaluationFiles.load(corpus, evaluation))
     for name in ("P/1", "PSP/1", "PSP/5", "nDCG/5"):
         assert bounds[name] == pytest.approx((96.38, 100), abs=0.01), name
-    text = Reader(Report(corpus, evaluation, facts(champion={"version": "3", "gains": {"P/1": 0.0}})).page()).text
+    told = facts(champion={"version": "3", "gains": {"P/1": 0.0, "recall/100": 0.0}})
+    text = Reader(Report(corpus, evaluation, told).page()).text
     assert "P@1 100.0 96.4 to 100.0 ±0.0 over the champion, within the interval" in text
+    assert text.count("within the interval") == 1, "recall@100 has no interval"
