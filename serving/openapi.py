@@ -37,12 +37,13 @@ MEANING = {
     "no-model": "No version could be loaded yet.", "connections": "Too many connections are open.",
     "draining": "The server is about to stop.", "route": "There is nothing at this address, or not by this method."}
 _MODEL = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
-_LION = {"id": 21289, "uid": "n02131817", "text": "lion, king of beasts, Panthera leo", "score": 1.368356}
-_EXPLANATION = {"parts": {"encoder": 0.45482, "classifier": 0.23021, "similar texts": 0.527771, "words": 0.045005,
-                  "trees": 0.110551}, "words": {}, "frequency": 7, "nearest": [
-    {"text": "lioness", "similarity": 0.455333, "labels": ["lion, king of beasts, Panthera leo"]}]}
+_CAT = {"id": 21284, "uid": "n02130460", "text": "big cat, cat", "score": 1.88658}
+_EXPLANATION = {"parts": {"encoder": 0.519936, "classifier": 0.603358, "similar texts": 0.516418, "words": 0.044549,
+                          "sparse": 0.009098, "trees": 0.193221},
+                "words": {"large": 0.133991, "cat": -0.123475}, "frequency": 6, "nearest": [
+    {"text": "leopard, Panthera pardus", "similarity": 0.420658, "labels": ["big cat, cat", "Panthera, genus Panthera"]}]}
 ANSWERS: Mapping[str, Any] = {
-    "/predict": {"model": _MODEL, "results": [{"labels": [_LION | _EXPLANATION]}]},
+    "/predict": {"model": _MODEL, "results": [{"labels": [_CAT | _EXPLANATION]}]},
     "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "fault": ""},
     "/healthz": "ok", "/readyz": "ok", "/metrics": 'xc_model_info{name="wordnet",version="3"} 1.0\n'}
 BODIES = {"one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
