@@ -41,7 +41,8 @@ _CAT = {"id": 21284, "uid": "n02130460", "text": "big cat, cat", "score": 1.8865
 _EXPLANATION = {"parts": {"encoder": 0.519936, "classifier": 0.603358, "similar texts": 0.516418, "words": 0.044549,
                           "sparse": 0.009098, "trees": 0.193221},
                 "words": {"large": 0.133991, "cat": -0.123475}, "frequency": 6, "nearest": [
-    {"text": "leopard, Panthera pardus", "similarity": 0.420658, "labels": ["big cat, cat", "Panthera, genus Panthera"]}]}
+    {"text": "leopard, Panthera pardus", "similarity": 0.420658,
+     "labels": ["big cat, cat", "Panthera, genus Panthera"]}]}
 ANSWERS: Mapping[str, Any] = {
     "/predict": {"model": _MODEL, "results": [{"labels": [_CAT | _EXPLANATION]}]},
     "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "fault": ""},

@@ -25,7 +25,8 @@ MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
     "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
-    "boosted_trees", "centroids", "folder", "fusion", "lexical", "proposers", "scorers")} | {"xcmodels.data.seen_texts"}
+    "boosted_trees", "centroids", "folder", "fusion", "lexical", "proposers", "scorers", "sparse_classifiers")} | {
+        "xcmodels.data.seen_texts"}
 NGAME = {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 READERS = {f"tasks.data.sources{name}" for name in (
     "", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
@@ -44,7 +45,8 @@ KEYS = {
     "vectors": LOOP | MINING | NGAME | {"tasks.training.embed", "tasks.training.mined_files"},
     "retriever": (LOOP | MINING | NGAME | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
-        "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples"})
+        "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples",
+        "xcmodels.retrieval.sparse_training"})
     - {"xcmodels.metrics", "xcmodels.training.loop"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",
