@@ -153,7 +153,7 @@ def test_it_proposes_the_labels_that_its_words_speak_for(corpus, words, made, mo
 
 def test_what_is_written_is_read(corpus, words, made, tmp_path):
     made.save(tmp_path)
-    read = SparseClassifiers.load(tmp_path, words.lexicon, made.most)
+    read = SparseClassifiers.load(tmp_path, words.lexicon, made.proposed)
     tokens = corpus.sides["test"].tokens(np.arange(7))
     asked = tokens, np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
     assert np.array_equal(read.scores(*asked), made.scores(*asked))
@@ -166,12 +166,12 @@ def test_the_words_that_spoke_are_what_the_log_odds_are_the_sum_of(corpus, words
     tokens = corpus.sides["test"].tokens(np.array([4]))
     tokenizer = corpus.tokenizer()
     for label in range(60):
-        spoken = made.spoken(tokens, label)
+        added = made.contributions(tokens, label)
         probability = made.scores(tokens, np.array([0]), np.array([label]))[0]
-        assert sum(spoken.values()) + made.bias[label] == pytest.approx(math.log(probability / (1 - probability)),
+        assert sum(added.values()) + made.bias[label] == pytest.approx(math.log(probability / (1 - probability)),
                                                                         abs=1e-3)
         ids = tokens.ids.tolist()
-        for word in spoken:
+        for word in added:
             assert any(tuple(ids[at:at + len(word)]) == word for at in range(len(ids)))
             assert tokenizer.backend.decode(list(word))
 

@@ -73,7 +73,7 @@ class TreeFusion(Scorer):
 
     def propose(self, tokens: Tokens) -> list[np.ndarray]:
         """Return the labels that the sparse view proposes."""
-        return [self.sparse.propose(tokens)] if self.sparse is not None and self.sparse.most else []
+        return [self.sparse.propose(tokens)] if self.sparse is not None and self.sparse.proposed else []
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -96,9 +96,9 @@ class TreeFusion(Scorer):
             scores.append(score.scores(tokens, rows, labels))
         return np.stack([*scores, self.frequencies[labels]], axis=1)
 
-    def spoken(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
+    def contributions(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
         """Return what each word of one text adds to the log-odds of the label's linear classifier."""
-        return {} if self.sparse is None else self.sparse.spoken(tokens, label)
+        return {} if self.sparse is None else self.sparse.contributions(tokens, label)
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[TreeFusion, dict[str, np.ndarray]]":
         """Give each label its embedding, and its text encoded as a query for all other terms and for words."""
@@ -119,17 +119,20 @@ class TreeFusion(Scorer):
         np.save(folder / "frequencies.npy", self.frequencies)
         spans = self._index_spans()
         (folder / "fusion.json").write_text(json.dumps({
-            "indexed": self.indexed, "proposed": self.sparse.most if self.sparse else 0, "terms": {
+            "indexed": self.indexed, "proposed": self.sparse.proposed if self.sparse else 0, "terms": {
                 name: {"first": term.first, "place": spans.get(name)} for name, term in self.terms.items()}}))
         for name, term in self.terms.items():
             if name not in spans:
                 np.save(_file(folder, name), term.matrix)
+        lexicon = None    # one, which both share
         if self.words is not None:
-            self.words.lexicon.save(folder)
             self.words.save(folder, WORDS)
+            lexicon = self.words.lexicon
         if self.sparse is not None:
-            self.sparse.words.lexicon.save(folder)
             self.sparse.save(folder)
+            lexicon = self.sparse.words.lexicon
+        if lexicon is not None:
+            lexicon.save(folder)
 
     def _index_spans(self) -> dict[str, tuple[int, int]]:
         """Return each term's dimensions in the index's vectors, where their length is a multiple of the term's."""

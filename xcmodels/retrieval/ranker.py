@@ -83,8 +83,9 @@ class Ranker:
 
     def alone(self) -> "dict[str, Ranker]":
         """Return rankers of the same candidates by a part of the score, by the value of `serve`."""
-        rankers = {name: copy(self) for name in self.scorer.alone()}
+        rankers = dict[str, Ranker]()
         for name, scorer in self.scorer.alone().items():
+            rankers[name] = copy(self)
             rankers[name].scorer = scorer
         return rankers
 

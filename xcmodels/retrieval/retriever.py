@@ -108,13 +108,13 @@ class Retriever(Ranker):
             check_finite(f"the part {name!r} of a score", part)
         near = self.examples.nearest(query[0], ids, nearest, self.embed)
         return [Explanation({name: round(float(part[i]), 6) for name, part in parts.items()},
-                            self._spoken(tokens, label), int(self.examples.counts[label]),
+                            self._contributions(tokens, label), int(self.examples.counts[label]),
                             [self._near(*example) for example in near[i]])
                 for i, label in enumerate(ids)]
 
-    def _spoken(self, tokens: Tokens, label: int) -> dict[str, float]:
+    def _contributions(self, tokens: Tokens, label: int) -> dict[str, float]:
         """Return the WORDS_SHOWN words of one text that add most to a label's log-odds or take most from it."""
-        added = self.scorer.spoken(tokens, label)
+        added = self.scorer.contributions(tokens, label)
         most = sorted(added, key=lambda word: (-abs(added[word]), word))[:WORDS_SHOWN]
         return {self.tokenizer.backend.decode(list(word)): round(added[word], 6) for word in most}
 

@@ -61,7 +61,7 @@ class Scorer:
         """Return the named parts whose sum is the score of each pair, (p,) float32 each."""
         raise NotImplementedError
 
-    def spoken(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
+    def contributions(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
         """Return what each word of one text, as its token ids, adds for a label; by default nothing is known."""
         return {}
 

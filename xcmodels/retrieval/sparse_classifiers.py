@@ -29,37 +29,37 @@ class SparseClassifiers:
 
     words: LabelWords       # w
     bias: np.ndarray        # (L,) float32, b
-    most: int               # labels that are proposed for a text
+    proposed: int           # labels that are proposed for a text
     index: sp.csr_array     # (words, L) float32: the labels that each word proposes, and their weights
 
     @classmethod
-    def of(cls, words: LabelWords, bias: np.ndarray, most: int) -> "SparseClassifiers":
+    def of(cls, words: LabelWords, bias: np.ndarray, proposed: int) -> "SparseClassifiers":
         """Return the classifiers with an index of the labels that each word speaks for."""
         weights = words.matrix()
         weights.data[weights.data < 0] = 0
         weights.eliminate_zeros()
-        return cls(words, bias, most, heaviest(weights.T.tocsr(), MAX_LABELS))
+        return cls(words, bias, proposed, heaviest(weights.T.tocsr(), MAX_LABELS))
 
     def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the probabilities of (text row, label) pairs, (p,) float32; `rows` ascend."""
         return expit(self.words.scores(tokens, rows, labels) + self.bias[labels])
 
     def propose(self, tokens: Tokens) -> np.ndarray:
-        """Return labels of high score that share a word with a text, for n texts, (n, most) int64; -1 for none.
+        """Return labels of high score that share a word with a text, for n texts, (n, proposed) int64; -1 for none.
 
         Scores are sums of positive weights here, and a word proposes no more than MAX_LABELS.
         """
         found = self.words.lexicon(tokens) @ self.index
         found.data += self.bias[found.indices]
-        out = np.full((len(tokens), self.most), -1, dtype=np.int64)
+        out = np.full((len(tokens), self.proposed), -1, dtype=np.int64)
         for row, (first, last) in enumerate(pairwise(found.indptr.tolist())):
-            worse = max(last - first - self.most, 0)
+            worse = max(last - first - self.proposed, 0)
             if worse < last - first:
                 best = np.argpartition(found.data[first:last], worse)[worse:]
                 out[row, :len(best)] = found.indices[first:last][best]
         return out
 
-    def spoken(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
+    def contributions(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
         """Return what each word that a label shares with one text adds to the log-odds, by the word's token ids."""
         words, added = self.words.contributions(tokens, label)
         spelled = spellings(tokens, len(self.words.lexicon.idf) - PAIRS)
@@ -68,17 +68,17 @@ class SparseClassifiers:
     def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "SparseClassifiers":
         """Return this with labels `rows` replaced or added, their classifiers where training would start on n texts."""
         words = self.words.with_labels(rows, tokens, START_SCALE)
-        return self.of(words, put(self.bias, rows, np.full(len(rows), START_BIAS, np.float32)), self.most)
+        return self.of(words, put(self.bias, rows, np.full(len(rows), START_BIAS, np.float32)), self.proposed)
 
     def save(self, folder: Path) -> None:
-        """Write everything but the lexicon and `most`."""
+        """Write everything but the lexicon and `proposed`."""
         self.words.save(folder, NAME)
         np.save(folder / f"{NAME}.bias.npy", self.bias)
         for part in INDEX:
             np.save(folder / f"{NAME}.index.{part}.npy", getattr(self.index, part))
 
     @classmethod
-    def load(cls, folder: Path, lexicon: Lexicon, most: int) -> "SparseClassifiers | None":
+    def load(cls, folder: Path, lexicon: Lexicon, proposed: int) -> "SparseClassifiers | None":
         """Map what `save` wrote; return None where there is nothing."""
         words = LabelWords.load(folder, NAME, lexicon)
         if words is None:
@@ -86,4 +86,4 @@ class SparseClassifiers:
         bias = mapped(folder / f"{NAME}.bias.npy")
         data, columns, offsets = (mapped(folder / f"{NAME}.index.{part}.npy") for part in INDEX)
         index = sp.csr_array((data, columns, offsets), shape=(len(offsets) - 1, len(bias)))
-        return cls(words, bias, most, index)
+        return cls(words, bias, proposed, index)

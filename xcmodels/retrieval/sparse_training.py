@@ -21,7 +21,7 @@ RATE = 0.3           # of Adagrad
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TrainingPairs:
     """Pairs of label and training row, ordered by both, (p,) each; relevant: which are positives."""
 
     labels: np.ndarray
@@ -38,7 +38,7 @@ class Pairs:
             first = last
 
 
-def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> Pairs:
+def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> TrainingPairs:
     """Return the positives, and as negatives the nearest labels of each training row and `uniform` drawn ones.
 
     nearest (training rows, k): label ids, -1 for none. A filter pair is neither.
@@ -54,7 +54,7 @@ def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> Pairs:
     relevant = distinct(positives.astype(np.int64) * n + np.repeat(rows, lengths))
     pairs = np.concatenate([relevant, negatives[~among(negatives, known)]])
     order = np.argsort(pairs, kind="stable")
-    return Pairs(*np.divmod(pairs[order], n), order < len(relevant))
+    return TrainingPairs(*np.divmod(pairs[order], n), order < len(relevant))
 
 
 def train_sparse(words: CorpusWords, nearest: np.ndarray, config: SparseConfig) -> SparseClassifiers:
@@ -70,7 +70,7 @@ def train_sparse(words: CorpusWords, nearest: np.ndarray, config: SparseConfig) 
 
     def train(block: tuple[slice, slice]) -> None:
         labels, part = block
-        own = Pairs(pairs.labels[part] - labels.start, pairs.rows[part], pairs.relevant[part])
+        own = TrainingPairs(pairs.labels[part] - labels.start, pairs.rows[part], pairs.relevant[part])
         shared = _shared_words(words.queries[own.rows], start[labels], own.labels)
         entries = slice(start.indptr[labels.start], start.indptr[labels.stop])
         _descend(weights.data[entries], bias[labels], shared, own, config)
@@ -97,7 +97,8 @@ def _shared_words(texts: sp.csr_array, classifiers: sp.csr_array, labels: np.nda
                         shape=(texts.shape[0], classifiers.nnz))
 
 
-def _descend(weights: np.ndarray, bias: np.ndarray, texts: sp.csr_array, pairs: Pairs, config: SparseConfig) -> None:
+def _descend(weights: np.ndarray, bias: np.ndarray, texts: sp.csr_array, pairs: TrainingPairs,
+             config: SparseConfig) -> None:
     """Train weights (entries,) and biases (l,) in place on pairs and their texts' words (p, entries)."""
     start, transposed, targets = weights.copy(), texts.T, pairs.relevant.astype(np.float32)
     squares, bias_squares = np.full(weights.shape, 1e-8, np.float32), np.full(bias.shape, 1e-8, np.float32)
