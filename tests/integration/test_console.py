@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.errors import ContractError, ProjectError, UsageError
 from flows import progress
-from flows.cli.commands.run import _summary
+from flows.cli.commands.run import _failure_named, _summary
 from tasks.session import Finished
 from tests.conftest import ROOT
 from xcmodels.training.loop import Progress
@@ -56,6 +57,19 @@ def test_a_run_without_a_server_names_one_with_a_password(capsys, address, line)
     _summary(finished(mlflow=address), Path("else where"))
     said = capsys.readouterr().err.splitlines()
     assert line in said and "mlflow ui" not in "".join(said)
+
+
+@pytest.mark.parametrize(("error", "said"), [
+    (ProjectError("no room"), "resumes by"), (ContractError("a label is not there"), "once mended"),
+    (UsageError("model 'tickets' is of another home", hint="--name NAME"), None)])
+def test_a_command_that_would_be_refused_again_is_not_said_to_resume(tmp_path, monkeypatch, capsys, error, said):
+    monkeypatch.setattr(progress.Terminal, "under_way", "after pack")
+    monkeypatch.setattr(sys, "argv", ["xc", "run", "--data", "tickets"])
+    with pytest.raises(type(error)), _failure_named(tmp_path):
+        raise error
+    failed, *command = capsys.readouterr().err.splitlines()
+    assert failed.strip().startswith("failed  after pack; its log: ")
+    assert command == ([f"{said:>12}  xc run --data tickets"] if said else [])
 
 
 def screen(text: str) -> list[str]:

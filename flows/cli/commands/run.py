@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import ContractError, Stopped
+from data_contracts.errors import ContractError, Stopped, UsageError
 from flows.cli.config_file import GIVEN
 from flows.cli.options import Json, environment, filled, home_flag, resolved_settings, say
 from flows.config import RunConfig, TrainingOptions, Until
@@ -80,7 +80,8 @@ def _flow(until: Until, options: TrainingOptions) -> Any:
 def _failure_named(home: Path) -> Iterator[None]:
     """Print in which step a run failed, the path of its log, and the command that resumes it.
 
-    Where data breaks its contract, the same command fails again until the data is corrected.
+    Where data breaks its contract, the same command fails again until the data is corrected; where an option is
+    refused, it fails again whatever is done, and the error's hint names another.
     """
     try:
         yield
@@ -96,7 +97,8 @@ def _failure_named(home: Path) -> Iterator[None]:
                 log.write_text(f"{datetime.now().astimezone().isoformat(' ', 'seconds')}  {_command()}\n"
                                f"{Terminal.under_way}\n\n{traceback.format_exc()}")
             say(f"{'failed':>12}  {Terminal.under_way}; its log: {log}")
-            say(f"{'once mended' if isinstance(error, ContractError) else 'resumes by':>12}  {_command()}")
+            if not isinstance(error, UsageError):
+                say(f"{'once mended' if isinstance(error, ContractError) else 'resumes by':>12}  {_command()}")
         raise
 
 
