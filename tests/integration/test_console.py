@@ -11,6 +11,7 @@ import pytest
 from data_contracts.errors import ContractError, ProjectError, UsageError
 from flows import progress
 from flows.cli.commands.run import _failure_named, _summary
+from flows.config import HOME
 from tasks.session import Finished
 from tests.conftest import ROOT
 from xcmodels.training.loop import Progress
@@ -47,7 +48,14 @@ def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) <= 15 and said in "\n".join(lines)
     assert any(line.startswith("report     /r.html") for line in lines) and "better" in "\n".join(lines)
-    assert lines[-1].startswith("next       xc predict --home 'else where' --k 3 'a long text")
+    assert lines[-1].startswith("next       xc predict --model tickets --home 'else where' --k 3 'a long text")
+
+
+def test_the_next_command_asks_the_model_of_the_run_where_it_was_registered(capsys):
+    """Another model of the home, or the home's own database, would be asked otherwise."""
+    _summary(finished(model="my tickets"), HOME, "http://me:secret@127.0.0.1:9")
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("next       xc predict --model 'my tickets' --mlflow http://127.0.0.1:9 --k 3 'a long text")
 
 
 @pytest.mark.parametrize(("address", "line"), [

@@ -19,7 +19,7 @@ from flows.config import RunConfig, TrainingOptions, Until
 
 def run(*, options: RunConfig, as_json: Json = False) -> None:
     """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
-    _finish(_flow("register", options), options.home, as_json)
+    _finish(_flow("register", options), options, as_json)
 
 
 def prepare(*, options: TrainingOptions) -> None:
@@ -34,12 +34,12 @@ def train(*, options: RunConfig) -> None:
 
 def evaluate(*, options: RunConfig, as_json: Json = False) -> None:
     """Measure the retriever on the test split, without registering it."""
-    _finish(_flow("evaluate", options), options.home, as_json)
+    _finish(_flow("evaluate", options), options, as_json)
 
 
 def register(*, options: RunConfig, as_json: Json = False) -> None:
     """Register the retriever as a new version; it becomes the champion where the gates hold."""
-    _finish(_flow("register", options), options.home, as_json)
+    _finish(_flow("register", options), options, as_json)
 
 
 def report(*, options: RunConfig) -> None:
@@ -102,16 +102,20 @@ def _failure_named(home: Path) -> Iterator[None]:
         raise
 
 
-def _finish(finished: Any, home: Path, as_json: bool) -> None:
+def _finish(finished: Any, options: RunConfig, as_json: bool) -> None:
     """Print how a run ended; with `as_json`, also as JSON on stdout."""
-    _summary(finished, home)
+    _summary(finished, options.home, options.mlflow)
     if as_json:
         print(json.dumps({"run_id": finished.run_id, "model": finished.model, "version": finished.version,
                           **finished.about, "metrics": finished.metrics}))
 
 
-def _summary(finished: Any, home: Path) -> None:
-    """Print at most 15 lines on a run: metrics, verdict, examples, addresses, the next command."""
+def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
+    """Print at most 15 lines on a run: metrics, verdict, examples, addresses, the next command.
+
+    The next command names the model, as the home may have others, and the MLflow server if one was named.
+    """
+    from tasks.tracking.mlflow_client import without_passwords
     from xcmodels.metrics import SHOWN, name_of
 
     metrics = [f"{name_of(key)} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in SHOWN]
@@ -129,7 +133,9 @@ def _summary(finished: Any, home: Path) -> None:
         lines.append(f"MLflow has not got: {', '.join(finished.unsent)}; the same command sends it")
     if finished.version:
         text = finished.examples[0]["text"][:60] if finished.examples else "a text"
-        lines.append(f"next       xc predict{home_flag(home)} --k 3 {shlex.quote(text)}")
+        server = f" --mlflow {shlex.quote(without_passwords(mlflow))}" if mlflow else ""
+        lines.append(f"next       xc predict --model {shlex.quote(finished.model)}{home_flag(home)}{server} --k 3 "
+                     f"{shlex.quote(text)}")
     print("\n".join(lines), file=sys.stderr)
 
 
