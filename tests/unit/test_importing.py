@@ -203,3 +203,13 @@ def test_invalid_settings(table: Path, tmp_path: Path):
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(UsageError, match=r"no column 'text'; it has none"):
         import_file(tmp_path / "empty.csv", tmp_path / "out", text="text", labels="tags")
+
+
+@pytest.mark.parametrize("parts", [("train", "train", "test"), ("train", "train", "train")])
+def test_a_table_that_no_run_could_be_measured_on_is_refused(tmp_path, parts):
+    """The labels of its test rows have no training row, or by its column no row is for testing."""
+    file, out = tmp_path / "a.csv", tmp_path / "out"
+    file.write_text("t,l,s\n" + "".join(f"text {n},label {n},{part}\n" for n, part in enumerate(parts)))
+    with pytest.raises(ContractError, match=r"no row of a\.csv for testing has a label that a row for training has"):
+        import_file(file, out, text="t", labels="l", split="s")
+    assert not out.exists()

@@ -102,6 +102,10 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
         # for example a file that is the training part of a split by the same rule
         raise ContractError(f"none of the usable rows of {file.name} was drawn for testing with a share of "
                             f"{test_fraction}", where=str(file), hint="raise --test, or name a column: --split COLUMN")
+    if (split or test_fraction) and collected.test.isdisjoint(collected.train):
+        raise ContractError(f"no row of {file.name} for testing has a label that a row for training has",
+                            where=str(file), hint="a run measures itself on such rows: add some, or choose others "
+                                                  "by --test or --split")
     counts = _write(plan, out, collected, sha256)
     return {**counts, **skipped, "labels_never_in_training": len(collected.test - collected.train),
             "separator": separator, "separator_reason": reason, **_split_reason(plan, out, counts)}
