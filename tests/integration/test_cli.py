@@ -256,6 +256,8 @@ def test_import_then_where_to_go(xc, tmp_path):
     columns = ("--text", "text", "--labels", "labels")
     code, out, err = xc("data", "import", "tickets.csv", "tickets", *columns, cwd=tmp_path)
     assert code == 0 and not out and "next: xc run --data tickets" in err
+    code, _, err = xc("data", "import", "tickets.csv", "my tickets", *columns, cwd=tmp_path)
+    assert code == 0 and "next: xc run --data 'my tickets'" in err
     code, _, err = xc("data", "import", "tickets.csv", "again", "--text", "txt", "--labels", "labels", cwd=tmp_path)
     assert code == 2 and "'text'" in err
 

@@ -1,5 +1,6 @@
 """`xc data ...`: write a data set in the raw format that `xc run` reads."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,4 +47,4 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
 def _print_counts(folder: Path, counts: dict[str, Any]) -> None:
     for name, value in counts.items():
         print(f"{name:<24} {value:,}" if isinstance(value, int) else f"{name:<24} {value}", file=sys.stderr)
-    print(f"next: xc run --data {folder}", file=sys.stderr)
+    print(f"next: xc run --data {shlex.quote(str(folder))}", file=sys.stderr)
