@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -12,8 +13,8 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from data_contracts.errors import ProjectError
-from flows.cli.options import home_flag
+from data_contracts.errors import ProjectError, UsageError
+from flows.cli.options import home_flag, utf8
 from flows.services.processes import WELL
 from flows.services.stack import Stack
 from tasks.core.devices import free_space, gpus, nearest_existing
@@ -92,7 +93,12 @@ def machine() -> Iterator[Check]:
 
 
 def state(home: Path) -> Iterator[Check]:
-    """Check the home: space on its disk, write access, permissions, format."""
+    """Check the home: its path, space on its disk, write access, permissions, format."""
+    try:
+        utf8(home)
+    except UsageError as error:
+        yield Check("home", False, error.what, error.hint)
+        return
     folder, free = nearest_existing(home), free_space(home)
     yield Check("disk", free >= DISK, f"{free / 1e9:,.1f} GB free for {home}", "free space on that disk")
     try:
@@ -107,7 +113,7 @@ def state(home: Path) -> Iterator[Check]:
         return
     if mode := mode_for_others(home):
         yield Check("home", False, f"others can look into {home}, its mode is {mode:04o}",
-                    f"chmod 700 {home}; the next command that uses it does so too")
+                    f"chmod 700 {shlex.quote(str(home))}; the next command that uses it does so too")
         return
     try:
         Store(home, create=False)

@@ -54,6 +54,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("run", "--data", "DATA", "--workers", "-1"), "workers: input should be greater than or equal to 0, got -1"),
     (("run", "--data", "/tmp/d\udcff"), "d\\udcff' is not UTF-8"),
     (("run", "--data", "DATA", "--home", "/tmp/d\udcff"), "d\\udcff' is not UTF-8"),
+    (("up", "--home", "d\udcff"), "d\\udcff' is not UTF-8"),
     (("data", "import", "t.csv", "out", "--text", "t", "--labels", "l", "--test", "0"), "--test must be above 0"),
     (("data", "import", "t.csv", "d\udcff", "--text", "t", "--labels", "l"), "d\\udcff' is not UTF-8"),
     *(((*words, "--home", "/nowhere"), "there is no /nowhere here, so no model") for words in (

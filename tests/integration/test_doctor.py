@@ -73,6 +73,13 @@ def test_a_home_that_cannot_be_written(tmp_path):
     assert not told(state(tmp_path / "FORMAT"))["home"][0], "a file is no home"
 
 
+def test_a_home_whose_path_no_run_can_write_down(tmp_path):
+    home = tmp_path / "d\udcff"
+    assert told(state(home)).keys() == {"home"}
+    well, said, hint = told(state(home))["home"]
+    assert not well and "is not UTF-8" in said and "rename that folder" in hint and not home.exists()
+
+
 def test_a_home_that_others_can_look_into(tmp_path):
     Store(tmp_path)
     tmp_path.chmod(0o750)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
-from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home_flag, say
+from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home_flag, say, utf8
 from flows.config import PORTS, Ports
 from tasks.core.wording import plural
 
@@ -21,6 +21,7 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     from tasks.tracking.mlflow_client import probe
 
     _check(ports)
+    utf8(home)
     Store(home)
     stack = Stack(home)
     prefect = os.environ.get("PREFECT_API_URL", "")
