@@ -44,23 +44,29 @@ class Refreshed:
 
 
 def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequence[LabelRow], *,
-                dry_run: bool = False) -> int:
+                dry_run: bool = False, resume: bool = False) -> int:
     """Write the rows of a file to the journal, to be added or removed at the next refresh; return how many.
 
-    Raises ContractError at the first invalid row: then none is written.
+    resume: where the journal ends with these very edits and the champion does not have them, because a command was
+    cut off before it applied them, they are not written again. Raises ContractError at the first invalid row: then
+    none is written.
     """
+    edits = [Edit(op, row.uid, row.text, row.content) for row in rows]
     with tracker.required() as client:
         base = _base_of(tracker, _champion(client, name))
     labels = EditedLabels(Retriever.load(base.folder))
     journal = Journal(store.home, name)
     with journal.alone():
-        for edit in journal.edits():
+        before = journal.edits()
+        if resume and before[-len(edits):] == edits and not journal_of(store, tracker, name)[1]:
+            return len(edits)
+        for edit in before:
             labels.apply(edit)
         for row in rows:
             _check(labels, op, row)
         if not dry_run:
-            journal.append([Edit(op, row.uid, row.text, row.content) for row in rows])
-    return len(rows)
+            journal.append(edits)
+    return len(edits)
 
 
 def _check(labels: EditedLabels, op: str, row: LabelRow) -> None:

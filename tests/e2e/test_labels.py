@@ -1,10 +1,13 @@
 """Labels edited while a model serves: the version that has them, and a retraining that does not lose them."""
 
+import errno
 import json
+import os
 
 import pytest
 
 from data_contracts.errors import ContractError, UsageError
+from tasks.registry import label_edits
 from tasks.registry.journal import Journal
 from tasks.registry.label_edits import edit_labels, journal_of, refresh, with_edits
 from tasks.registry.label_files import LabelRow
@@ -175,6 +178,27 @@ def test_a_bad_row_changes_nothing(world, op, rows, said, hint):
     assert Journal(world.store.home, "xc").entries() == before
     assert ask(world, ADD, ("x:5", "a"), dry_run=True) == 1
     assert Journal(world.store.home, "xc").entries() == before
+
+
+def test_a_command_that_could_not_apply_its_edits_may_be_repeated(world, tmp_path, monkeypatch, cli):
+    world.enter(0)
+    (tmp_path / "new.csv").write_text("uid,text\nx:1,mountain fox pike\nx:2,sea oak elm\n")
+    (tmp_path / "less.csv").write_text("uid,text\nx:2,sea oak elm\n")
+    words = ("labels", "add", str(tmp_path / "new.csv"), "--home", str(world.store.home))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(label_edits, "edit_retriever", full)
+        code, _, said = cli(*words)
+    assert code == 1 and "2 labels added to xc" in said and "run the same command again" in said
+    other = cli("labels", "add", str(tmp_path / "less.csv"), *words[3:], "--later")
+    assert other[0] == 3 and "label 'x:2' is there already" in other[2], "it was not left for later"
+    code, _, said = cli(*words)
+    assert code == 0 and "the champion is version 2: version 1 with 2 labels added and 0 removed" in said
+    assert [edit.uid for edit in Journal(world.store.home, "xc").edits()] == ["x:1", "x:2"]
+    assert cli(*words)[0] == 3, "what the champion has is not added again"
 
 
 def test_without_a_champion_there_is_nothing_to_edit(world):

@@ -59,7 +59,7 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
     from tasks.core.wording import plural
     from tasks.registry.label_edits import edit_labels
 
-    count = edit_labels(store, tracker, name, op, rows, dry_run=dry_run)
+    count = edit_labels(store, tracker, name, op, rows, dry_run=dry_run, resume=not later)
     number = plural(count, "label")
     done = "added to" if op == "add" else "removed from"
     if dry_run:
