@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.arguments import parsed_by, run
+from benchmarks.measuring import OWN_STAGE
 from benchmarks.synthetic import WORDNET, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
@@ -71,8 +72,10 @@ def named_stage(word: str) -> tuple[str, Stage[Any]]:
         raise ValueError(f"expected method.preset or method.preset.rows, got {word!r}")
     preset, *rows = options
     try:
-        keys = flat(resolve(method, preset, {})).keys() & {"m1.batch_size", "batch_size"}
-        changed = resolve(method, preset, dict(zip(keys, rows, strict=False)))
+        settings = flat(resolve(method, preset, {}))
+        own = OWN_STAGE[method] if settings.get("start") == "encoder" else {}
+        keys = [key for key in ("batch_size", "m1.batch_size") if key in settings][:1]
+        changed = resolve(method, preset, {**own, **dict(zip(keys, rows, strict=False))})
         return word, METHODS[method].make(changed.method).stages[0]
     except ValueError as error:
         raise ValueError(f"{word!r}: {error}") from None

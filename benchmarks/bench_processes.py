@@ -18,6 +18,7 @@ import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from benchmarks.arguments import Count, MethodName, run
+from benchmarks.measuring import OWN_STAGE
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
@@ -37,7 +38,7 @@ def measure(name: str, scratch: Path) -> tuple[list[float], np.ndarray, float]:
     torch.set_num_threads(1)
     distributed.join()
     corpus = Corpus(scratch / "corpus")
-    config: Any = resolve(name, "cpu", {}).method
+    config: Any = resolve(name, "cpu", OWN_STAGE.get(name, {})).method
     method = METHODS[name].make(replace(config, encoder=replace(config.encoder, source="random", dim=64)))
     stage = method.stages[0]
     model = stage.build(corpus, {})

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.arguments import Count, MethodName, run
-from benchmarks.measuring import in_new_process, peak_memory, timed
+from benchmarks.measuring import OWN_STAGE, in_new_process, peak_memory, timed
 from benchmarks.synthetic import AMAZON_TITLES_1_3M, CorpusShape, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
@@ -46,7 +46,8 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
 
     SEARCHED of the queries are searched for; the time for all is in proportion.
     """
-    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(resolve(name, "cpu", {}).method, DIM))
+    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(
+        with_width(resolve(name, "cpu", OWN_STAGE.get(name, {})).method, DIM))
     stage, mining = method.stages[0], next(round_ for round_ in method.rounds if round_.mines)
     out = scratch / name
     out.mkdir()

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+# Changes to a method's preset that make the stage that it is named for its first: ASTRA's own, without NGAME's before.
+OWN_STAGE = {"astra": {"start": "label"}, "renee": {"start": "label"}}
 
 
 def timed(action: Callable[[], Result]) -> tuple[Result, float]:

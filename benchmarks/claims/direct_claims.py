@@ -15,7 +15,7 @@ from benchmarks.measuring import timed
 from xcmodels.data import seeds
 from xcmodels.method import Mined
 from xcmodels.methods.astra.stages import JointStage
-from xcmodels.methods.ngame.stages import EncoderModule
+from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.presets import resolve
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all

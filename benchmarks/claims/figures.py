@@ -11,7 +11,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
 from xcmodels.methods.astra import stages as astra
-from xcmodels.methods.ngame.stages import EncoderModule
+from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.siamesexml.stages import SiameseModule
 from xcmodels.methods.unidec import stages as unidec
 from xcmodels.mining.clustering import balanced_kmeans

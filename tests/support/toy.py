@@ -21,7 +21,8 @@ from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
-from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
+from xcmodels.methods.encoder_module import ModuleConfig
+from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
 from xcmodels.methods.registry import METHODS
@@ -188,7 +189,7 @@ VARIANTS: dict[str, Any] = {
     **{f"astra {name}": replace(ASTRA, **changed) for name, changed in {
         "random": {"negatives": "random"}, "hard": {"negatives": "hard"}, "curriculum": {"negatives": "curriculum"},
         "over the encoder": {"source": "encoder"}, "fresh": {"ahead": 0}, "one positive": {"positives": 1},
-        "bottleneck": {"dim": 24}}.items()},
+        "bottleneck": {"dim": 24}, "after M1": {"start": "encoder", "m1": NGAME.m1}}.items()},
     **{f"unidec {name}": replace(UNIDEC, **changed) for name, changed in {
         "tanh": {"head": "tanh", "dim": 24}, "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
         "classifier": {"balance": 0.0, "serve": "classifier"},

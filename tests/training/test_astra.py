@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.support import toy
-from tests.support.toy import ASTRA, FAMILIES, precision, toy_corpus
+from tests.support.toy import ASTRA, FAMILIES, NGAME, precision, toy_corpus
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, BatchSide, shortlist_block, uniform_block
 from xcmodels.data.corpus import Ragged, Side
@@ -18,9 +18,9 @@ from xcmodels.method import Mined
 from xcmodels.methods.astra.method import astra
 from xcmodels.methods.astra.stages import JointStage, OneVsAll, prior_bias
 from xcmodels.methods.presets import PRESETS, resolve
-from xcmodels.nn.encoders import QUERY
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all, load_encoder
 from xcmodels.nn.losses import weighted_bce
-from xcmodels.training.checkpoint import load_model
+from xcmodels.training.checkpoint import load_model, read_model
 from xcmodels.training.local_run import embed, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,6 +42,32 @@ def test_how_far_classifiers_went_is_told_by_how_frequent_they_are(corpus, train
         group = max(edge for edge in (0, 1, 2, 10) if edge <= count)
         found.setdefault(f"moved/{group}", []).append(went)
     assert trained.measured == pytest.approx({name: np.mean(values) for name, values in found.items()}, rel=1e-4)
+
+
+def test_training_begins_with_the_encoder_of_module_m1_and_classifiers_at_its_label_embeddings(corpus):
+    made = toy.trained("astra after M1")
+    first, joint = made.method.stages
+    before = made.outs[[name for name, round_ in made.rounds.items() if round_.stage == first.name][-1]]
+    encoder = read_model(first, corpus, before)
+    model = joint.build(corpus, {})
+    joint.begin(model, corpus, before)
+    assert all(torch.equal(value, encoder.state_dict()[name]) for name, value in model.encoder.state_dict().items())
+    start = encode_all(encoder, corpus.sides["label"], LABEL)
+    np.testing.assert_array_equal(model.classifiers(), start)
+    end = read_model(joint, corpus, list(made.outs.values())[-1]).classifiers()
+    moved = np.linalg.norm(end - start, axis=1) / np.linalg.norm(start, axis=1)
+    frequencies = corpus.frequencies(corpus.training_rows())
+    assert made.measured["moved/10"] == pytest.approx(moved[frequencies >= 10].mean(), rel=1e-4)
+    served = load_encoder(made.retriever / "encoder")
+    assert all(torch.equal(value, served.state_dict()[name].to(value)) for name, value in read_model(
+        joint, corpus, list(made.outs.values())[-1]).encoder.state_dict().items())
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({}, "it has no module M1"), ({"m1": NGAME.m1, "dim": 24}, "dim must be 0 where start is encoder, got 24")])
+def test_a_start_that_a_preset_cannot_make(changed, message):
+    with pytest.raises(ValueError, match=message):
+        replace(ASTRA, start="encoder", **changed)
 
 
 def test_learns_without_label_texts(tmp_path):

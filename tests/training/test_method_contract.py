@@ -64,7 +64,7 @@ def test_it_learns_the_planted_labels(name):
     assert [labels[0].id for labels in found] == [3, 9]
 
 
-@pytest.mark.parametrize(("name", "every"), [("unidec", 1), *((name, 7) for name in FAMILIES)])
+@pytest.mark.parametrize(("name", "every"), [("unidec", 1), ("astra after M1", 7), *((name, 7) for name in FAMILIES)])
 def test_stopped_again_and_again_it_ends_the_same(name, every, tmp_path):
     """RAMEN's bandit among it: it draws and learns as if nothing had happened."""
     toy.ends_the_same_when_stopped(trained(name), tmp_path, every)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.support.toy import toy_config, trained
 from xcmodels.data.corpus import Texts
 from xcmodels.method import Mined
-from xcmodels.methods.ngame.stages import ENCODER, EncoderModule
+from xcmodels.methods.encoder_module import ENCODER, EncoderModule
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import UNWATCHED, run_round

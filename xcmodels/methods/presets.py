@@ -60,7 +60,9 @@ def explained(settings: Settings) -> dict[str, str]:
 
 
 def _walk(value: Any, key: str, owner: type) -> list[tuple[str, Any, type]]:
-    """Return key, value and dataclass of every setting."""
+    """Return key, value and dataclass of every setting; a group that a preset lacks is None and has none."""
+    if value is None:
+        return []
     if not is_dataclass(value):
         return [(key.removeprefix("method."), value, owner)]
     return [leaf for field in fields(value)

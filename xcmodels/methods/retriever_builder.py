@@ -42,7 +42,7 @@ class BaseRetrieverBuilder(Generic[C, S]):
         """Return the trained parts of the method that can be served."""
         raise NotImplementedError
 
-    def measure(self, corpus: Corpus, trained: Trained) -> dict[str, float]:
+    def measure(self, corpus: Corpus, models: Mapping[str, Path], trained: Trained) -> dict[str, float]:
         """Return measurements of the trained models by name; by default none."""
         return {}
 
@@ -51,7 +51,7 @@ class BaseRetrieverBuilder(Generic[C, S]):
         """Write the retriever to `out`."""
         trained = self.trained(corpus, models, vectors)
         measured = build_retriever(trained, self.config, corpus, out, method=self.method)
-        return measured | self.measure(corpus, trained)
+        return measured | self.measure(corpus, models, trained)
 
 
 class EncoderRetrieverBuilder(BaseRetrieverBuilder[ServingConfig, EncoderStage[Any]]):

@@ -7,6 +7,7 @@ from typing import Any
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED
 from xcmodels.method import Method
+from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 
 # WordNet's validation split, each half scored by a fusion fitted on the other, P@1 / P@5 / PSP@1 / PSP@5 at weights 1,
@@ -24,6 +25,10 @@ BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, weight=2.0, centroids=True, 
 # 54.8; packages 51.1 / 25.6 / 31.2 / 30.6, 47.9 / 25.2 / 26.2 / 29.1, 43.9 / 23.6 / 21.7 / 25.6; ASTRA there 44.0 /
 # 23.3 / 27.3 / 27.6, by 80 47.0 / 25.0 / 27.0 / 29.8. Leaving out 30% of the tokens makes up for little of that loss.
 LEAST_STEPS = 40
+
+# NGAME's module M1, which ASTRA and Renee start from as well: a HOME that has trained one has trained it for all.
+M1 = ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3, refresh_every=3,
+                  least_steps=LEAST_STEPS, double_every=3, cluster_size=8, cluster_max=32, negatives=50)
 
 # More tokens cost a bag only a longer sum: NGAME on those packages 52.6 / 26.9 / 33.0 / 33.5 by 64 tokens of a
 # content, 53.5 / 27.4 / 32.0 / 33.7 by 192; on man pages 57.2 / 35.8 / 37.6 / 52.2 and 57.8 / 36.4 / 37.2 / 52.1.

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 from xcmodels import checks
 from xcmodels.method import Round
+from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.mining import schedule
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.backbones import LABEL, QUERY, EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, ServingConfig
 
 STAGE = "joint"
@@ -31,10 +32,11 @@ class AstraConfig(ServingConfig, schedule.Schedule):
     every_label: bool = False    # every label is a negative of every query, nothing is mined (Renee)
     unbiased: bool = True        # a uniform negative weighs L / k_r, not 1
     ahead: int = 2               # epochs before a refresh at whose end the model that it mines with is taken
-    start: str = "label"         # label | random: classifiers begin at the embeddings of label texts, or about zero
+    start: str = "label"         # of classifiers: label | random | encoder: label texts, about zero, label texts by M1
     scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here (`prior_bias`)
     dim: int = 0                 # of the bottleneck; 0 = as the backbone
     dropout: float = 0.0         # on the query vectors
+    m1: ModuleConfig | None = None  # NGAME's module M1, whose encoder this training starts from (start=encoder)
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     serve: str = CLASSIFIER      # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     seed: int = 0                # every random draw is keyed by it
@@ -46,11 +48,25 @@ class AstraConfig(ServingConfig, schedule.Schedule):
         checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "hard", "uniform", "ahead", "dim")
         checks.share(self, "dropout", "momentum", "weight_decay", whole=False)
         checks.one_of(self, decay=("linear", "cosine"), negatives=("both", "random", "hard", "curriculum"),
-                      source=("classifier", "encoder"), start=("label", "random"))
+                      source=("classifier", "encoder"), start=("label", "random", "encoder"))
+        if self.pretrained and self.dim:
+            raise ValueError(f"dim must be 0 where start is encoder, got {self.dim}: module M1 has no bottleneck")
+        if self.pretrained and self.m1 is None:
+            raise ValueError("start must be label or random in this preset, got 'encoder': it has no module M1")
         if self.hard + self.uniform < 1:
             raise ValueError("hard + uniform must be at least 1, got 0: there is nothing to push a query from")
         if self.label_lr * self.weight_decay >= 1:
             raise ValueError(f"label_lr * weight_decay must be below 1, got {self.label_lr * self.weight_decay:g}")
+
+    @property
+    def pretrained(self) -> bool:
+        """Whether module M1 trains the encoder first."""
+        return self.start == "encoder"
+
+    @property
+    def label_view(self) -> str:
+        """The view of a label's text: its own head by module M1, otherwise the text is read as a query's."""
+        return LABEL if self.pretrained else QUERY
 
     @property
     def mined(self) -> int:

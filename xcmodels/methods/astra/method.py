@@ -1,20 +1,22 @@
-"""ASTRA as a method: its stage, its retriever, and how far its classifiers moved."""
+"""ASTRA as a method: its stages, its retriever, and how far its classifiers moved."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import Method
+from xcmodels.method import Method, Stage
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, untrained_encoder
+from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
-from xcmodels.training.checkpoint import read_model
+from xcmodels.training.checkpoint import load_model, read_model
 
 
 class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
@@ -25,16 +27,19 @@ class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
         model = read_model(self.stage, corpus, models[STAGE])
         labels = {CLASSIFIER: model.classifiers()}
         if self.config.serve != CLASSIFIER:
-            labels = {ENCODER: encode_all(model.encoder, corpus.sides["label"], QUERY), **labels}
+            labels = {ENCODER: encode_all(model.encoder, corpus.sides["label"], self.config.label_view), **labels}
         return Trained(model.encoder, labels, dict.fromkeys(labels, (QUERY,)), (CLASSIFIER,))
 
-    def measure(self, corpus: Corpus, trained: Trained) -> dict[str, float]:
+    def measure(self, corpus: Corpus, models: Mapping[str, Path], trained: Trained) -> dict[str, float]:
         """Return how far training moved the classifiers from their start, on a sample of labels."""
-        if self.config.start != "label":
+        if self.config.start == "random":
             return {}
         rng = seeds.generator(self.config.seed, "displacement")
         labels = np.sort(rng.permutation(corpus.n_labels)[:PRIOR_LABELS])
-        start = encode_all(untrained_encoder(self.config, corpus), corpus.sides["label"], QUERY, labels)
+        encoder = untrained_encoder(self.config, corpus)
+        if self.config.pretrained:
+            load_model(encoder, models[ENCODER])
+        start = encode_all(encoder, corpus.sides["label"], self.config.label_view, labels)
         return displacement(start, trained.labels[CLASSIFIER][labels],
                             corpus.frequencies(corpus.training_rows())[labels])
 
@@ -43,7 +48,7 @@ def displacement(start: np.ndarray, end: np.ndarray, frequencies: np.ndarray) ->
     """Return how far training moved classifiers (L, d), ||end - start|| / ||start||, averaged over labels.
 
     By the number of training queries, 0, 1, 2 to 9, 10 and more, as "moved/0", "moved/1", "moved/2", "moved/10"; groups
-    without a label are left out. Classifiers that hardly move are label texts embedded by an untrained encoder.
+    without a label are left out.
     """
     share = np.linalg.norm(end - start, axis=1) / np.maximum(np.linalg.norm(start, axis=1), 1e-12)
     edges = (0, 1, 2, 10)
@@ -53,7 +58,8 @@ def displacement(start: np.ndarray, end: np.ndarray, frequencies: np.ndarray) ->
 
 def astra(config: AstraConfig) -> Method:
     stage, name = JointStage(config), "renee" if config.every_label else "astra"
-    reads_texts = (config.start == "label" or (config.source == "encoder" and config.mined > 0)
+    stages: list[Stage[Any]] = [EncoderModule(config), stage] if config.pretrained else [stage]
+    reads_texts = (config.start != "random" or (config.source == "encoder" and config.mined > 0)
                    or config.serve != CLASSIFIER)
-    return Method(name, config.seed, [stage], AstraRetrieverBuilder(name, config, stage), config.encoder, config.dim,
+    return Method(name, config.seed, stages, AstraRetrieverBuilder(name, config, stage), config.encoder, config.dim,
                   needs_label_texts=reads_texts)

@@ -6,7 +6,7 @@ from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import astra
-from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
+from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, M1, MethodEntry, Preset, Settings, learned
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, FUSED
 
@@ -16,12 +16,10 @@ _RENEE: dict[str, object] = {"every_label": True, "negatives": "random"}
 
 
 def _cpu(**changed: object) -> Settings:
-    # On two cores mining does not overlap training, so there is no reason to mine with an older model. Without idf a
-    # label's text, where its classifier starts, is little nearer to its queries than to others: WordNet's
-    # validation split after four epochs, P@1 / PSP@5: 30.0 / 43.9 without (lr .001), 31.7 / 47.8 with (lr .002).
+    # On two cores mining does not overlap training, so there is no reason to mine with an older model.
     config = AstraConfig(epochs=10, batch_size=512, lr=2e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
-                         refresh_every=3, least_steps=2 * LEAST_STEPS, ahead=0, positives=20, hard=10, uniform=1600,
-                         serve=FUSED, fusion=BOOSTED, encoder=EncoderConfig(idf_power=1.0))
+                         refresh_every=3, least_steps=2 * LEAST_STEPS, ahead=0, positives=20, hard=50, uniform=1600,
+                         start="encoder", m1=M1, serve=FUSED, fusion=BOOSTED)
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 

@@ -22,15 +22,19 @@ from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
+from xcmodels.nn.autograd import dropout
 from xcmodels.nn.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
 from xcmodels.nn.row_table import Model, RowTable, normal_rows
+from xcmodels.training.checkpoint import load_model
 
 PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # sampled for the initial bias
 
 
 def untrained_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
-    """Return the untrained encoder."""
-    head = HeadConfig("linear", config.dim, config.dropout)
+    """Return the untrained encoder: module M1's, or one linear head over the backbone."""
+    if config.pretrained:
+        return build_encoder(config.encoder, corpus.idf, config.seed)
+    head = HeadConfig("linear", config.dim)
     return build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
 
 
@@ -42,6 +46,7 @@ class OneVsAll(Model):
         self.encoder = untrained_encoder(config, corpus)
         width = self.encoder.width(QUERY)
         self.labels = RowTable.sharded(corpus.n_labels, lambda part: normal_rows(corpus.n_labels, width, part) * 0.02)
+        self.dropout = config.dropout
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
 
     def classifiers(self) -> np.ndarray:
@@ -51,6 +56,7 @@ class OneVsAll(Model):
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the logits of each block of a batch, (R, C); meaningless where the weight is 0."""
         queries = self.encoder.heads[QUERY](self.encoder.backbone(batch.sides["queries"].tokens, QUERY))
+        queries = dropout(queries, self.dropout, self.training)
         rows, inverse = self.labels.gather(batch.sides["labels"].ids)
         scores = {"pool": queries @ rows[inverse].T}
         if (own := batch.blocks.get("shortlist")) is not None:
@@ -78,7 +84,7 @@ def prior_bias(scores: np.ndarray, weight: float, positives: np.ndarray) -> floa
 
 
 class JointStage(Stage[OneVsAll]):
-    """The only stage: encoder by Adam, classifiers by SGD."""
+    """The stage that trains encoder and classifiers together: the encoder by Adam, classifiers by SGD."""
 
     name = STAGE
 
@@ -95,9 +101,12 @@ class JointStage(Stage[OneVsAll]):
         return OneVsAll(self.config, corpus)
 
     def begin(self, model: OneVsAll, corpus: Corpus, before: Path | None) -> None:
-        """Start each classifier at its label's embedding, the label's text read as a query's, and the bias by it."""
-        if self.config.start == "label":
-            model.labels.set_all(partial(encode_all, model.encoder, corpus.sides["label"], QUERY))
+        """Load module M1's encoder where there is one; start each classifier at its label's embedding, and the bias."""
+        if self.config.pretrained:
+            assert before is not None
+            load_model(model.encoder, before)
+        if self.config.start != "random":
+            model.labels.set_all(partial(encode_all, model.encoder, corpus.sides["label"], self.config.label_view))
         model.bias.data.fill_(self._prior(model, corpus))
 
     def _prior(self, model: OneVsAll, corpus: Corpus) -> float:
@@ -132,7 +141,8 @@ class JointStage(Stage[OneVsAll]):
 
     def vectors(self, model: OneVsAll, corpus: Corpus) -> Vectors:
         """Return the queries' embeddings, and as labels the classifiers or the embeddings of label texts."""
-        labels: Callable[[], np.ndarray] = partial(encode_all, model.encoder, corpus.sides["label"], QUERY)
+        labels: Callable[[], np.ndarray] = partial(encode_all, model.encoder, corpus.sides["label"],
+                                                        self.config.label_view)
         if self.config.source == "classifier":
             labels = model.classifiers
         return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], QUERY), "labels": labels}

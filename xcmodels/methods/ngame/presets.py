@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
-from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
+from xcmodels.methods.encoder_module import ModuleConfig
+from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.method import ngame
-from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
+from xcmodels.methods.settings import BAG, BOOSTED, M1, MethodEntry, Preset, Settings, learned
 from xcmodels.nn.backbones import EncoderConfig
 
 HUB = "sentence-transformers/msmarco-distilbert-base-v4"
@@ -14,9 +15,7 @@ HUB = "sentence-transformers/msmarco-distilbert-base-v4"
 
 def _cpu_method() -> NgameConfig:
     return NgameConfig(
-        m1=ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3,
-                        refresh_every=3, least_steps=LEAST_STEPS, double_every=3, cluster_size=8, cluster_max=32,
-                        negatives=50),
+        m1=M1,
         m2=ModuleConfig(epochs=12, batch_size=1024, lr=0.0, table_lr=1e-3, warmup=50, refresh_from=6, refresh_every=6,
                         double_every=6, cluster_size=8, cluster_max=32, positives=3, negatives=30, dropout=0.5),
         fusion=BOOSTED)

@@ -1,7 +1,7 @@
 """NGAME: mini-batches clustered so that in-batch negatives are hard.
 
-Module M1 trains a Siamese encoder, module M2 a classifier per label that starts at the label's embedding with the
-encoder frozen. Dahiya et al., 2022: Algorithm 1, equation 1, Appendix C.
+Module M1 (`encoder_module.py`) trains a Siamese encoder, module M2 a classifier per label that starts at the label's
+embedding with the encoder frozen. Dahiya et al., 2022: Algorithm 1, equation 1, Appendix C.
 """
 
 from collections.abc import Mapping
@@ -10,18 +10,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block, sample_positive
+from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
-from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
-from xcmodels.methods.ngame.config import ModuleConfig, NgameConfig
+from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
+from xcmodels.methods.encoder_module import triplet
+from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.mining import negatives, schedule
-from xcmodels.nn import losses
 from xcmodels.nn.autograd import SparseGradScores, dropout
-from xcmodels.nn.encoders import LABEL, QUERY, Encoder, build_encoder
 from xcmodels.nn.row_table import Model, RowTable
 
-ENCODER, CLASSIFIER = "encoder", "classifier"
+CLASSIFIER = "classifier"
 
 
 class Classifiers(Model):
@@ -36,37 +35,6 @@ class Classifiers(Model):
         """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted and unique."""
         rows, inverse = self.table.gather(labels)
         return SparseGradScores(dropout(queries, self.dropout, self.training), F.embedding(inverse, rows))
-
-
-class EncoderModule(EncoderStage[Encoder]):
-    """M1: the encoder, trained on queries against the pool of their drawn positives."""
-
-    name = ENCODER
-
-    def __init__(self, config: NgameConfig) -> None:
-        self.module, self.config, self.seed = config.m1, config.encoder, config.seed
-        self.plan = TrainingPlan.of(self.module, {"tokens": RowRule(self.module.table_lr)})
-        self.rounds = schedule.rounds(ENCODER, self.module)
-        self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
-
-    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
-        return build_encoder(self.config, corpus.idf, self.seed)
-
-    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against the pool of their positives, one drawn per query."""
-        chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
-        pool = distinct(chosen)
-        sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
-                 "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
-        return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
-
-    def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the triplet loss of equation 1 over the hardest pairs of the batch."""
-        scores = SparseGradScores(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
-        return {"triplet": _triplet(self.module, batch, scores)}
-
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed)
 
 
 class ClassifierModule(Stage[Classifiers]):
@@ -95,7 +63,7 @@ class ClassifierModule(Stage[Classifiers]):
     def loss(self, model: Classifiers, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the triplet loss of equation 1 over the hardest pairs of the batch."""
         scores = model(batch.sides["queries"].vectors, batch.sides["labels"].ids)
-        return {"triplet": _triplet(self.module, batch, scores)}
+        return {"triplet": triplet(self.module, batch, scores)}
 
     def ranking_vectors(self, model: Classifiers, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,11 +72,3 @@ class ClassifierModule(Stage[Classifiers]):
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         return negatives.mine(vectors, corpus, round_, seed=self.seed)
-
-
-def _triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:
-    block = batch.blocks["triplet"]
-    assert block.active_positives is not None
-    return losses.triplet(
-        scores, block.active_positives, block.active_negatives, margin=module.margin, hard_positives=module.positives,
-        hard_negatives=module.negatives, temperature=module.temperature)

@@ -1,0 +1,97 @@
+"""NGAME's module M1: a Siamese encoder trained on clustered batches; ASTRA can start from it.
+
+Dahiya et al., 2022: Algorithm 1, equation 1, Appendix C.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from xcmodels import checks
+from xcmodels.data.batching import Batch, BatchSide, pooled_block, sample_positive
+from xcmodels.data.corpus import Corpus
+from xcmodels.data.sorted_ids import distinct
+from xcmodels.method import EncoderStage, Mined, Round, RowRule, TrainingPlan, Vectors
+from xcmodels.mining import negatives, schedule
+from xcmodels.nn import losses
+from xcmodels.nn.autograd import SparseGradScores
+from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoders import LABEL, QUERY, Encoder, build_encoder
+
+ENCODER = "encoder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleConfig(schedule.ClusterSchedule):
+    """The settings of one module: schedule, rates, triplet loss."""
+
+    batch_size: int            # rows of a batch, at most; fewer where there are few texts
+    lr: float                  # learning rate of dense parameters
+    table_lr: float            # of token embeddings (M1), of classifiers (M2)
+    warmup: int                # steps over which the learning rates rise from 0
+    margin: float = 0.3        # by which a positive is to score above a negative (triplet loss)
+    positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
+    negatives: int = 10        # hardest in-batch negatives of a row
+    temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
+    dropout: float = 0.0       # on the query vectors (M2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.at_least(self, 1, "batch_size", "cluster_size", "cluster_max", "positives", "negatives")
+        checks.at_least(self, 0, "lr", "table_lr", "warmup", "margin", "temperature")
+        checks.share(self, "dropout", whole=False)
+
+
+class EncoderSettings(Protocol):
+    """The settings of a method that module M1 depends on."""
+
+    @property
+    def m1(self) -> ModuleConfig | None: ...
+    @property
+    def encoder(self) -> EncoderConfig: ...
+    @property
+    def seed(self) -> int: ...
+
+
+class EncoderModule(EncoderStage[Encoder]):
+    """The encoder, trained on queries against the pool of their drawn positives."""
+
+    name = ENCODER
+
+    def __init__(self, config: EncoderSettings) -> None:
+        assert config.m1 is not None
+        self.module, self.config, self.seed = config.m1, config.encoder, config.seed
+        self.plan = TrainingPlan.of(self.module, {"tokens": RowRule(self.module.table_lr)})
+        self.rounds = schedule.rounds(ENCODER, self.module)
+        self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
+
+    def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
+        return build_encoder(self.config, corpus.idf, self.seed)
+
+    def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
+        """Return queries against the pool of their positives, one drawn per query."""
+        chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
+        pool = distinct(chosen)
+        sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                 "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
+        return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
+
+    def terms(self, model: Encoder, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the triplet loss of equation 1 over the hardest pairs of the batch."""
+        scores = SparseGradScores(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
+        return {"triplet": triplet(self.module, batch, scores)}
+
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+        return negatives.mine(vectors, corpus, round_, seed=self.seed)
+
+
+def triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:
+    """Return the triplet loss of equation 1 over the hardest pairs of the batch's block "triplet"."""
+    block = batch.blocks["triplet"]
+    assert block.active_positives is not None
+    return losses.triplet(
+        scores, block.active_positives, block.active_negatives, margin=module.margin, hard_positives=module.positives,
+        hard_negatives=module.negatives, temperature=module.temperature)
