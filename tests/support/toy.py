@@ -194,6 +194,7 @@ VARIANTS: dict[str, Any] = {
         "tanh": {"head": "tanh", "dim": 24}, "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
         "classifier": {"balance": 0.0, "serve": "classifier"},
         "fused": {"serve": "fused", "unit": False, "fusion": _FUSION}}.items()},
+    "ngame unit": replace(NGAME, m2=replace(NGAME.m2, unit=True)),
     "ramen fixed": RamenConfig(NGAME), "ramen labels": RamenConfig(NGAME, GraphConfig(sides="labels")),
     "ramen-ance fixed": RamenConfig(_ANCE), "ramen-ance unpruned": RamenConfig(_ANCE, GraphConfig(prune=False)),
     "ramen-ance queries": RamenConfig(_ANCE, GraphConfig(sides="queries"))}

@@ -120,7 +120,7 @@ def test_the_scores_of_a_fusion_rank_alone_as_they_do_without_one(name, tmp_path
         assert (ids == wanted).mean() > 0.99    # but for ties in the last digit
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, "ngame unit"])
 def test_what_is_trained_is_what_is_indexed_and_served(name):
     """The parts of an answer are the products that the losses of the stages are over."""
     made, corpus = trained(name), trained(name).corpus

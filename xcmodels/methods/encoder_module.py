@@ -37,6 +37,7 @@ class ModuleConfig(schedule.ClusterSchedule):
     negatives: int = 10        # hardest in-batch negatives of a row
     temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
     dropout: float = 0.0       # on the query vectors (M2)
+    unit: bool = False         # classifiers are of unit length, as in Appendix C (M2); M1's vectors always are
 
     def __post_init__(self) -> None:
         super().__post_init__()

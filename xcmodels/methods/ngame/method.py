@@ -25,7 +25,7 @@ class NgameRetrieverBuilder(BaseRetrieverBuilder[NgameConfig, EncoderModule]):
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return M1's encoder with M2's classifiers; embeddings are those that M2 was trained on."""
-        classifiers = read_model(self.classifier, corpus, models[CLASSIFIER], vectors).table.weight.numpy()
+        classifiers = read_model(self.classifier, corpus, models[CLASSIFIER], vectors).vectors()
         encoder = read_model(self.stage, corpus, models[ENCODER])
         view = encoder.layout.views[QUERY]
         return Trained(encoder, {ENCODER: vectors["labels"], CLASSIFIER: classifiers},

@@ -17,7 +17,7 @@ from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.encoder_module import triplet
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.mining import negatives, schedule
-from xcmodels.nn.autograd import SparseGradScores, dropout
+from xcmodels.nn.autograd import SparseGradScores, dropout, normalise
 from xcmodels.nn.row_table import Model, RowTable
 
 CLASSIFIER = "classifier"
@@ -26,14 +26,20 @@ CLASSIFIER = "classifier"
 class Classifiers(Model):
     """One classifier per label, trained by rows over fixed query vectors (module M2)."""
 
-    def __init__(self, start: np.ndarray, dropout: float) -> None:
+    def __init__(self, start: np.ndarray, dropout: float, unit: bool) -> None:
         super().__init__()
         self.table = RowTable.sharded(len(start), lambda part: torch.from_numpy(start[part].copy()))
-        self.dropout = dropout
+        self.dropout, self.unit = dropout, unit
+
+    def vectors(self) -> np.ndarray:
+        """Return the classifiers as they score, (L, d)."""
+        return normalise(self.table.read_all()) if self.unit else self.table.read_all()
 
     def forward(self, queries: torch.Tensor, labels: torch.Tensor) -> SparseGradScores:
         """Return the scores (R, C) of query vectors (R, d) and label ids (C,), sorted and unique."""
         rows, inverse = self.table.gather(labels)
+        if self.unit:
+            rows = normalise(rows)
         return SparseGradScores(dropout(queries, self.dropout, self.training), F.embedding(inverse, rows))
 
 
@@ -50,7 +56,7 @@ class ClassifierModule(Stage[Classifiers]):
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Classifiers:
         """Build the classifiers, initialised with the label embeddings."""
-        return Classifiers(vectors["labels"], self.module.dropout)
+        return Classifiers(vectors["labels"], self.module.dropout, self.module.unit)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of all their positives."""
@@ -68,7 +74,7 @@ class ClassifierModule(Stage[Classifiers]):
     def ranking_vectors(self, model: Classifiers, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the fixed embeddings of `rows`, and the classifiers."""
-        return mined.vectors["queries"][rows], model.table.read_all()
+        return mined.vectors["queries"][rows], model.vectors()
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
         return negatives.mine(vectors, corpus, round_, seed=self.seed)
