@@ -21,7 +21,7 @@ from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all, load_encoder
 from xcmodels.nn.losses import weighted_bce
 from xcmodels.training.checkpoint import load_model, read_model
-from xcmodels.training.local_run import embed, train_all
+from xcmodels.training.local_run import embed, run_round, train_all
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -220,6 +220,29 @@ def test_counts_of_each_mix():
     assert counts(negatives="hard") == [(0, 25), (25, 0), (25, 0)]
     assert counts(negatives="random") == [(0, 25)]
     assert counts(negatives="curriculum") == [(0, 25), (12, 13), (25, 0)]
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS["astra"] if not name.startswith("cpu")])
+def test_the_rates_of_a_gpu_preset_raise_the_logits_of_positives_by_a_useful_amount(corpus, preset, tmp_path):
+    """In as many epochs as it has, each as the first: labels have nine queries here. A mean over a batch does not."""
+    def raised(summed):
+        config = replace(resolve("astra", preset, {"summed": summed}).method, encoder=ASTRA.encoder, batch_size=128,
+                         warmup=0, hard=5, uniform=20)
+        stage = JointStage(config)
+        model, rows = stage.build(corpus, {}), corpus.training_rows()
+        truth = corpus.positives["train"].subset(rows)
+
+        def logits():
+            queries, labels = stage.ranking_vectors(model.eval(), corpus, Mined(), rows)
+            return (queries @ labels.T)[np.repeat(np.arange(len(rows)), truth.lengths), truth.values].mean()
+
+        before = logits()
+        first = replace(stage.rounds[0], last=1)
+        out, _ = run_round(corpus, stage, first, Mined(), tmp_path / summed)
+        load_model(model, out)
+        return config.epochs * float(logits() - before)
+
+    assert raised("true") > max(1, 20 * raised("false"))
 
 
 def test_presets_hold_table_11():

@@ -21,6 +21,7 @@ class AstraConfig(ServingConfig, schedule.Schedule):
     token_lr: float              # of token embeddings (bag; Adam)
     label_lr: float              # learning rate of classifiers (SGD)
     momentum: float = 0.9        # of the classifiers' SGD
+    summed: bool = False         # the loss is a sum over a batch, not a mean: label_lr is of the sum (SGD)
     weight_decay: float = 1e-4   # share of classifiers that a step at rate 1 takes
     warmup: int                  # steps over which the learning rates rise from 0
     decay: str = "cosine"        # linear | cosine: of the rates after the warm-up

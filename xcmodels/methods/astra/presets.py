@@ -27,9 +27,10 @@ def _paper(source: str = HUB, *, positives: int, texts: bool = True, **settings:
     """A row of Table 11 with its batch, k_h and k_r, totals over 16 devices, on one device; tau_s = tau_r = 5.
 
     texts: the data has label texts, which are added as training points; classifiers start near zero in either case.
+    The rates of classifiers are about those of Renee's release, whose loss is a sum over the batch.
     """
     config = AstraConfig(
-        token_lr=0.0, refresh_from=5, refresh_every=5, positives=positives, start="random", scale=1.0,
+        token_lr=0.0, refresh_from=5, refresh_every=5, positives=positives, start="random", scale=1.0, summed=True,
         encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=256), **settings)  # type: ignore[arg-type]
     return Settings(PrepareConfig(tokenizer=source, augment=texts), config)
 

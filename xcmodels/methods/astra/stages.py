@@ -135,8 +135,9 @@ class JointStage(Stage[OneVsAll]):
                       "pool": uniform_block(corpus, rows, pool, hardest, weight)})
 
     def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
-        """Return the estimate of equation 2, one term per block."""
-        return {name: losses.weighted_bce(scores, batch.blocks[name].positives, batch.blocks[name].weights)
+        """Return the estimate of equation 2, one term per block: its mean over the queries, or its sum."""
+        factor = len(batch.sides["queries"].ids) if self.config.summed else 1
+        return {name: factor * losses.weighted_bce(scores, batch.blocks[name].positives, batch.blocks[name].weights)
                 for name, scores in model(batch).items()}
 
     def vectors(self, model: OneVsAll, corpus: Corpus) -> Vectors:
