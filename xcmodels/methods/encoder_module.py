@@ -46,6 +46,13 @@ class ModuleConfig(schedule.ClusterSchedule):
         checks.share(self, "dropout", whole=False)
 
 
+def check_first(m1: ModuleConfig) -> None:
+    """Raise ValueError where module M1 would need clusters before there is an encoder."""
+    if m1.refresh_from < 1:
+        raise ValueError(f"m1.refresh_from must be at least 1, got {m1.refresh_from}: clusters come from a trained "
+                         "encoder")
+
+
 class EncoderSettings(Protocol):
     """The settings of a method that module M1 depends on."""
 

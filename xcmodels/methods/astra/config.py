@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from xcmodels import checks
 from xcmodels.method import Round
-from xcmodels.methods.encoder_module import ModuleConfig
+from xcmodels.methods.encoder_module import ModuleConfig, check_first
 from xcmodels.mining import schedule
 from xcmodels.nn.backbones import LABEL, QUERY, EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, ServingConfig
@@ -54,6 +54,8 @@ class AstraConfig(ServingConfig, schedule.Schedule):
             raise ValueError(f"dim must be 0 where start is encoder, got {self.dim}: module M1 has no bottleneck")
         if self.pretrained and self.m1 is None:
             raise ValueError("start must be label or random in this preset, got 'encoder': it has no module M1")
+        if self.m1 is not None:
+            check_first(self.m1)
         if self.hard + self.uniform < 1:
             raise ValueError("hard + uniform must be at least 1, got 0: there is nothing to push a query from")
         if self.label_lr * self.weight_decay >= 1:

@@ -20,7 +20,7 @@ from xcmodels.training.checkpoint import load_model, read_model
 
 
 class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
-    """Serves the classifiers, or the label texts encoded as queries, from which the classifiers started."""
+    """Serves the classifiers, or the embeddings of label texts, at which the classifiers started."""
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder and the classifiers, and label embeddings where those are served."""

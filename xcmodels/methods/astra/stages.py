@@ -142,8 +142,8 @@ class JointStage(Stage[OneVsAll]):
 
     def vectors(self, model: OneVsAll, corpus: Corpus) -> Vectors:
         """Return the queries' embeddings, and as labels the classifiers or the embeddings of label texts."""
-        labels: Callable[[], np.ndarray] = partial(encode_all, model.encoder, corpus.sides["label"],
-                                                        self.config.label_view)
+        labels: Callable[[], np.ndarray] = partial(
+            encode_all, model.encoder, corpus.sides["label"], self.config.label_view)
         if self.config.source == "classifier":
             labels = model.classifiers
         return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], QUERY), "labels": labels}

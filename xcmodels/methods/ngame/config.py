@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from xcmodels.methods.encoder_module import ModuleConfig
+from xcmodels.methods.encoder_module import ModuleConfig, check_first
 from xcmodels.nn.backbones import EncoderConfig
 from xcmodels.retrieval.serving_config import FUSED, ServingConfig
 
@@ -19,5 +19,4 @@ class NgameConfig(ServingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.m1.refresh_from < 1:
-            raise ValueError("m1.refresh_from must be at least 1, got 0: clusters come from a trained encoder")
+        check_first(self.m1)
