@@ -17,7 +17,7 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, epoch_order
 from xcmodels.data.corpus import Corpus
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, encode_all
 from xcmodels.nn.row_table import Model
 

@@ -21,7 +21,7 @@ from tests.support import tiny
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.seen_texts import FILE, digests, trained_on
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import QUERY, build_encoder, encode_all
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.builder import save_retriever

@@ -17,7 +17,7 @@ from tests.support.docs_pages import commands, documents, python_of
 from tests.support.planted import write_planted
 from tests.support.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels.methods.presets import PRESETS
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.training.local_run import train_all
 
 GUIDE = ROOT / "docs" / "methods.md"

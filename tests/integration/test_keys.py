@@ -18,7 +18,7 @@ RULES = {f"data_contracts.{name}" for name in (
     "table_rules")}
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
     "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
-    "nn.encoders", "nn.row_table")}
+    "nn.encoder_config", "nn.encoders", "nn.row_table", "nn.transformer")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers")}
 MINING = {f"xcmodels.{name}" for name in (

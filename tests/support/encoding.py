@@ -6,7 +6,7 @@ import torch
 
 from xcmodels.data.batching import BatchSide
 from xcmodels.data.tokens import Tokens
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY
 
 BAG = EncoderConfig(source="random", dim=12, idf_power=0.5)

@@ -27,7 +27,7 @@ from tasks.registry.register import register
 from tasks.tracking.tracker import Tracker
 from xcmodels.data.corpus import Ragged, Side, Texts
 from xcmodels.data.tokens import Tokenizer, learn_backend
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, build_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import RegressionTrees

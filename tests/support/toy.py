@@ -28,7 +28,7 @@ from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
 from xcmodels.methods.registry import METHODS
 from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
 from xcmodels.methods.unidec.config import UnidecConfig
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.serving_config import FusionConfig

@@ -9,7 +9,7 @@ import torch
 
 from tests.support.encoding import BAG, VOCABULARY, both, rows_of, tokens, trained
 from tests.support.toy import toy_corpus
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, HeadConfig, Layout, build_encoder, encode_all, load_encoder, save_encoder
 
 

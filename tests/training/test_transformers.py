@@ -1,4 +1,4 @@
-"""Transformers as backbones: pooled, padded, saved, and the source of a bag's embeddings."""
+"""Transformers as backbones: pooled, padded, trained in part, saved, and the source of a bag's embeddings."""
 
 from dataclasses import replace
 
@@ -10,8 +10,11 @@ from safetensors.torch import load_file
 from tests.support.encoding import BAG, VOCABULARY, both, rows_of, tokens, trained
 from tests.support.toy import backend
 from xcmodels.data.tokens import Tokenizer
-from xcmodels.nn.backbones import EncoderConfig
-from xcmodels.nn.encoders import LABEL, QUERY, build_encoder, load_encoder, save_encoder
+from xcmodels.method import TrainingPlan
+from xcmodels.nn import transformer
+from xcmodels.nn.encoder_config import EncoderConfig
+from xcmodels.nn.encoders import LABEL, QUERY, HeadConfig, build_encoder, load_encoder, save_encoder, siamese
+from xcmodels.training.optimisers import Optimisers
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +27,70 @@ def bert(tmp_path_factory):
     BertModel(BertConfig(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                          intermediate_size=24, max_position_embeddings=32, bos_token_id=2, eos_token_id=3,
                          initializer_range=0.5)).save_pretrained(folder)
-    return EncoderConfig(kind="transformer", source=str(folder), batch=3)
+    return EncoderConfig(kind="transformer", source=str(folder), batch=3, bf16=False)
+
+
+def layers_changed(encoder, before):
+    """Return which of the transformer's parameters differ, by the first parts of their names."""
+    return {name.split(".")[0] for name, value in encoder.backbone.model.named_parameters()
+            if not torch.equal(value, before[name])}
+
+
+def step(encoder, texts, lr=1e-2):
+    """Take one step of training that changes every vector."""
+    optimisers = Optimisers(encoder, TrainingPlan(1, 64, lr, {}, 0))
+    (encoder.train()(texts, QUERY) * torch.arange(1.0, 17)).sum().backward()
+    optimisers.step(1.0)
+
+
+def test_texts_are_packed_by_length_and_come_back_in_their_order(bert, idf, texts, monkeypatch):
+    encoder = build_encoder(bert, idf, 0).eval()
+    wanted = encoder(texts, QUERY)
+    widths = []
+    monkeypatch.setattr(transformer, "TOGETHER", 8)
+    encoder.backbone.model.register_forward_pre_hook(
+        lambda _, __, given: widths.append(tuple(given["input_ids"].shape)), with_kwargs=True)
+    torch.testing.assert_close(encoder(texts, QUERY), wanted, rtol=1e-4, atol=1e-5)
+    assert len(widths) > 1 and widths == sorted(widths, key=lambda shape: shape[1])
+    assert all(n == 1 or n * width <= 8 for n, width in widths)
+
+
+def test_a_transformer_reads_no_further_than_its_reach(bert, idf):
+    encoder = build_encoder(replace(bert, reach=3), idf, 0).eval()
+    long, short = encoder(tokens([([5, 6], [7, 8, 9]), ([5, 6], [7])]), QUERY)
+    torch.testing.assert_close(long, short)
+
+
+@pytest.mark.parametrize(("layers", "changed"), [(-1, {"embeddings", "encoder"}), (1, {"encoder"}), (0, set())])
+def test_the_layers_that_are_trained(bert, idf, texts, layers, changed):
+    encoder = build_encoder(replace(bert, layers=layers), idf, 0, siamese(bert, HeadConfig("linear")))
+    before = {name: value.clone() for name, value in encoder.backbone.model.named_parameters()}
+    step(encoder, texts)
+    assert layers_changed(encoder, before) == changed
+
+
+def test_more_layers_than_there_are(bert, idf):
+    with pytest.raises(ValueError, match=r"encoder\.layers must be at most 1, the layers of this encoder, got 2"):
+        build_encoder(replace(bert, layers=2), idf, 0)
+
+
+def test_a_transformer_learns_at_its_share_of_the_rate(bert, idf, texts):
+    """Adam's first step is as long as the rate."""
+    encoder = build_encoder(replace(bert, rate=0.1), idf, 0, siamese(bert, HeadConfig("linear")))
+    before = {name: value.clone() for name, value in encoder.named_parameters()}
+    step(encoder, texts)
+    moved = {name: float((value - before[name]).abs().max()) for name, value in encoder.named_parameters()}
+    assert moved["backbone.model.encoder.layer.0.output.dense.weight"] == pytest.approx(1e-3, rel=1e-2)
+    assert moved["heads.query.linear.weight"] == pytest.approx(1e-2, rel=1e-2)
+
+
+def test_bf16_changes_the_last_digits_alone(bert, idf, texts, monkeypatch):
+    monkeypatch.setattr(transformer, "multiplies_bf16", lambda device: True)
+    exact = build_encoder(bert, idf, 0).eval()(texts, QUERY)
+    rounded = build_encoder(replace(bert, bf16=True), idf, 0).eval()(texts, QUERY)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, rtol=0, atol=0.05)
 
 
 def test_a_transformer_is_the_mean_of_its_last_states(bert, idf, texts):

@@ -18,7 +18,7 @@ from xcmodels.method import EncoderStage, Mined, Round, RowRule, TrainingPlan, V
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import SparseGradScores
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, build_encoder
 
 ENCODER = "encoder"

@@ -1,7 +1,6 @@
 """Backbones of encoders: a bag of token embeddings, or a transformer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,59 +10,13 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import nn
 
-from xcmodels import checks
 from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
-from xcmodels.nn import distributed
 from xcmodels.nn.autograd import weighted_sums
-from xcmodels.nn.row_table import Model, RowTable
+from xcmodels.nn.encoder_config import LABEL, QUERY, Backbone, EncoderConfig
+from xcmodels.nn.row_table import RowTable
+from xcmodels.nn.transformer import Transformer, build_transformer, load_transformer
 
 _EMBEDDINGS = ("word_embeddings.weight", "embed_tokens.weight", "wte.weight")    # in BERT, LLaMA, GPT-2
-QUERY, LABEL = "query", "label"     # the sides that a text can be encoded for
-
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """The kind of encoder and what it is initialised from."""
-
-    kind: str = "bag"           # bag | transformer: a learned vector a token, summed, or a language model
-    source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
-    dim: int = 384              # of a bag started at random; otherwise the source decides
-    tied: bool = False          # both sides share all weights (Siamese to the letter), or token embeddings alone (bag)
-    token_dropout: float = 0.0  # share of a text's tokens left out in training (bag)
-    idf_power: float = 0.0      # a token weighs idf^power, times a learned weight of its place (bag)
-    places: int = 24            # of a field that have a weight of their own, the rest share the last; 0 = none (bag)
-    sums: int = 2               # of a text's tokens, each with weights of places of its own (bag)
-    batch: int = 4096           # texts encoded at once outside training
-
-    def __post_init__(self) -> None:
-        checks.one_of(self, kind=("bag", "transformer"))
-        checks.at_least(self, 1, "dim", "sums", "batch")
-        checks.at_least(self, 0, "idf_power", "places")
-        checks.share(self, "token_dropout", whole=False)
-        if self.kind == "transformer" and self.source == "random":
-            raise ValueError("source must name a folder or a hub id where kind is transformer, got 'random'")
-        if self.kind == "bag" and self.sums > 1 and not self.places:
-            raise ValueError(f"sums must be 1 where places is 0, got {self.sums}: nothing else tells them apart")
-
-
-class Backbone(Model):
-    """Encodes a text as `sums` concatenated vectors of length `dim`; `batch` texts at once outside training."""
-
-    dim: int
-    sums = 1
-    batch: int
-
-    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, sums * dim) vectors of texts on `side`, "query" or "label"; not normalised."""
-        raise NotImplementedError
-
-    def in_numpy(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
-        """Return a function to encode one text on `side` as (1, sums * dim) by numpy alone; None if there is none."""
-        return None
-
-    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
-        """Return the vectors of several groups of texts, each with its side."""
-        return [self(tokens, side) for tokens, side in texts]
 
 
 class BagOfTokens(Backbone):
@@ -139,47 +92,12 @@ class BagOfTokens(Backbone):
         return sums
 
 
-class Transformer(Backbone):
-    """Any encoder that `transformers` loads: the mean of its last hidden states; its embeddings are trained densely."""
-
-    def __init__(self, model: nn.Module, special: tuple[int, int], batch: int) -> None:
-        super().__init__()
-        self.model, (self.first, self.last), self.batch = model, special, batch
-        self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-
-    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
-        """Return (n, dim) vectors, the same on both sides; distributed training splits the texts over processes."""
-        if self.training:
-            return distributed.by_shards(len(tokens), lambda part: self._encoded(tokens.part(part)))
-        return self._encoded(tokens)
-
-    def _encoded(self, tokens: Tokens) -> torch.Tensor:
-        """Return (n, dim) vectors, padded to the longest of these texts."""
-        if len(tokens) == 0:
-            return torch.empty(0, self.dim, device=tokens.offsets.device)
-        lengths = tokens.offsets.diff()
-        width = int(lengths.max()) + 2
-        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
-            raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
-                             "lower prepare.max_title or prepare.max_content")
-        position = torch.arange(width, device=lengths.device).expand(len(tokens), width)
-        ids = torch.full((len(tokens), width), self.last, device=lengths.device)
-        ids[:, 0] = self.first
-        ids[(position > 0) & (position <= lengths[:, None])] = tokens.ids
-        mask = position <= lengths[:, None] + 1
-        bf16 = lengths.device.type == "cuda" and torch.cuda.is_bf16_supported()
-        with torch.autocast(lengths.device.type, torch.bfloat16, enabled=bf16):
-            hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        masked = hidden.float() * mask[:, :, None]
-        return masked.sum(1) / mask.sum(1, keepdim=True)
-
-
 def build_backbone(config: EncoderConfig, idf: np.ndarray) -> Backbone:
     """Build the backbone that `config` names; `idf` (2 * vocabulary,) weighs title then content tokens.
 
     Raises ValueError for a source that cannot be opened, or whose vocabulary is not the tokenizer's.
     """
-    return (_build_bag if config.kind == "bag" else _build_transformer)(config, idf)
+    return (_build_bag if config.kind == "bag" else build_transformer)(config, idf)
 
 
 def save_backbone(backbone: Backbone, folder: Path) -> dict[str, Any]:
@@ -201,7 +119,7 @@ def empty_backbone(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -
 
     # Not on the meta device: a transformer computes its position ids at construction and does not save them.
     model_config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    return Transformer(AutoModel.from_config(model_config), tuple(facts["special"]), config.batch)
+    return Transformer(AutoModel.from_config(model_config), tuple(facts["special"]), config)
 
 
 def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:
@@ -220,7 +138,7 @@ def _token_embeddings(source: str) -> torch.Tensor:
     """Return the token embeddings of a transformer, centred, of unit mean square norm."""
     weight = _stored_embeddings(source)
     if weight is None:
-        weight = _load(source).get_input_embeddings().weight.detach()
+        weight = load_transformer(source).get_input_embeddings().weight.detach()
     weight = weight.float()
     weight = weight - weight.mean(0)
     return weight / weight.square().sum(1).mean().sqrt()
@@ -237,31 +155,3 @@ def _stored_embeddings(source: str) -> torch.Tensor | None:
     with safe_open(file, "pt") as tensors:
         names = [name for name in tensors.keys() if name.endswith(_EMBEDDINGS)]  # noqa: SIM118
         return tensors.get_tensor(names[0]) if len(names) == 1 else None
-
-
-def _build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
-    model = _load(config.source)
-    facts = model.config
-    if len(idf) // 2 > facts.vocab_size:
-        raise ValueError(f"encoder.source {config.source!r} embeds {facts.vocab_size} tokens but prepare.tokenizer has "
-                         f"{len(idf) // 2}; use the same for both")
-    return Transformer(model, (_special(facts, ("cls_token_id", "bos_token_id"), 101),
-                               _special(facts, ("sep_token_id", "eos_token_id"), 102)), config.batch)
-
-
-def _special(config: Any, names: tuple[str, ...], default: int) -> int:
-    """Return the first special token id that the model's configuration names, else BERT's."""
-    return next((value for name in names if (value := getattr(config, name, None)) is not None), default)
-
-
-def _load(source: str) -> Any:
-    from transformers import AutoModel
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    name = minilm_folder() if source == MINILM else source
-    try:
-        return AutoModel.from_pretrained(str(name), local_files_only=Path(name).exists(), trust_remote_code=False)
-    except (OSError, ValueError) as error:    # ValueError: a folder without a model
-        raise checks.Unusable(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
-                              f"{str(error).splitlines()[0]}") from error

@@ -22,7 +22,8 @@ from xcmodels.data.batching import BatchSide
 from xcmodels.data.corpus import Side
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.autograd import V, dropout, normalise
-from xcmodels.nn.backbones import LABEL, QUERY, Backbone, EncoderConfig, build_backbone, empty_backbone, save_backbone
+from xcmodels.nn.backbones import build_backbone, empty_backbone, save_backbone
+from xcmodels.nn.encoder_config import LABEL, QUERY, Backbone, EncoderConfig
 from xcmodels.nn.row_table import Model
 
 Map = Callable[[V], V]    # of n texts by torch, or of one by numpy alone outside training

@@ -242,7 +242,12 @@ class Decay:
 
 
 class Model(nn.Module):
-    """A module some of whose matrices are trained by rows."""
+    """A module some of whose matrices are trained by rows.
+
+    rate: the learning rate of its dense parameters, as a share of the plan's.
+    """
+
+    rate = 1.0
 
     def tables(self) -> dict[str, RowTable]:
         """Return the matrices trained by rows, by name."""

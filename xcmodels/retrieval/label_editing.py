@@ -18,7 +18,7 @@ import torch
 from xcmodels.data import seeds, seen_texts
 from xcmodels.data.corpus import Texts
 from xcmodels.data.tokens import Tokens
-from xcmodels.nn.backbones import LABEL, QUERY
+from xcmodels.nn.encoder_config import LABEL, QUERY
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.retriever import Retriever

@@ -1,6 +1,7 @@
 """A model's optimisers: AdamW for dense parameters, row optimisers for row tables."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -17,8 +18,8 @@ class Optimisers:
 
     def __init__(self, model: Model, plan: TrainingPlan) -> None:
         self.plan = plan
-        dense = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.dense = torch.optim.AdamW(dense, lr=plan.lr, weight_decay=plan.weight_decay) if dense else None
+        groups = _by_rate(model)
+        self.dense = torch.optim.AdamW(groups, lr=plan.lr, weight_decay=plan.weight_decay) if groups else None
         self.rows = {name: RowAdam(table) if (rule := plan.tables[name]).momentum is None else
                      RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
                      for name, table in model.tables().items() if name in plan.tables}
@@ -27,8 +28,8 @@ class Optimisers:
         """Take one step with the plan's learning rates times `factor`, and clear the gradients."""
         if self.dense:
             for group in self.dense.param_groups:
-                group["lr"] = self.plan.lr * factor
-            distributed.average_gradients(self.dense.param_groups[0]["params"])
+                group["lr"] = self.plan.lr * factor * group["rate"]
+                distributed.average_gradients(group["params"])
             self.dense.step()
             self.dense.zero_grad()
         for name, rows in self.rows.items():
@@ -66,3 +67,11 @@ class Optimisers:
                 index, _, field = rest.partition(".")
                 state.setdefault(int(index), {})[field] = value
         self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
+
+
+def _by_rate(model: Model) -> list[dict[str, Any]]:
+    """Return the trained dense parameters in groups of one rate, that of the innermost Model which holds them."""
+    rates = {parameter: module.rate for module in model.modules() if isinstance(module, Model)
+             for parameter in module.parameters() if parameter.requires_grad}
+    return [{"rate": rate, "params": [parameter for parameter, own in rates.items() if own == rate]}
+            for rate in dict.fromkeys(rates.values())]

@@ -6,7 +6,7 @@ from xcmodels import checks
 from xcmodels.method import Round
 from xcmodels.methods.encoder_module import ModuleConfig, check_first
 from xcmodels.mining import schedule
-from xcmodels.nn.backbones import LABEL, QUERY, EncoderConfig
+from xcmodels.nn.encoder_config import LABEL, QUERY, EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, ServingConfig
 
 STAGE = "joint"

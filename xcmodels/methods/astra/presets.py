@@ -7,7 +7,7 @@ from xcmodels.data.tokens import MINILM
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import astra
 from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, M1, MethodEntry, Preset, Settings, learned
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, FUSED
 
 HUB = "distilbert/distilbert-base-uncased"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from xcmodels.methods.encoder_module import ModuleConfig, check_first
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import FUSED, ServingConfig
 
 

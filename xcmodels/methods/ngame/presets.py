@@ -8,7 +8,7 @@ from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.settings import BAG, BOOSTED, M1, MethodEntry, Preset, Settings, learned
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 
 HUB = "sentence-transformers/msmarco-distilbert-base-v4"
 

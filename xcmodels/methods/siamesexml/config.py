@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from xcmodels import checks
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import ENCODER, SERVED, ServingConfig
 
 MIXED = "mixed"    # classifiers and embeddings, weighed on validation queries

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from xcmodels import checks
 from xcmodels.mining import schedule
 from xcmodels.nn import losses
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, FUSED, SUM, ServingConfig
 
 LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}

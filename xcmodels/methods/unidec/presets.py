@@ -9,7 +9,7 @@ from xcmodels.data.tokens import MINILM
 from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.methods.unidec.method import unidec
-from xcmodels.nn.backbones import EncoderConfig
+from xcmodels.nn.encoder_config import EncoderConfig
 
 HUB = "distilbert/distilbert-base-uncased"
 

@@ -1,0 +1,63 @@
+"""The settings of an encoder, and the interface of its backbone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from xcmodels import checks
+from xcmodels.data.tokens import MINILM, Tokens
+from xcmodels.nn.row_table import Model
+
+QUERY, LABEL = "query", "label"     # the sides that a text can be encoded for
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The kind of encoder and what it is initialised from."""
+
+    kind: str = "bag"           # bag | transformer: a learned vector a token, summed, or a language model
+    source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
+    dim: int = 384              # of a bag started at random; otherwise the source decides
+    tied: bool = False          # both sides share all weights (Siamese to the letter), or token embeddings alone (bag)
+    token_dropout: float = 0.0  # share of a text's tokens left out in training (bag)
+    idf_power: float = 0.0      # a token weighs idf^power, times a learned weight of its place (bag)
+    places: int = 24            # of a field that have a weight of their own, the rest share the last; 0 = none (bag)
+    sums: int = 2               # of a text's tokens, each with weights of places of its own (bag)
+    batch: int = 4096           # texts encoded at once outside training
+    layers: int = -1            # top layers that are trained; -1 = all, and the token embeddings (transformer)
+    rate: float = 1.0           # of its weights, as a share of the rate of other dense parameters (transformer)
+    reach: int = 0              # tokens of a text that are read; 0 = all (transformer)
+    bf16: bool = True           # products in bf16 where the processor or the GPU multiplies it (transformer)
+
+    def __post_init__(self) -> None:
+        checks.one_of(self, kind=("bag", "transformer"))
+        checks.at_least(self, 1, "dim", "sums", "batch")
+        checks.at_least(self, 0, "idf_power", "places", "rate", "reach")
+        checks.at_least(self, -1, "layers")
+        checks.share(self, "token_dropout", whole=False)
+        if self.kind == "transformer" and self.source == "random":
+            raise ValueError("source must name a folder or a hub id where kind is transformer, got 'random'")
+        if self.kind == "bag" and self.sums > 1 and not self.places:
+            raise ValueError(f"sums must be 1 where places is 0, got {self.sums}: nothing else tells them apart")
+
+
+class Backbone(Model):
+    """Encodes a text as `sums` concatenated vectors of length `dim`; `batch` texts at once outside training."""
+
+    dim: int
+    sums = 1
+    batch: int
+
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, sums * dim) vectors of texts on `side`, "query" or "label"; not normalised."""
+        raise NotImplementedError
+
+    def in_numpy(self, side: str) -> Callable[[Tokens], np.ndarray] | None:
+        """Return a function to encode one text on `side` as (1, sums * dim) by numpy alone; None if there is none."""
+        return None
+
+    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts, each with its side."""
+        return [self(tokens, side) for tokens, side in texts]

@@ -1,0 +1,121 @@
+"""Transformers as backbones, texts of similar length padded together."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from xcmodels import checks
+from xcmodels.data.tokens import MINILM, Tokens, minilm_folder
+from xcmodels.nn import distributed
+from xcmodels.nn.encoder_config import Backbone, EncoderConfig
+
+TOGETHER = 4096    # tokens, padding included, of the texts that are encoded at once
+
+
+class Transformer(Backbone):
+    """Any encoder that `transformers` loads: the mean of its last hidden states; its embeddings are trained densely."""
+
+    def __init__(self, model: nn.Module, special: tuple[int, int], config: EncoderConfig) -> None:
+        super().__init__()
+        self.model, (self.first, self.last) = model, special
+        self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+        self.batch, self.rate, self.reach, self.bf16 = config.batch, config.rate, config.reach, config.bf16
+        if config.layers >= 0:
+            model.requires_grad_(False)
+            for layer in _top_layers(model, config.layers):
+                layer.requires_grad_(True)
+
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, dim) vectors, the same on both sides; distributed training splits the texts over processes."""
+        if self.training:
+            return distributed.by_shards(len(tokens), lambda part: self._encoded(tokens.part(part)))
+        return self._encoded(tokens)
+
+    def _encoded(self, tokens: Tokens) -> torch.Tensor:
+        """Return (n, dim) vectors; texts of similar length are padded together."""
+        if len(tokens) == 0:
+            return torch.empty(0, self.dim, device=tokens.offsets.device)
+        lengths = tokens.offsets.diff()
+        lengths = lengths.clamp(max=self.reach) if self.reach else lengths
+        width = int(lengths.max()) + 2
+        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
+            raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
+                             "lower prepare.max_title, prepare.max_content or encoder.reach")
+        order = lengths.argsort(stable=True)
+        kind = lengths.device.type
+        with torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind)):
+            parts = [self._padded(tokens, rows, lengths[rows]) for rows in _packed(order, lengths[order].tolist())]
+        return torch.cat(parts)[order.argsort()]
+
+    def _padded(self, tokens: Tokens, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Return the vectors of the first tokens, as many as `lengths`, of texts `rows`, padded to the longest."""
+        width = int(lengths.max()) + 2
+        position = torch.arange(width, device=lengths.device).expand(len(rows), width)
+        inside = (position > 0) & (position <= lengths[:, None])
+        ids = torch.full((len(rows), width), self.last, device=lengths.device)
+        ids[:, 0] = self.first
+        ids[inside] = tokens.ids[(tokens.offsets[rows][:, None] + position - 1)[inside]]
+        mask = position <= lengths[:, None] + 1
+        hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        masked = hidden.float() * mask[:, :, None]
+        return masked.sum(1) / mask.sum(1, keepdim=True)
+
+
+@cache
+def multiplies_bf16(device: str) -> bool:
+    """Return whether the processor or GPU multiplies bf16, which then is faster than single precision."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported()
+    able = torch.cpu.get_capabilities()
+    return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def _packed(order: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
+    """Return `order` in parts of similar lengths, sorted, each of at most TOGETHER tokens with padding, or one text."""
+    edges = [0]
+    for i, length in enumerate(lengths):
+        if (i + 1 - edges[-1]) * (length + 2) > TOGETHER and i > edges[-1]:
+            edges.append(i)
+    return list(order.tensor_split(edges[1:]))
+
+
+def _top_layers(model: nn.Module, count: int) -> list[nn.Module]:
+    """Return the `count` top layers of a model: the last of its longest list of modules."""
+    layers = max((module for module in model.modules() if isinstance(module, nn.ModuleList)), key=len)
+    if count > len(layers):
+        raise ValueError(f"encoder.layers must be at most {len(layers)}, the layers of this encoder, got {count}")
+    return list(layers)[len(layers) - count:]
+
+
+def load_transformer(source: str) -> Any:
+    """Return the model that `source` names; raise Unusable where there is none."""
+    from transformers import AutoModel
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    name = minilm_folder() if source == MINILM else source
+    try:
+        return AutoModel.from_pretrained(str(name), local_files_only=Path(name).exists(), trust_remote_code=False)
+    except (OSError, ValueError) as error:    # ValueError: a folder without a model
+        raise checks.Unusable(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
+                              f"{str(error).splitlines()[0]}") from error
+
+
+def build_transformer(config: EncoderConfig, idf: np.ndarray) -> Transformer:
+    """Build the transformer that `config` names; raise ValueError where the tokenizer has more tokens than it."""
+    model = load_transformer(config.source)
+    facts = model.config
+    if len(idf) // 2 > facts.vocab_size:
+        raise ValueError(f"encoder.source {config.source!r} embeds {facts.vocab_size} tokens but prepare.tokenizer has "
+                         f"{len(idf) // 2}; use the same for both")
+    return Transformer(model, (_special(facts, ("cls_token_id", "bos_token_id"), 101),
+                               _special(facts, ("sep_token_id", "eos_token_id"), 102)), config)
+
+
+def _special(config: Any, names: tuple[str, ...], default: int) -> int:
+    """Return the first special token id that the model's configuration names, else BERT's."""
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), default)
