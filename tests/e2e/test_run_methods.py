@@ -11,6 +11,7 @@ from tests.support.planted import QUICK_JOINT, words
 # Each with its settings and what it says of what it mined; the other settings of their parts have tests of their own.
 ASTRA = {key: value for key, value in QUICK_JOINT.items() if key != "negatives"} | {
     "label_lr": "0.3", "hard": "5", "uniform": "40"}
+ASTRA_ALONE = ASTRA | {"start": "label"}    # without module M1 before its own stage
 SIAMESE = {key: value for key, value in QUICK_JOINT.items() if key.startswith(("encoder.", "prepare."))} | {
     f"{module}.{key}": value for module, epochs in (("siamese", "150"), ("extreme", "4"))
     for key, value in (("epochs", epochs), ("batch_size", "64"), ("table_lr", "0.02"), ("warmup", "5"),

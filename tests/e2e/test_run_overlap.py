@@ -10,7 +10,7 @@ from tasks.core.dask_workers import Workers
 from tasks.core.step import Step, StepContext
 from tasks.core.store import Store
 from tasks.plan import pipeline
-from tests.e2e.test_run_methods import ASTRA
+from tests.e2e.test_run_methods import ASTRA_ALONE
 from tests.support.run_command import objects, prepared
 
 
@@ -26,7 +26,7 @@ def latest(name: str):
 
 def test_what_is_mined_with_an_older_model_is_mined_while_training_goes_on(whole, planted, xc, tmp_path):
     """With `ahead` 2, epoch 4 has the negatives of the model of epoch 2: epochs 2 and 3 train meanwhile."""
-    settings = [word for key, value in (ASTRA | {"ahead": "2"}).items() for word in ("--set", f"{key}={value}")]
+    settings = [word for key, value in (ASTRA_ALONE | {"ahead": "2"}).items() for word in ("--set", f"{key}={value}")]
     made = {}
     for overlap in ("always", "never"):
         home = prepared(whole[0], tmp_path / overlap)

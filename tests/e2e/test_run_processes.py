@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.test_run_methods import ASTRA
+from tests.e2e.test_run_methods import ASTRA_ALONE
 from tests.support.forked import start_xc
 from tests.support.home_services import until
 from tests.support.long_tests import at_length
@@ -18,7 +18,7 @@ from tests.support.run_command import prepared
 
 def words(planted: Path, home: Path, *more: str, **changed: str) -> list[str]:
     """Return the words of a run of ASTRA after `xc`."""
-    settings = [word for key, value in (ASTRA | changed).items() for word in ("--set", f"{key}={value}")]
+    settings = [word for key, value in (ASTRA_ALONE | changed).items() for word in ("--set", f"{key}={value}")]
     return ["run", "--data", str(planted), "--method", "astra", "--preset", "cpu-learned", "--home", str(home),
             "--workers", "0", "--json", *settings, *more]
 
