@@ -18,11 +18,10 @@ import torch
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from benchmarks.arguments import Count, MethodName, run
-from benchmarks.measuring import OWN_STAGE
+from benchmarks.measuring import cpu_config
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
-from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.nn import distributed
 from xcmodels.training.loop import Interrupted, Progress, Watch, train_round
@@ -38,7 +37,7 @@ def measure(name: str, scratch: Path) -> tuple[list[float], np.ndarray, float]:
     torch.set_num_threads(1)
     distributed.join()
     corpus = Corpus(scratch / "corpus")
-    config: Any = resolve(name, "cpu", OWN_STAGE.get(name, {})).method
+    config: Any = cpu_config(name)
     method = METHODS[name].make(replace(config, encoder=replace(config.encoder, source="random", dim=64)))
     stage = method.stages[0]
     model = stage.build(corpus, {})

@@ -18,10 +18,9 @@ import numpy as np
 
 from benchmarks.arguments import parsed_by, run
 from benchmarks.bench_loop import loop_seconds
-from benchmarks.measuring import OWN_STAGE, in_new_process, peak_memory, timed
+from benchmarks.measuring import cpu_config, in_new_process, peak_memory, timed
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
-from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.negatives import CHUNK, hard_negatives
@@ -38,8 +37,7 @@ WARM_UP_QUERIES, EXACT_LABELS, QUANTISED_LABELS = 256, 130_000, 1_300_000
 @fast_products()
 def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
     """Return the rates of one method at one width, on the corpus in `scratch`."""
-    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(
-        with_width(resolve(name, "cpu", OWN_STAGE.get(name, {})).method, width))
+    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(cpu_config(name), width))
     stage = method.stages[0]
     size = Size(SHAPE.labels, SHAPE.queries, SHAPE.positives, SHAPE.tokens)
     counted = budget(method, size, {}, stage.name).held(HOST, ROUND)

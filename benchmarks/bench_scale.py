@@ -16,12 +16,11 @@ import numpy as np
 import torch
 
 from benchmarks.arguments import Count, MethodName, run
-from benchmarks.measuring import OWN_STAGE, in_new_process, peak_memory, timed
+from benchmarks.measuring import cpu_config, in_new_process, peak_memory, timed
 from benchmarks.synthetic import AMAZON_TITLES_1_3M, CorpusShape, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
-from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.negatives import hard_negatives
@@ -46,8 +45,7 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
 
     SEARCHED of the queries are searched for; the time for all is in proportion.
     """
-    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(
-        with_width(resolve(name, "cpu", OWN_STAGE.get(name, {})).method, DIM))
+    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(cpu_config(name), DIM))
     stage, mining = method.stages[0], next(round_ for round_ in method.rounds if round_.mines)
     out = scratch / name
     out.mkdir()

@@ -7,9 +7,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
+from xcmodels.methods.presets import resolve
+
 Result = TypeVar("Result")
 # Changes to a method's preset that make the stage that it is named for its first: ASTRA's own, without NGAME's before.
 OWN_STAGE = {"astra": {"start": "label"}, "renee": {"start": "label"}}
+
+
+def cpu_config(method: str) -> Any:
+    """Return the settings of a method's preset `cpu`, changed by OWN_STAGE."""
+    return resolve(method, "cpu", OWN_STAGE.get(method, {})).method
 
 
 def timed(action: Callable[[], Result]) -> tuple[Result, float]:
