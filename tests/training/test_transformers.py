@@ -30,7 +30,7 @@ def bert(tmp_path_factory):
     return EncoderConfig(kind="transformer", source=str(folder), batch=3, bf16=False)
 
 
-def layers_changed(encoder, before):
+def parts_changed(encoder, before):
     """Return which of the transformer's parameters differ, by the first parts of their names."""
     return {name.split(".")[0] for name, value in encoder.backbone.model.named_parameters()
             if not torch.equal(value, before[name])}
@@ -55,31 +55,31 @@ def test_texts_are_packed_by_length_and_come_back_in_their_order(bert, idf, text
     assert all(n == 1 or n * width <= 8 for n, width in widths)
 
 
-def test_a_transformer_reads_no_further_than_its_reach(bert, idf):
-    encoder = build_encoder(replace(bert, reach=3), idf, 0).eval()
+def test_a_transformer_reads_no_more_than_max_tokens(bert, idf):
+    encoder = build_encoder(replace(bert, max_tokens=3), idf, 0).eval()
     long, short = encoder(tokens([([5, 6], [7, 8, 9]), ([5, 6], [7])]), QUERY)
     torch.testing.assert_close(long, short)
 
 
 @pytest.mark.parametrize(("layers", "changed"), [(-1, {"embeddings", "encoder"}), (1, {"encoder"}), (0, set())])
 def test_the_layers_that_are_trained(bert, idf, texts, layers, changed):
-    encoder = build_encoder(replace(bert, layers=layers), idf, 0, siamese(bert, HeadConfig("linear")))
+    encoder = build_encoder(replace(bert, trained_layers=layers), idf, 0, siamese(bert, HeadConfig("linear")))
     before = {name: value.clone() for name, value in encoder.backbone.model.named_parameters()}
     step(encoder, texts)
-    assert layers_changed(encoder, before) == changed
+    assert parts_changed(encoder, before) == changed
 
 
 def test_more_layers_than_there_are(bert, idf):
-    with pytest.raises(ValueError, match=r"encoder\.layers must be at most 1, the layers of this encoder, got 2"):
-        build_encoder(replace(bert, layers=2), idf, 0)
+    with pytest.raises(ValueError, match=r"encoder\.trained_layers must be at most 1, the encoder's layers, got 2"):
+        build_encoder(replace(bert, trained_layers=2), idf, 0)
 
 
 def test_a_transformer_learns_at_its_share_of_the_rate(bert, idf, texts):
     """Adam's first step is as long as the rate."""
-    encoder = build_encoder(replace(bert, rate=0.1), idf, 0, siamese(bert, HeadConfig("linear")))
-    before = {name: value.clone() for name, value in encoder.named_parameters()}
+    encoder = build_encoder(replace(bert, lr_share=0.1), idf, 0, siamese(bert, HeadConfig("linear")))
+    before = {name: value.detach().clone() for name, value in encoder.named_parameters()}
     step(encoder, texts)
-    moved = {name: float((value - before[name]).abs().max()) for name, value in encoder.named_parameters()}
+    moved = {name: float((value.detach() - before[name]).abs().max()) for name, value in encoder.named_parameters()}
     assert moved["backbone.model.encoder.layer.0.output.dense.weight"] == pytest.approx(1e-3, rel=1e-2)
     assert moved["heads.query.linear.weight"] == pytest.approx(1e-2, rel=1e-2)
 

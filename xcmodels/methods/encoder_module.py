@@ -46,14 +46,14 @@ class ModuleConfig(schedule.ClusterSchedule):
         checks.share(self, "dropout", whole=False)
 
 
-def check_first(m1: ModuleConfig) -> None:
+def check_m1(m1: ModuleConfig) -> None:
     """Raise ValueError where module M1 would need clusters before there is an encoder."""
     if m1.refresh_from < 1:
         raise ValueError(f"m1.refresh_from must be at least 1, got {m1.refresh_from}: clusters come from a trained "
                          "encoder")
 
 
-class EncoderSettings(Protocol):
+class ConfigWithM1(Protocol):
     """The settings of a method that module M1 depends on."""
 
     @property
@@ -69,7 +69,7 @@ class EncoderModule(EncoderStage[Encoder]):
 
     name = ENCODER
 
-    def __init__(self, config: EncoderSettings) -> None:
+    def __init__(self, config: ConfigWithM1) -> None:
         assert config.m1 is not None
         self.module, self.config, self.seed = config.m1, config.encoder, config.seed
         self.plan = TrainingPlan.of(self.module, {"tokens": RowRule(self.module.table_lr)})

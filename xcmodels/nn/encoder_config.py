@@ -26,16 +26,16 @@ class EncoderConfig:
     places: int = 24            # of a field that have a weight of their own, the rest share the last; 0 = none (bag)
     sums: int = 2               # of a text's tokens, each with weights of places of its own (bag)
     batch: int = 4096           # texts encoded at once outside training
-    layers: int = -1            # top layers that are trained; -1 = all, and the token embeddings (transformer)
-    rate: float = 1.0           # of its weights, as a share of the rate of other dense parameters (transformer)
-    reach: int = 0              # tokens of a text that are read; 0 = all (transformer)
+    trained_layers: int = -1    # the top ones; -1 = all, and the token embeddings (transformer)
+    lr_share: float = 1.0       # learning rate of its weights, as a share of other dense parameters' (transformer)
+    max_tokens: int = 0         # of a text that are read, its first; 0 = all (transformer)
     bf16: bool = True           # products in bf16 where the processor or the GPU multiplies it (transformer)
 
     def __post_init__(self) -> None:
         checks.one_of(self, kind=("bag", "transformer"))
         checks.at_least(self, 1, "dim", "sums", "batch")
-        checks.at_least(self, 0, "idf_power", "places", "rate", "reach")
-        checks.at_least(self, -1, "layers")
+        checks.at_least(self, 0, "idf_power", "places", "lr_share", "max_tokens")
+        checks.at_least(self, -1, "trained_layers")
         checks.share(self, "token_dropout", whole=False)
         if self.kind == "transformer" and self.source == "random":
             raise ValueError("source must name a folder or a hub id where kind is transformer, got 'random'")

@@ -244,10 +244,10 @@ class Decay:
 class Model(nn.Module):
     """A module some of whose matrices are trained by rows.
 
-    rate: the learning rate of its dense parameters, as a share of the plan's.
+    lr_share: the learning rate of its dense parameters, as a share of the plan's.
     """
 
-    rate = 1.0
+    lr_share = 1.0
 
     def tables(self) -> dict[str, RowTable]:
         """Return the matrices trained by rows, by name."""

@@ -23,10 +23,11 @@ class Transformer(Backbone):
         super().__init__()
         self.model, (self.first, self.last) = model, special
         self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
-        self.batch, self.rate, self.reach, self.bf16 = config.batch, config.rate, config.reach, config.bf16
-        if config.layers >= 0:
+        self.batch, self.lr_share, self.max_tokens, self.bf16 = (
+            config.batch, config.lr_share, config.max_tokens, config.bf16)
+        if config.trained_layers >= 0:
             model.requires_grad_(False)
-            for layer in _top_layers(model, config.layers):
+            for layer in _top_layers(model, config.trained_layers):
                 layer.requires_grad_(True)
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
@@ -40,11 +41,11 @@ class Transformer(Backbone):
         if len(tokens) == 0:
             return torch.empty(0, self.dim, device=tokens.offsets.device)
         lengths = tokens.offsets.diff()
-        lengths = lengths.clamp(max=self.reach) if self.reach else lengths
+        lengths = lengths.clamp(max=self.max_tokens) if self.max_tokens else lengths
         width = int(lengths.max()) + 2
         if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
             raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
-                             "lower prepare.max_title, prepare.max_content or encoder.reach")
+                             "lower prepare.max_title, prepare.max_content or encoder.max_tokens")
         order = lengths.argsort(stable=True)
         kind = lengths.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind)):
@@ -87,7 +88,7 @@ def _top_layers(model: nn.Module, count: int) -> list[nn.Module]:
     """Return the `count` top layers of a model: the last of its longest list of modules."""
     layers = max((module for module in model.modules() if isinstance(module, nn.ModuleList)), key=len)
     if count > len(layers):
-        raise ValueError(f"encoder.layers must be at most {len(layers)}, the layers of this encoder, got {count}")
+        raise ValueError(f"encoder.trained_layers must be at most {len(layers)}, the encoder's layers, got {count}")
     return list(layers)[len(layers) - count:]
 
 

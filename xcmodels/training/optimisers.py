@@ -18,7 +18,7 @@ class Optimisers:
 
     def __init__(self, model: Model, plan: TrainingPlan) -> None:
         self.plan = plan
-        groups = _by_rate(model)
+        groups = _by_lr_share(model)
         self.dense = torch.optim.AdamW(groups, lr=plan.lr, weight_decay=plan.weight_decay) if groups else None
         self.rows = {name: RowAdam(table) if (rule := plan.tables[name]).momentum is None else
                      RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
@@ -28,7 +28,7 @@ class Optimisers:
         """Take one step with the plan's learning rates times `factor`, and clear the gradients."""
         if self.dense:
             for group in self.dense.param_groups:
-                group["lr"] = self.plan.lr * factor * group["rate"]
+                group["lr"] = self.plan.lr * factor * group["lr_share"]
                 distributed.average_gradients(group["params"])
             self.dense.step()
             self.dense.zero_grad()
@@ -69,9 +69,9 @@ class Optimisers:
         self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
 
 
-def _by_rate(model: Model) -> list[dict[str, Any]]:
-    """Return the trained dense parameters in groups of one rate, that of the innermost Model which holds them."""
-    rates = {parameter: module.rate for module in model.modules() if isinstance(module, Model)
+def _by_lr_share(model: Model) -> list[dict[str, Any]]:
+    """Return the trained dense parameters in groups of one share of the rate, that of the innermost Model."""
+    shares = {parameter: module.lr_share for module in model.modules() if isinstance(module, Model)
              for parameter in module.parameters() if parameter.requires_grad}
-    return [{"rate": rate, "params": [parameter for parameter, own in rates.items() if own == rate]}
-            for rate in dict.fromkeys(rates.values())]
+    return [{"lr_share": share, "params": [parameter for parameter, own in shares.items() if own == share]}
+            for share in dict.fromkeys(shares.values())]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from xcmodels import checks
 from xcmodels.method import Round
-from xcmodels.methods.encoder_module import ModuleConfig, check_first
+from xcmodels.methods.encoder_module import ModuleConfig, check_m1
 from xcmodels.mining import schedule
 from xcmodels.nn.encoder_config import LABEL, QUERY, EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, ServingConfig
@@ -55,7 +55,7 @@ class AstraConfig(ServingConfig, schedule.Schedule):
         if self.pretrained and self.m1 is None:
             raise ValueError("start must be label or random in this preset, got 'encoder': it has no module M1")
         if self.m1 is not None:
-            check_first(self.m1)
+            check_m1(self.m1)
         if self.hard + self.uniform < 1:
             raise ValueError("hard + uniform must be at least 1, got 0: there is nothing to push a query from")
         if self.label_lr * self.weight_decay >= 1:

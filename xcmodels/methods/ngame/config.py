@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from xcmodels.methods.encoder_module import ModuleConfig, check_first
+from xcmodels.methods.encoder_module import ModuleConfig, check_m1
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import FUSED, ServingConfig
 
@@ -19,4 +19,4 @@ class NgameConfig(ServingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_first(self.m1)
+        check_m1(self.m1)
