@@ -27,7 +27,10 @@ def pack(config: PrepareConfig, facts: dict, seed: int, context: StepContext) ->
     tables, tokens, out = context.inputs["tables"], context.inputs["tokens"], context.out
     counts = {side: count_rows(tables / table) for side, table in SIDE_TABLES.items()}
     augmented = count_rows(tokens / "tokens.train") - counts["train"]
-    for _ in context.workers.map(operator.call, list(_jobs(context.inputs, facts["anchors"], counts, augmented, out)),
+    jobs = [*_jobs(context.inputs, facts["anchors"], counts, augmented, out)]
+    if config.weight_power:
+        jobs.append((_pack_weights, tables / "positives.train", augmented, config.weight_power, out))
+    for _ in context.workers.map(operator.call, jobs,
                                  name=lambda task: f"packing ({task[0].__name__.strip('_')})"):
         pass
     shutil.copytree(tokens / "tokenizer", out / "tokenizer")
@@ -70,6 +73,20 @@ def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Pa
         keys[-augmented:] = queries + labels << BITS | labels
     Ragged.of_keys(keys, queries + augmented).save(out, f"positives.{split}")
     Ragged.of_keys(_keys(tables / f"filters.{split}", "query", "label"), queries).save(out, f"filters.{split}")
+
+
+def _pack_weights(positives: Path, augmented: int, power: float, out: Path) -> None:
+    """Write relevance^power of the training positives, in their order and 1 on average, unless all are equal.
+
+    That on average keeps learning rates what they are. An augmented query's own label weighs 1.
+    """
+    relevance = np.concatenate([np.empty(0, np.float32), *(pq.read_table(shard, columns=["relevance"])["relevance"]
+                                                           .to_numpy() for shard in shards(positives))])
+    if not len(relevance) or relevance.min() == relevance.max():
+        return
+    weights = relevance.astype(np.float64) ** power
+    ordered = (weights / weights.mean())[np.argsort(_keys(positives, "query", "label"))]
+    np.save(out / "weights.train.npy", np.append(ordered, np.ones(augmented)).astype(np.float32))
 
 
 def _pack_tokens(table: Path, out: Path, side: str) -> None:

@@ -33,6 +33,7 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
         plan.append(Step("walk graphs", "walks", partial(walks.walk_all, anchors, seed), ("tasks.data.walks",),
                          {"anchors": list(anchors), "seed": seed}, {"tables": "read", "contract": "check tables"}))
     plan.append(Step("pack", "corpus", partial(pack, config, facts, seed), ("tasks.data.pack",),
-                     {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed},
+                     {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed,
+                      "weight_power": config.weight_power},
                      {"tables": "read", "tokens": "tokenise", **({"walks": "walk graphs"} if anchors else {})}))
     return plan

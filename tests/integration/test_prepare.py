@@ -1,7 +1,9 @@
 """Preparation on Dask: the same corpus however it is cut, and in spite of a worker that dies."""
 
+import gzip
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -62,6 +64,32 @@ def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
             found = of.tokens(np.array([row]))
             df[np.unique((found.ids + len(df) // 2 * ~found.fields()[0]).numpy())] += 1
     np.testing.assert_allclose(corpus.idf, np.log((1280 + 1) / (df + 1)), rtol=1e-6)
+
+
+def test_relevances_become_weights_of_the_positives_they_belong_to(planted, tmp_path, workers):
+    corpus, _ = prepare(planted, tmp_path / "home", workers)
+    assert corpus.weights is None, "where all are 1, nothing is weighed"
+    data = tmp_path / "clicks"
+    shutil.copytree(planted, data)
+    with gzip.open(data / "trn.json.gz", "rt") as stream:
+        rows = [json.loads(line) for line in stream]
+    for number, row in enumerate(rows):    # as unsorted as a file may have them
+        row["target_ind"] = row["target_ind"][::-1]
+        row["target_rel"] = [1.0 + (number + label) % 5 for label in row["target_ind"]]
+    with gzip.open(data / "trn.json.gz", "wt") as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
+    relevance = {(number, label): value for number, row in enumerate(rows)
+                 for label, value in zip(row["target_ind"], row["target_rel"], strict=True)}
+    for power in ("1", "0.5"):
+        asked = {"prepare.weight_power": power, "prepare.augment": "true"}
+        made, _ = prepare(data, tmp_path / "home", workers, **asked)
+        truth = made.train_positives
+        pairs = list(zip(np.repeat(np.arange(len(truth)), truth.lengths).tolist(), truth.values.tolist(), strict=True))
+        mean = np.mean([value ** float(power) for value in relevance.values()])
+        wanted = [relevance[pair] ** float(power) / mean if pair[0] < 1200 else 1.0 for pair in pairs]
+        np.testing.assert_allclose(made.train_weights.values, wanted, rtol=1e-6)
+    ignored, _ = prepare(data, tmp_path / "home", workers, **{"prepare.weight_power": "0"})
+    assert ignored.weights is None
 
 
 def test_validation_is_held_out(planted, tmp_path, workers):

@@ -146,7 +146,7 @@ def search(vectors: np.ndarray, queries: np.ndarray, k: int) -> tuple[np.ndarray
 
 
 def softmax(scores, positives, weights, decoupled):
-    """-1/|P| sum_p log(e^s_p / sum_l e^s_l) a row, l over all labels, or over p and the negatives alone."""
+    """-1/|P| sum_p w_p log(e^s_p / sum_l e^s_l) a row, l over all labels, or over p and the negatives alone."""
     rows = []
     for r in range(scores.shape[0]):
         present = [c for c in range(scores.shape[1]) if weights is None or weights[r, c] > 0]
@@ -156,6 +156,8 @@ def softmax(scores, positives, weights, decoupled):
         row = 0.0
         for p in pulled:
             below = [c for c in present if c == p or not (decoupled and positives[r, c])]
-            row = row - torch.log(torch.exp(scores[r, p]) / sum(torch.exp(scores[r, c]) for c in below)) / len(pulled)
+            worth = 1.0 if weights is None else float(weights[r, p])
+            chance = torch.exp(scores[r, p]) / sum(torch.exp(scores[r, c]) for c in below)
+            row = row - worth * torch.log(chance) / len(pulled)
         rows.append(row)
     return sum(rows) / len(rows) if rows else 0 * scores.sum()

@@ -4,6 +4,7 @@ import atexit
 import json
 import shutil
 import tempfile
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -92,6 +93,15 @@ def toy_corpus(folder: Path, *, queries: int = 600, labels: int = 60, tests: int
 
 
 GROUP = 3        # labels that share an anchor
+
+
+def weighted(corpus: Corpus, weights: np.ndarray) -> Corpus:
+    """Return the corpus whose training positives have `weights` (n,) in training."""
+    made = copy(corpus)
+    for cached in ("train_positives", "train_weights"):
+        vars(made).pop(cached, None)
+    made.weights = weights.astype(np.float32)
+    return made
 
 
 def _write_graph(folder: Path, tokenizer: Tokenizer, labels: int, rng: np.random.Generator) -> None:

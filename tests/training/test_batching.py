@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.toy import toy_corpus
+from tests.support.toy import toy_corpus, weighted
 from xcmodels.data import seeds
 from xcmodels.data.batching import (
     Batch,
     BatchSide,
     Block,
     epoch_order,
+    label_block,
     membership,
     pooled_block,
     sample_negatives,
@@ -207,6 +208,33 @@ def test_a_batch_moves_whole():
     assert moved.blocks["triplet"].weights.is_meta
     assert moved.blocks["shortlist"].columns.is_meta
     assert moved.blocks["shortlist"].weights is None
+
+
+def test_the_data_weighs_positives_in_every_block(corpus):
+    """A block of each kind has the weights that it has without, times those of the pairs that are positives."""
+    truth = corpus.positives["train"]
+    made = weighted(corpus, np.random.default_rng(3).uniform(0.1, 4.0, len(truth.values)))
+    pairs = zip(np.repeat(np.arange(len(truth)), truth.lengths).tolist(), truth.values.tolist(), strict=True)
+    worth = dict(zip(pairs, made.weights.tolist(), strict=True))
+    rng, rows = np.random.default_rng(0), corpus.training_rows()[::2]
+    pool, chosen = np.arange(corpus.n_labels), two_of_each(corpus, rows)
+    none = np.empty((len(rows), 0), np.int32)
+    labels = np.flatnonzero(queries_of(corpus).lengths)
+    queries = np.array([queries_of(corpus)[label][0] for label in labels])
+    makers = {
+        "pool": lambda of: pooled_block(of, rows, pool),
+        "chosen": lambda of: pooled_block(of, rows, pool, chosen),
+        "shortlist": lambda of: shortlist_block(of, rows, 2, none, seeds.generator(0, "draw")),
+        "labels": lambda of: label_block(of, labels, queries)}
+    for name, maker in makers.items():
+        alike, block = maker(corpus), maker(made)
+        assert torch.equal(alike.positives, block.positives)
+        for r, c in rng.permutation(alike.weights.nonzero().numpy())[:400].tolist():
+            pair = ((int(queries[c]), int(labels[r])) if name == "labels" else
+                    (int(rows[r]), int(block.columns[r, c]) if name == "shortlist" else c))
+            wanted = float(alike.weights[r, c]) * (worth[pair] if alike.positives[r, c] else 1.0)
+            assert float(block.weights[r, c]) == pytest.approx(wanted), (name, pair)
+        assert torch.equal(alike.weights == 0, block.weights == 0)
 
 
 def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support import toy
 from tests.support.toy import FAMILIES, VARIANTS, trained
+from xcmodels.data import seeds
 from xcmodels.data.corpus import Texts
 from xcmodels.methods.registry import METHODS
 from xcmodels.methods.siamesexml.config import MIXED
@@ -68,6 +69,25 @@ def test_it_learns_the_planted_labels(name):
 def test_stopped_again_and_again_it_ends_the_same(name, every, tmp_path):
     """RAMEN's bandit among it: it draws and learns as if nothing had happened."""
     toy.ends_the_same_when_stopped(trained(name), tmp_path, every)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *VARIANTS])
+def test_every_loss_is_affine_in_the_weights_of_positives(name):
+    """Of each stage: a positive that weighs three times as much is pulled three times as hard."""
+    made = trained(name)
+    pairs = len(made.corpus.positives["train"].values)
+    for stage in made.method.stages:
+        round_ = stage.rounds[-1]
+        mined = made.mined[round_.name]
+        model = read_model(stage, made.corpus, made.outs[round_.name], mined.vectors).eval()
+        rows = stage.order(made.corpus, mined, round_.first)[:40]
+        losses = []
+        for weight in (1.0, 2.0, 3.0):
+            corpus = toy.weighted(made.corpus, np.full(pairs, weight))
+            batch = stage.batch(corpus, round_, mined, rows, seeds.generator(0, "weights"))
+            losses.append(float(sum(term.detach() for term in stage.loss(model, batch).values())))
+        assert losses[2] - losses[1] == pytest.approx(losses[1] - losses[0], rel=1e-3)
+        assert losses[1] - losses[0] > 1e-4 * losses[0], stage.name
 
 
 @pytest.mark.parametrize(("name", "serve"), WAYS)

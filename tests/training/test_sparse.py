@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.support.toy import toy_corpus
+from tests.support.toy import toy_corpus, weighted
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.retrieval import sparse_classifiers, sparse_training
@@ -49,6 +49,19 @@ def test_pairs_are_positives_and_negatives_that_are_neither_positives_nor_filter
         wanted += [(label, row, False) for label in set(near) - {-1} - own - filtered]
     found = list(zip(pairs.labels.tolist(), pairs.rows.tolist(), pairs.relevant.tolist(), strict=True))
     assert found == sorted(wanted)
+
+
+def test_the_data_weighs_positives(corpus, words, nearest):
+    """A label whose positives weigh ten times as much scores them higher than by weights that are all 1."""
+    made = weighted(corpus, np.where(corpus.positives["train"].values == 7, 10.0, 1.0))
+    pairs = training_pairs(made, nearest, 2)
+    assert (pairs.weights == np.where(pairs.relevant & (pairs.labels == 7), 10.0, 1.0)).all()
+    heavy, alike = (train_sparse(CorpusWords(of), nearest, CONFIG) for of in (made, corpus))
+    own = pairs.rows[pairs.relevant & (pairs.labels == 7)]
+    tokens = corpus.sides["train"].tokens(own)
+    gain = {label: np.subtract(*(of.scores(tokens, np.arange(len(own)), np.full(len(own), label))
+                                 for of in (heavy, alike))) for label in (7, 8)}
+    assert gain[7].mean() > 0.01 and (gain[8] == 0).all()
 
 
 def test_uniform_negatives_are_drawn_from_all_labels_and_the_same_every_time(corpus, nearest):

@@ -20,11 +20,14 @@ def triplet(scores, positives, weights, **how):
     pulled = torch.where(held, torch.arange(held.shape[1]), -1).sort(dim=1, descending=True).values
     products = SparseGradScores(scores, torch.eye(scores.shape[1], dtype=scores.dtype))
     products.values = scores.detach()    # a product would give the whole row what is not a number
-    return losses.triplet(products, pulled, ~positives & counts, **how)
+    return losses.triplet(products, pulled, ~positives & counts, weights, **how)
 
 
 def oracle(scores, positives, weights, *, margin, hard_positives, hard_negatives, temperature):
-    """Mean over rows of sum_k p_k [s_k - s_l + margin]+, averaged over the hard positives l; absent pairs are gone."""
+    """Mean over rows of sum_k p_k [s_k - s_l + margin]+, averaged over the hard positives l, each times its weight.
+
+    Pairs of weight 0 are absent.
+    """
     rows, plain = [], scores.detach().tolist()
     for r in range(scores.shape[0]):
         present = [c for c in range(scores.shape[1]) if weights is None or weights[r, c] > 0]
@@ -39,7 +42,8 @@ def oracle(scores, positives, weights, *, margin, hard_positives, hard_negatives
             for share, negative in zip(raw, push, strict=True):
                 gap = scores[r, negative] - scores[r, positive] + margin
                 if gap > 0:
-                    row = row + share / sum(raw) * gap / len(pull)
+                    worth = 1.0 if weights is None else float(weights[r, positive])
+                    row = row + worth * share / sum(raw) * gap / len(pull)
         rows.append(row + 0 * scores.sum())
     return sum(rows) / len(rows) if rows else 0 * scores.sum()
 
@@ -55,6 +59,7 @@ def case(seed, rows=9, cols=11, absent=0.3, shift=0.0):
     weights[4] = 0.0                                                  # nothing at all
     weights[5] = positives[5].double()                                # every negative is masked
     weights[2, 3] = 1.0
+    weights[positives] *= torch.rand(int(positives.sum())) * 3 + 0.1    # of positives alone, as the data has it
     return scores.requires_grad_(), positives, weights
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.data.sorted_ids import distinct
 from xcmodels.data.tokens import Tokens
 
 
@@ -170,8 +171,10 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
     if chosen is None:
         weights = np.ones(positives.shape, dtype=bool)
         weights[_filters(corpus, rows, pool)] = False
-        return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
-    return _chosen_block(("queries", "labels"), positives, pool, chosen, _filters(corpus, rows, pool))
+        block = Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
+    else:
+        block = _chosen_block(("queries", "labels"), positives, pool, chosen, _filters(corpus, rows, pool))
+    return _weighed(block, _worth(corpus, rows, pool))
 
 
 def label_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
@@ -184,9 +187,10 @@ def label_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Bloc
     positives = membership(corpus.positives["train"], queries, pool)
     weights = ~positives
     weights[_filters(corpus, queries, pool)] = False
-    positives, weights = positives.T[column], weights.T[column]
+    positives, weights, worth = positives.T[column], weights.T[column], _worth(corpus, queries, pool)
     np.fill_diagonal(weights, True)
-    return Block("labels", "queries", torch.from_numpy(positives), torch.from_numpy(weights))
+    block = Block("labels", "queries", torch.from_numpy(positives), torch.from_numpy(weights))
+    return _weighed(block, None if worth is None else worth.T[column])
 
 
 def anchor_block(sides: tuple[str, str], edges: Ragged, rows: np.ndarray, pool: np.ndarray,
@@ -243,6 +247,9 @@ def shortlist_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarr
     columns = np.concatenate([drawn, mined], axis=1)
     weights = (columns >= 0).astype(np.float32)
     weights[:, :drawn.shape[1]] *= share[:, None]
+    pool = distinct(values)
+    if (worth := _worth(corpus, rows, pool)) is not None:
+        weights[:, :drawn.shape[1]] *= worth[np.arange(len(rows))[:, None], np.searchsorted(pool, drawn)]
     positives = np.zeros(columns.shape, dtype=bool)
     positives[:, :drawn.shape[1]] = drawn >= 0
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights),
@@ -254,6 +261,22 @@ def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     out = np.full((len(lengths), int(lengths.max(initial=0))), -1, dtype=np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = values
     return out
+
+
+def _worth(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> np.ndarray | None:
+    """Return what the data makes of each pair (R, C): the weight of a positive, else 1; None where all weigh 1."""
+    if corpus.train_weights is None:
+        return None
+    worth, (row, labels) = np.ones((len(rows), len(pool)), np.float32), _pairs(corpus.train_positives, rows)
+    pair, column = _cells(np.arange(len(row)), labels, pool)
+    worth[row[pair], column] = corpus.train_weights.take(rows)[0][pair]
+    return worth
+
+
+def _weighed(block: Block, worth: np.ndarray | None) -> Block:
+    """Return the block, its weights times what `_worth` says, (R, C) as they are."""
+    assert block.weights is not None
+    return block if worth is None else replace(block, weights=block.weights * torch.from_numpy(worth))
 
 
 def _filters(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

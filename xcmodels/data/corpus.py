@@ -3,7 +3,8 @@
 One folder. Per side (`train`, `test`, `label`): `<side>.tokens.{offsets,values}.npy`, `<side>.titles.npy`,
 texts (`label.uid`, `label.title`; `test.uid`, `test.title`, `test.content`; and `train.text`, the text of a training
 query that is shown to people). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted.
-`idf.npy`, `validation.npy`, `tokenizer/`, and `corpus.json` with the counts.
+`weights.train.npy`, what each training positive weighs, where they differ. `idf.npy`, `validation.npy`, `tokenizer/`,
+and `corpus.json` with the counts.
 """
 
 import json
@@ -36,13 +37,14 @@ class PrepareConfig:
     augment: bool = False         # add each label's text as a training query of that label, flagged
     validation: float = 0.05      # share of the training queries held out to fit the fusion and to tune on
     validation_max: int = 10_000  # queries held out so, at most
+    weight_power: float = 1.0     # a positive weighs its relevance to this power in training; 0 = all weigh the same
     walks: bool = True            # walk the anchor graphs, where the data set has any
     leak_share: float = 0.01      # share of test queries whose text may stand in train too
     drift_fail: float = 0.25      # stability index of label frequencies, against the last run, that stops a run
 
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "vocabulary", "max_title")
-        checks.at_least(self, 0, "max_content", "validation_max", "drift_fail")
+        checks.at_least(self, 0, "max_content", "validation_max", "drift_fail", "weight_power")
         checks.share(self, "leak_share")
         checks.share(self, "validation", whole=False)
 
@@ -204,6 +206,8 @@ class Corpus:
         self.sides = {name: Side.load(folder, name) for name in ("train", "test", "label")}
         self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
         self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
+        weights = folder / "weights.train.npy"
+        self.weights = mapped(weights) if weights.exists() else None    # of positives["train"], 1 on average
         self.graphs = {name: Graph(Side.load(folder, f"anchors.{name}"),
                                    {side: Ragged.load(folder, f"walks.{name}.{side}") for side in ("train", "label")})
                        for name in self.facts["anchors"]}
@@ -227,10 +231,22 @@ class Corpus:
     @cached_property
     def train_positives(self) -> Ragged:
         """The positives of the training side without its filter pairs: those that training uses."""
-        positives, filters = self.positives["train"], self.filters["train"].keys(self.n_labels)
-        if not len(filters):
-            return positives
-        return positives.where(~among(positives.keys(self.n_labels), np.sort(filters)))
+        positives, kept = self.positives["train"], self._unfiltered
+        return positives if kept is None else positives.where(kept)
+
+    @cached_property
+    def train_weights(self) -> Ragged | None:
+        """What each of `train_positives` weighs in losses and the sparse view, float32; None = all weigh the same."""
+        if self.weights is None:
+            return None
+        kept = self._unfiltered
+        return Ragged(self.train_positives.offsets, self.weights if kept is None else self.weights[kept])
+
+    @property
+    def _unfiltered(self) -> np.ndarray | None:
+        """A flag for each positive of the training side: whether it is no filter pair; None where none is."""
+        filters = self.filters["train"].keys(self.n_labels)
+        return ~among(self.positives["train"].keys(self.n_labels), np.sort(filters)) if len(filters) else None
 
     def training_rows(self) -> np.ndarray:
         """Return the rows to train on: those with a positive, without the validation split."""

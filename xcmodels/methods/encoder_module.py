@@ -101,5 +101,5 @@ def triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> tor
     block = batch.blocks["triplet"]
     assert block.active_positives is not None
     return losses.triplet(
-        scores, block.active_positives, block.active_negatives, margin=module.margin, hard_positives=module.positives,
-        hard_negatives=module.negatives, temperature=module.temperature)
+        scores, block.active_positives, block.active_negatives, block.weights, margin=module.margin,
+        hard_positives=module.positives, hard_negatives=module.negatives, temperature=module.temperature)

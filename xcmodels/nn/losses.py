@@ -1,7 +1,8 @@
 """Losses over a block of scores: (scores, positives, weights) -> one number.
 
 scores (R, C) float, positives (R, C) bool, weights (R, C) float or bool, or None; the loss ignores an entry
-of weight 0, as a positive and as a negative. A symmetric loss is the same function on the transpose.
+of weight 0, as a positive and as a negative, and multiplies a positive's term by its weight. A symmetric loss is the
+same function on the transpose.
 """
 
 import math
@@ -13,14 +14,15 @@ from xcmodels.data.batching import counted_pairs
 from xcmodels.nn.autograd import SparseGradScores
 
 
-def triplet(scores: SparseGradScores, pulled: torch.Tensor, pushed: torch.Tensor, *, margin: float, hard_positives: int,
-            hard_negatives: int, temperature: float) -> torch.Tensor:
+def triplet(scores: SparseGradScores, pulled: torch.Tensor, pushed: torch.Tensor, weights: torch.Tensor | None = None,
+            *, margin: float, hard_positives: int, hard_negatives: int, temperature: float) -> torch.Tensor:
     """Mean over rows of the weighted mean of [s_k - s_l + margin]+ over hard pairs (l, k) (NGAME, eq. 1).
 
     pulled (R, P) int64: the columns of a row's positives, -1 = none; pushed (R, C) bool: its negatives. Of the
     positives l the `hard_positives` lowest scores count, of the negatives k the `hard_negatives` highest. With
     `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept, harder ones more (as the
-    authors' release does); with 0 all count alike. Rows with no pair are left out.
+    authors' release does); with 0 all count alike. weights (R, C), as above, multiply a positive's terms. Rows with
+    no pair are left out.
     """
     if not scores.values.shape[1]:    # none of the batch's texts has an anchor in the graph
         return scores.rows.sum() * 0
@@ -36,7 +38,10 @@ def triplet(scores: SparseGradScores, pulled: torch.Tensor, pushed: torch.Tensor
     share = share / share.sum(1, keepdim=True).clamp_min(1e-12)
     hinge = F.relu(high[:, None, :] - low[:, :, None] + margin)
     hinge = torch.where(positive[:, :, None] & negative[:, None, :], hinge, 0.0)
-    per_row = (hinge * share[:, None, :]).sum((1, 2)) / positive.sum(1).clamp_min(1)
+    terms = (hinge * share[:, None, :]).sum(2)
+    if weights is not None and weights.is_floating_point():
+        terms = terms * weights.gather(1, cols.gather(1, lowest))
+    per_row = terms.sum(1) / positive.sum(1).clamp_min(1)
     rows = positive.any(1) & negative.any(1)
     return per_row.sum() / rows.sum().clamp_min(1)
 
@@ -55,7 +60,7 @@ def decoupled_softmax(scores: torch.Tensor, positives: torch.Tensor, weights: to
     """
     counted = counted_pairs(positives, weights)
     negatives = _logsumexp(scores, ~positives & counted)
-    return _mean_of_rows(F.softplus(negatives - scores), positives & counted)
+    return _mean_of_rows(F.softplus(negatives - scores), positives & counted, weights)
 
 
 def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
@@ -64,7 +69,7 @@ def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor 
     scores are already divided by the temperature; rows without a positive are left out.
     """
     counted = counted_pairs(positives, weights)
-    return _mean_of_rows(_logsumexp(scores, counted) - scores, positives & counted)
+    return _mean_of_rows(_logsumexp(scores, counted) - scores, positives & counted, weights)
 
 
 def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None, *, c: float, d: float,
@@ -97,8 +102,10 @@ def _logsumexp(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     return torch.where(allowed, scores, torch.finfo(scores.dtype).min / 4).logsumexp(1, keepdim=True)
 
 
-def _mean_of_rows(terms: torch.Tensor, positives: torch.Tensor) -> torch.Tensor:
-    """Return the mean over rows of the mean of `terms` over positives, of rows that have any."""
+def _mean_of_rows(terms: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Return the mean over rows of the mean of weighted `terms` over positives, of rows that have any."""
     count = positives.sum(1)
+    if weights is not None and weights.is_floating_point():
+        terms = terms * weights
     per_row = torch.where(positives, terms, 0.0).sum(1) / count.clamp_min(1)
     return per_row.sum() / (count > 0).sum().clamp_min(1)

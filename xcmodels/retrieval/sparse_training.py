@@ -22,11 +22,12 @@ RATE = 0.3           # of Adagrad
 
 @dataclass(frozen=True)
 class TrainingPairs:
-    """Pairs of label and training row, ordered by both, (p,) each; relevant: which are positives."""
+    """Pairs of label and training row, ordered by both, (p,) each."""
 
     labels: np.ndarray
     rows: np.ndarray
-    relevant: np.ndarray
+    relevant: np.ndarray    # whether it is a positive
+    weights: np.ndarray     # in the loss, float32
 
     def blocks(self, n_labels: int) -> Iterator[tuple[slice, slice]]:
         """Yield the labels and the pairs of each block: whole labels, of about BLOCK pairs."""
@@ -51,17 +52,20 @@ def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> Trainin
     known = np.concatenate([known, corpus.filters["train"].keys(n_labels)])
     known = np.sort(known % n_labels * n + known // n_labels)
     positives, lengths = corpus.train_positives.take(rows)
-    relevant = distinct(positives.astype(np.int64) * n + np.repeat(rows, lengths))
+    relevant = positives.astype(np.int64) * n + np.repeat(rows, lengths)
     pairs = np.concatenate([relevant, negatives[~among(negatives, known)]])
+    weights, given = np.ones(len(pairs), np.float32), corpus.train_weights
+    if given is not None:
+        weights[:len(relevant)] = given.take(rows)[0]
     order = np.argsort(pairs, kind="stable")
-    return TrainingPairs(*np.divmod(pairs[order], n), order < len(relevant))
+    return TrainingPairs(*np.divmod(pairs[order], n), order < len(relevant), weights[order])
 
 
 def train_sparse(words: CorpusWords, nearest: np.ndarray, config: SparseConfig) -> SparseClassifiers:
     """Return classifiers trained by logistic loss on the pairs of `training_pairs`, each pulled to its start.
 
     Each starts at its label's tf-idf centroid, and has weights for the centroid's words alone. The loss of a label is
-    the sum over its pairs + pull / 2 ||w - start||^2; `steps` steps of Adagrad over all of its pairs minimise it.
+    the weighted sum over its pairs + pull / 2 ||w - start||^2; `steps` steps of Adagrad over all of them minimise it.
     """
     start = words.centroids(held_out=False)
     start.data *= np.float32(START_SCALE)
@@ -70,7 +74,8 @@ def train_sparse(words: CorpusWords, nearest: np.ndarray, config: SparseConfig) 
 
     def train(block: tuple[slice, slice]) -> None:
         labels, part = block
-        own = TrainingPairs(pairs.labels[part] - labels.start, pairs.rows[part], pairs.relevant[part])
+        own = TrainingPairs(pairs.labels[part] - labels.start, pairs.rows[part], pairs.relevant[part],
+                            pairs.weights[part])
         shared = _shared_words(words.queries[own.rows], start[labels], own.labels)
         entries = slice(start.indptr[labels.start], start.indptr[labels.stop])
         _descend(weights.data[entries], bias[labels], shared, own, config)
@@ -103,7 +108,7 @@ def _descend(weights: np.ndarray, bias: np.ndarray, texts: sp.csr_array, pairs: 
     start, transposed, targets = weights.copy(), texts.T, pairs.relevant.astype(np.float32)
     squares, bias_squares = np.full(weights.shape, 1e-8, np.float32), np.full(bias.shape, 1e-8, np.float32)
     for _ in range(config.steps):
-        error = expit(texts @ weights + bias[pairs.labels]) - targets
+        error = pairs.weights * (expit(texts @ weights + bias[pairs.labels]) - targets)
         slope = transposed @ error + np.float32(config.pull) * (weights - start)
         bias_slope = np.bincount(pairs.labels, error, minlength=len(bias)).astype(np.float32)
         squares += slope * slope

@@ -30,6 +30,7 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
             content: Annotated[str | None, Parameter(help="Column of longer texts, if any.")] = None,
             uid: Annotated[str | None, Parameter(help="Column of ids, if any.")] = None,
             split: Annotated[str | None, Parameter(help="Column that says train or test, if any.")] = None,
+            weight: Annotated[str | None, Parameter(help="Column of the labels' weights (clicks), if any.")] = None,
             separator: Annotated[str | None, Parameter(help="What separates label names; guessed by default.")] = None,
             test: Annotated[float, Parameter(help="Share of new texts to test on, without --split.")] = 0.2) -> None:
     """Write the data set that FILE holds to FOLDER: a table (CSV, TSV, JSONL, Parquet) of texts and label names."""
@@ -41,7 +42,7 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
                          hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
 
     _print_counts(folder, import_file(file, folder, text=text, labels=labels, content=content, uid=uid, split=split,
-                              separator=separator, test_fraction=test))
+                              weight=weight, separator=separator, test_fraction=test))
 
 
 def _print_counts(folder: Path, counts: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data_contracts.errors import ContractError, UsageError
 from tasks.core.files import file_digest
 from tasks.data.sources.files import refuse_changed
@@ -21,6 +23,7 @@ from tasks.data.sources.writing import json_lines, point, raw_folder, refuse_for
 SEPARATORS = (";", "|", ",")
 _LOOKED_AT = 10_000  # label cells from which the separator is guessed
 _RARE = 0.01  # a character in a smaller share of them is taken as part of a name
+_WEIGHTS = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)    # that a table can hold
 _IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
 
 
@@ -33,17 +36,18 @@ class _Plan:
     separator: str
     split_rule: SplitRule
 
-    def points(self, skipped: Counter) -> Iterator[tuple[bool, str, str, str, list[str]]]:
-        """Yield (is for testing, uid, title, content, label names) of every usable row, and count the others."""
+    def points(self, skipped: Counter) -> Iterator[tuple[bool, str, str, str, dict[str, float]]]:
+        """Yield (is for testing, uid, title, content, label name -> weight) of every usable row; count the others."""
         for row in _rows(self.file, self.columns):
             uid, title, content = (row.text(role) for role in ("uid", "text", "content"))
             labels = _labels(row, self.separator)
             if not title and not content:
                 skipped["rows_without_text"] += 1
-            elif not labels:
+            elif not any(labels):
                 skipped["rows_without_labels"] += 1
             else:
-                yield self._is_test(row), uid or str(row.number), title, content, labels
+                weighted = _weighted(row, labels, self.separator)
+                yield self._is_test(row), uid or str(row.number), title, content, weighted
 
     def _is_test(self, row: Row) -> bool:
         if "split" in self.columns:
@@ -65,12 +69,15 @@ class _Collected:
 
 
 def import_file(file: Path, out: Path, *, text: str, labels: str, content: str | None = None, uid: str | None = None,
-                split: str | None = None, separator: str | None = None, test_fraction: float = 0.2) -> dict[str, Any]:
+                split: str | None = None, weight: str | None = None, separator: str | None = None,
+                test_fraction: float = 0.2) -> dict[str, Any]:
     """Write the rows of a table, in any form that `read_rows` takes, as an XC repository folder, and return a summary.
 
-    `text`, `labels`, `content`, `uid`, `split` name columns. Labels are a list, or a text split at `separator`: None
-    guesses among ; | and , (the summary says how), "" takes the whole text as one label. They are sorted by name; a
-    label's name is its title and its uid, so that it is the same in a later import with other labels. Without a split
+    `text`, `labels`, `content`, `uid`, `split`, `weight` name columns. A weight is a number above 0 for all labels of a
+    row, or as many as it has labels, in a list or separated as they are. Labels are a list, or a text split at
+    `separator`: None guesses among ; | and , (the summary says how), "" takes the whole text as one label. They are
+    sorted by name; a label's name is its title and its uid, so that it is the same in a later import with other labels.
+    Without a split
     column a text stays in the half where an earlier import to `out` has it; a new one is assigned by its SHA-1
     (`tasks.data.sources.train_test`). Labels without a training row are left out, as are test rows without other
     labels; both are counted.
@@ -81,7 +88,7 @@ def import_file(file: Path, out: Path, *, text: str, labels: str, content: str |
         raise UsageError(f"the share of test rows must be from 0 to below 1, got {test_fraction}", hint="--test 0.2")
     refuse_foreign(out)
     sha256 = file_digest(file) if file.is_file() else ""
-    names_by_role = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split}
+    names_by_role = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split, "weight": weight}
     columns = {role: name for role, name in names_by_role.items() if name is not None}
     reason = "given"
     if separator is None:
@@ -141,7 +148,7 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
         with json_lines(folder / "trn.json.gz") as train, json_lines(folder / "tst.json.gz") as test:
             for is_test, uid, title, content, labels in plan.points(Counter()):
                 side = "test" if is_test else "train"
-                if targets := sorted(ids[name] for name in labels if name in ids):
+                if targets := {ids[name]: weight for name, weight in labels.items() if name in ids}:
                     (test if is_test else train)(point(uid, title, content, targets))
                     counts[side] += 1
                     counts[f"positives_{side}"] += len(targets)
@@ -169,13 +176,37 @@ def _guess(cells: Iterable[Any]) -> tuple[str, str]:
 
 
 def _labels(row: Row, separator: str) -> list[str]:
-    """Return the label names of a row, cleaned, without duplicates, in order."""
-    if (value := row.cells.get("labels")) is None:
-        return []
-    if isinstance(value, str):
-        parts: list[Any] = value.split(separator) if separator else [value]
-    elif isinstance(value, list):
-        parts = value
-    else:
+    """Return the label names of a row, cleaned, in order; "" for one that is blank."""
+    value = row.cells.get("labels")
+    if value is not None and not isinstance(value, str | list):
         raise ContractError(f"labels must be a list or a text, got {value!r}", where=row.where)
-    return list(dict.fromkeys(name for part in parts if (name := plain(part, "a label", row.where))))
+    return [plain(part, "a label", row.where) for part in _parts(value, separator)]
+
+
+def _parts(value: Any, separator: str) -> list[Any]:
+    """Return the parts of a cell: of a list, or of a text split at the separator."""
+    if isinstance(value, str):
+        return value.split(separator) if separator else [value]
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _weighted(row: Row, names: list[str], separator: str) -> dict[str, float]:
+    """Return label name -> weight, 1 without a column of weights; a name that stands twice has its first weight."""
+    weights = [_weight(part, row.where) for part in _parts(row.cells.get("weight"), separator)] or [1.0]
+    if len(weights) not in (1, len(names)):
+        raise ContractError(f"the row has {len(names)} labels and {len(weights)} weights", where=row.where,
+                            hint="give one weight for all of them, or one for each")
+    weights *= len(names) if len(weights) == 1 else 1
+    return {name: weight for name, weight in reversed([*zip(names, weights, strict=True)]) if name}
+
+
+def _weight(value: Any, where: str) -> float:
+    """Return a weight as a number; raise ContractError where it is none, or not one that float32 holds above 0."""
+    try:
+        weight = float(value) if not isinstance(value, bool) else 0.0
+    except (TypeError, ValueError):
+        weight = 0.0
+    if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
+        raise ContractError(f"a weight must be a number above 0, got {value!r}", where=where,
+                            hint="leave out rows that should not count, or name another column: --weight COLUMN")
+    return weight

@@ -95,10 +95,17 @@ def _json(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False)
 
 
-def point(uid: str, title: str, content: str, targets: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return a row of trn.json.gz or tst.json.gz, with every relevance 1; without targets, of lbl.json.gz."""
+def point(uid: str, title: str, content: str, targets: Sequence[int] | Mapping[int, float] | None = None,
+          ) -> dict[str, Any]:
+    """Return a row of trn.json.gz or tst.json.gz; without targets, of lbl.json.gz.
+
+    targets: the ids of its labels, all of relevance 1, or id -> relevance, which are sorted by id.
+    """
     row: dict[str, Any] = {"uid": uid, "title": title, "content": content}
-    return row if targets is None else {**row, "target_ind": list(targets), "target_rel": [1.0] * len(targets)}
+    if targets is None:
+        return row
+    by_id = dict(sorted(targets.items())) if isinstance(targets, Mapping) else dict.fromkeys(targets, 1.0)
+    return {**row, "target_ind": list(by_id), "target_rel": list(by_id.values())}
 
 
 def write_lines(path: Path, texts: Iterable[str]) -> int:

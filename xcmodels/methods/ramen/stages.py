@@ -136,6 +136,10 @@ def augmented(corpus: Corpus, most: int) -> Corpus:
     keys = distinct(np.concatenate([truth.keys(width), *(labels.keys(width) for labels in shared)]))
     keys = keys[~among(keys, distinct(filters.keys(width)))]
     out = copy(corpus)
-    vars(out).pop("train_positives", None)    # cached from the old positives
+    for cached in ("train_positives", "train_weights"):
+        vars(out).pop(cached, None)
     out.positives = {**corpus.positives, "train": Ragged.of_pairs(keys // width, keys % width, len(truth))}
+    if corpus.train_weights is not None:
+        out.weights = np.ones(len(keys), np.float32)
+        out.weights[np.searchsorted(keys, corpus.train_positives.keys(width))] = corpus.train_weights.values
     return out
