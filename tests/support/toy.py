@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
@@ -247,38 +246,6 @@ def precision(made: TrainedMethod) -> float:
     ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
     truth, filters = made.corpus.positives["test"], made.corpus.filters["test"]
     return 100 * metrics.match(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
-
-
-def explains_its_answers(made: TrainedMethod, parts: set[str]) -> None:
-    """Check that parts sum to the score, and that the training texts shown are the label's nearest to the text."""
-    retriever, corpus = Retriever.load(made.retriever), made.corpus
-    titles, contents = ([Texts.load(corpus.folder, f"{side}.{part}") for side in ("train", "test")]
-                        for part in ("title", "content"))
-    positives, names = corpus.positives["train"], list(Texts.load(corpus.folder, "label.title"))
-    texts = list(titles[0])[:corpus.n_queries]
-
-    def embedded(side: int, row: int) -> np.ndarray:
-        vector = retriever.embed(retriever.tokenizer([titles[side][row]], [contents[side][row]]))[0]
-        return vector / np.linalg.norm(vector)
-
-    for row in range(5):
-        (found,) = retriever.predict([titles[1][row]], 6, [contents[1][row]])
-        for label, why in zip(found, retriever.explain(titles[1][row], found, 2, contents[1][row]), strict=True):
-            assert set(why.parts) == parts
-            assert sum(why.parts.values()) == pytest.approx(label.score, abs=1e-5)
-            assert len(why.words) <= 6 and bool(why.words) <= ("sparse" in parts)
-            of = {at for at in range(corpus.n_queries) if label.id in positives[at]}
-            assert why.frequency == len(of)
-            saved, tokens = retriever.examples.kept[label.id], retriever.examples.side.ragged
-            kept = {tuple(tokens[number]) for number in saved}
-            assert len(saved) == min(len(of), 16)
-            cosines = {at: float(embedded(0, at) @ embedded(1, row)) for at in of
-                       if tuple(corpus.sides["train"].ragged[at]) in kept}
-            assert len(cosines) == len(saved)
-            best = sorted(cosines, key=cosines.__getitem__, reverse=True)[:2]
-            assert [near.similarity for near in why.nearest] == pytest.approx([cosines[at] for at in best], abs=1e-5)
-            assert [(near.text, near.labels) for near in why.nearest] == [
-                (texts[at], [names[other] for other in positives[at]]) for at in best]
 
 
 def ends_the_same_when_stopped(made: TrainedMethod, folder: Path, every: int) -> None:
