@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,11 +16,13 @@ from flows.services.stack import Stack
 from tests.conftest import ROOT
 from tests.support import tiny
 from tests.support.docs_pages import Command
+from tests.support.forked import run_xc
 from tests.support.home_services import Home, answers, free_ports, until
 from tests.support.run_command import settings
 
 SECONDS = 900.0    # for one command, on a machine that does other things too
 FEWER = {"m1.epochs": "4", "m1.refresh_from": "2", "m1.refresh_every": "2", "m2.epochs": "2"}
+OF_SHELL = {"VIRTUAL_ENV", "PATH", "SERVE_PORT", "CURL_HOME"}    # what of the environment is for the shell alone
 LONG_RUNNING = {    # command -> its output once it is ready
     "xc serve": r"serving .* on http://", "dask scheduler": r"Scheduler at: ", "dask worker": r"Registered to: "}
 # The data and settings are those of the pages; but training is shorter, and the port of the server is a free one.
@@ -31,8 +34,10 @@ case "$1" in
     quick+=(--workers 0 {settings}) ;;
   serve) quick=(--port "$SERVE_PORT") ;;
 esac
+[[ -z "$ONLY_WORDS" ]] || {{ printf '%s\\0' "$@" "${{quick[@]}}"; exit; }}
 exec {python} -m flows.cli "$@" "${{quick[@]}}"
 """
+SHELL = frozenset("|<>&;$`*\n")    # a command with one of these is for bash
 
 
 class ReaderFolder:
@@ -68,6 +73,8 @@ class ReaderFolder:
         environment = self.environment
         if not text.startswith("xc up") and Stack(self.home).running("prefect") is None:
             environment = {**environment, "PREFECT_API_URL": self.prefect}
+        if text.startswith("xc ") and not SHELL & set(text):
+            return self._forked(text, environment)
         with subprocess.Popen(["bash", "-o", "pipefail", "-c", text], cwd=self.folder, env=environment, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
             try:
@@ -76,6 +83,14 @@ class ReaderFolder:
                 os.killpg(process.pid, signal.SIGKILL)    # what it started, too
                 raise
         return process.returncode, out, said
+
+    def _forked(self, text: str, environment: dict[str, str]) -> tuple[int, str, str]:
+        """Run `xc` as its script in `.venv` would, without the seconds in which Python imports the libraries."""
+        asked = subprocess.run([self.folder / ".venv" / "bin" / "xc", *shlex.split(text, comments=True)[1:]],
+                               env=environment | {"ONLY_WORDS": "1"}, capture_output=True, check=True, text=True)
+        own = {name: value for name, value in environment.items() if name not in OF_SHELL}
+        usual = {name: value for name, value in os.environ.items() if name in OF_SHELL}
+        return run_xc(*asked.stdout.split("\0")[:-1], timeout=SECONDS, cwd=self.folder, env=own | usual)
 
     def check(self, words: list[str]) -> None:
         """Run a program of the folder's `.venv`, which must succeed."""
