@@ -15,9 +15,27 @@ from flows.cli.config_file import FILE, GIVEN
 from flows.config import HOME, CommonOptions, Home, Mlflow, shared
 
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
+Budget = Annotated[str, Parameter(help="Time for the whole job, such as 10m: the most accurate method that fits it, "
+                                       "in place of --method and --preset.")]
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
 Model = Annotated[str, Parameter(help="The model; the only one by default.")]
 Spec = Annotated[str, shared("model", "NAME@alias, NAME/version or NAME; the only one by default.", completer=versions)]
+
+
+def within(options: CommonOptions, budget: str) -> None:
+    """Set the most accurate method and preset that a time budget allows, and say why; "" leaves the options alone."""
+    if not budget:
+        return
+    for name in ("method", "preset"):
+        if source := GIVEN.sources.get(name):
+            raise UsageError(f"--budget chooses the method and its preset, but --{name} is given"
+                             f"{'' if source == 'flag' else f' by {source}'}", hint="leave one of them out")
+    from flows.time_budget import choose
+
+    choice = choose(options.data, budget, options.home)
+    options.method, options.preset = choice.method, choice.preset
+    GIVEN.sources |= dict.fromkeys(("method", "preset"), "--budget")
+    say(f"{'budget':<10} {choice.about}")
 
 
 def require_home(home: Path) -> None:

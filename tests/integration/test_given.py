@@ -44,6 +44,20 @@ def test_the_nearest_source_wins_and_each_is_named(plan, monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["xc.toml"], "a plan makes nothing"
 
 
+def test_a_budget_chooses_the_method_and_its_preset(cli, planted, tmp_path):
+    code, out, err = cli("plan", "--data", str(planted), "--budget", "1h", "--json")
+    assert code == 0 and "is the most accurate that fits 1 h 00 min" in err
+    options = json.loads(out)["options"]
+    assert tuple(options["method"].values()) == ("unidec", "--budget")
+    assert tuple(options["preset"].values()) == ("cpu", "--budget")
+    for words, said in ((("--method", "ngame"), "--method is given"), (("--preset", "cpu"), "--preset is given")):
+        code, _, err = cli("run", "--data", str(planted), "--budget", "1h", *words)
+        assert code == 2 and said in err
+    (tmp_path / "xc.toml").write_text('method = "ngame"\n')
+    code, _, err = cli("run", "--data", str(planted), "--budget", "1h")
+    assert code == 2 and "--method is given by xc.toml" in err
+
+
 @pytest.mark.parametrize(("toml", "said"), [
     ('hom = "x"', "xc.toml: there is no option 'hom', did you mean 'home'?"),
     ('reason = "x"', "there is no option 'reason'"),

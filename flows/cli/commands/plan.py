@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Json, columns, environment, resolved_settings
+from flows.cli.options import Budget, Json, columns, environment, resolved_settings, within
 from flows.config import RunConfig, shared
 
 
@@ -28,6 +28,7 @@ class PlanOptions(RunConfig):
     gpu_memory: Annotated[float, Parameter(help="Memory of a GPU, GB.")] = 80.0
     positives: Annotated[float, Parameter(help="Labels of a point.")] = 5.0
     tokens: Annotated[float, Parameter(help="Tokens of a text.")] = 14.0
+    budget: Budget = ""
 
 
 NO_OPTIONS = PlanOptions()
@@ -43,6 +44,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
         return
     if options.data == Path():
         raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
+    within(options, options.budget)
     changed = resolved_settings(options)
     environment(options.home)
     from flows.preview import preview, server_addresses

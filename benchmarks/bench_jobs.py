@@ -1,0 +1,45 @@
+"""Measure the times of whole jobs, from which `xc run --budget` chooses a method.
+
+    python -m benchmarks.bench_jobs SMALL LARGE [FILE]    (HOME/job_times.json precedes flows/job_times.json)
+
+SMALL and LARGE are raw data sets. Each candidate does the whole job on both, in a home of its own, and what the two
+take gives the fixed seconds and those a text. Nothing else should run meanwhile.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.arguments import Folder, run
+from benchmarks.measuring import timed
+from flows.time_budget import CANDIDATES, TIMES, count_texts
+from tasks.data.sources import describe
+
+
+def main(small: Folder, large: Folder, file: Path = TIMES) -> None:
+    sizes = [count_texts(describe(data)) for data in (small, large)]
+    if sizes[0] >= sizes[1]:
+        raise ValueError(f"LARGE must have more texts than SMALL, got {sizes[1]:,} and {sizes[0]:,}")
+    rows = []
+    print(f"| job | {sizes[0]:,} texts, s | {sizes[1]:,} texts, s |\n|---|---|---|")
+    for method, preset in CANDIDATES:
+        less, more = (_seconds(data, method, preset) for data in (small, large))
+        print(f"| {method}, {preset} | {less:.0f} | {more:.0f} |", flush=True)
+        each = max(more - less, 0.0) / (sizes[1] - sizes[0])
+        rows.append({"method": method, "preset": preset, "fixed": round(max(less - each * sizes[0], 0.0), 1),
+                     "text": float(f"{each:.3g}")})
+    file.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _seconds(data: Path, method: str, preset: str) -> float:
+    """Return the seconds of `xc run` in a new home."""
+    with tempfile.TemporaryDirectory() as home:
+        return timed(lambda: subprocess.run(
+            [sys.executable, "-m", "flows.cli", "run", "--data", data, "--method", method, "--preset", preset,
+             "--home", f"{home}/home"], check=True, capture_output=True))[1]
+
+
+if __name__ == "__main__":
+    run(main, __doc__)
