@@ -1,5 +1,6 @@
 """The steps of data preparation: raw files -> tables -> tokens -> packed corpus."""
 
+from dataclasses import asdict
 from functools import partial
 
 from data_contracts.findings import Thresholds
@@ -30,8 +31,9 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int) -> list[Step]:
               "max_content": config.max_content, "augment": config.augment, "anchors": list(anchors)},
              {"tables": "read", "contract": "check tables"})]
     if anchors:
-        plan.append(Step("walk graphs", "walks", partial(walks.walk_all, anchors, seed), ("tasks.data.walks",),
-                         {"anchors": list(anchors), "seed": seed}, {"tables": "read", "contract": "check tables"}))
+        how = walks.WalkSettings(seed, config.walk_hops, config.walk_restart, config.walk_top, config.walk_degree)
+        plan.append(Step("walk graphs", "walks", partial(walks.walk_all, anchors, how), ("tasks.data.walks",),
+                         {"anchors": list(anchors), **asdict(how)}, {"tables": "read", "contract": "check tables"}))
     plan.append(Step("pack", "corpus", partial(pack, config, facts, seed), ("tasks.data.pack",),
                      {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed,
                       "weight_power": config.weight_power},

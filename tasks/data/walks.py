@@ -32,7 +32,7 @@ class WalkSettings:
     max_degree: int = 500
 
 
-def walk_all(anchors: tuple[str, ...], seed: int, context: StepContext) -> None:
+def walk_all(anchors: tuple[str, ...], settings: WalkSettings, context: StepContext) -> None:
     """Walk every anchor graph from its training queries and its labels, and check the walks against their contract.
 
     Test queries get no walks: metadata is not available at inference (RAMEN, section 3.1).
@@ -43,7 +43,7 @@ def walk_all(anchors: tuple[str, ...], seed: int, context: StepContext) -> None:
         for side in ("train", "label"):
             nodes, table = count_rows(tables / SIDE_TABLES[side]), f"walks.{anchor}.{side}"
             graph = edge_weights(tables / f"edges.{anchor}.{side}", nodes, n_anchors)
-            written = walk(context.workers, graph, context.out / table, WalkSettings(seed),
+            written = walk(context.workers, graph, context.out / table, settings,
                            partitions=-(-nodes // NODES_A_PART) or 1)
             context.say(f"{table}: {sum(rows for _, rows in written):,} edges")
     names = [f"walks.{anchor}.{side}" for anchor in anchors for side in ("train", "label")]

@@ -13,8 +13,8 @@ from xcmodels.training.checkpoint import read_model
 from xcmodels.training.loop import device, fast_products
 
 
-def vectors_of(stage: Stage[Any], corpus: Corpus, checkpoint: Path) -> Vectors:
-    """Return functions that compute, by side, the vectors of a stage's model loaded from a checkpoint."""
+def vectors_of(stage: Stage[Any], corpus: Corpus, checkpoint: Path | None) -> Vectors:
+    """Return functions that compute, by side, the vectors of a stage's model in a checkpoint, None = untrained."""
     return stage.vectors(read_model(stage, corpus, checkpoint).to(device()), corpus)
 
 

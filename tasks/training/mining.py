@@ -32,7 +32,7 @@ def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
     if "vectors" in context.inputs:
         vectors: Vectors = {name: partial(np.load, context.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}
     else:
-        vectors = vectors_of(stage, corpus, context.inputs["start"])
+        vectors = vectors_of(stage, corpus, context.inputs.get("start"))
     vectors = {name: cache(make) for name, make in vectors.items()}
     mined = stage.mine(vectors, corpus, round_)
     metrics = mined.measured | hardness(mined, vectors, corpus, seeds.generator(stage.seed, "hardness", round_.name))

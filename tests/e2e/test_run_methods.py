@@ -17,7 +17,7 @@ SIAMESE = {key: value for key, value in QUICK_JOINT.items() if key.startswith(("
     for key, value in (("epochs", epochs), ("batch_size", "64"), ("table_lr", "0.02"), ("warmup", "5"),
                        ("least_steps", "0"))} | {"serve": "mixed"}
 METHODS = {
-    "unidec": (QUICK_JOINT, "12 hard negatives each", "clusters of 8"),
+    "unidec": (QUICK_JOINT | {"refresh_from": "0", "refresh_every": "6"}, "18 hard negatives each", "clusters of 8"),
     "astra": (ASTRA, "clusters of 8", "5 hard negatives each"),
     "siamesexml++": (SIAMESE, "20 hard negatives each", "alpha"),
     "ramen-ance": ({key if key.startswith("prepare.") else f"base.{key}": value

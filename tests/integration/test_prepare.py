@@ -92,6 +92,17 @@ def test_relevances_become_weights_of_the_positives_they_belong_to(planted, tmp_
     assert ignored.weights is None
 
 
+def test_graphs_are_walked_as_the_settings_say(planted, tmp_path, workers):
+    """One hop visits one anchor; anchors of more edges than the limit, here all, are visited by none."""
+    edges = {}
+    for name, value in (("hops", "1"), ("top", "1"), ("degree", "5"), ("restart", "1")):
+        corpus, _ = prepare(planted, tmp_path / "home", workers, **{f"prepare.walk_{name}": value})
+        edges[name] = corpus.graphs["group"].edges["train"].lengths
+    groups = np.array([len({label // 10 for label in corpus.positives["train"][row]}) for row in range(1200)])
+    assert (edges["hops"] == 1).all() and (edges["top"] == 1).all() and (edges["degree"] == 0).all()
+    assert (edges["restart"] == groups).all(), "a walk that always restarts sees its own anchors alone"
+
+
 def test_validation_is_held_out(planted, tmp_path, workers):
     corpus, _ = prepare(planted, tmp_path / "home", workers)
     assert len(corpus.validation) == 60

@@ -193,7 +193,8 @@ FAMILIES: dict[str, Any] = {
     "ramen": RamenConfig(NGAME, _ADAPT), "ramen-ance": RamenConfig(_ANCE, _ADAPT),
     "ramen-unidec": RamenConfig(UNIDEC, _ADAPT)}
 VARIANTS: dict[str, Any] = {
-    "dpr": _relative("dpr", 2), "dpr-clustered": _relative("dpr-clustered", 10_000), "ance": _ANCE,
+    "dpr": _relative("dpr", 2), "ance": _ANCE,
+    "tas": replace(_relative("tas", 10_000), refresh_from=0, cluster_size=64, cluster_max=64),
     "dexml": _relative("dexml", 2),
     **{f"astra {name}": replace(ASTRA, **changed) for name, changed in {
         "random": {"negatives": "random"}, "hard": {"negatives": "hard"}, "curriculum": {"negatives": "curriculum"},
@@ -204,6 +205,7 @@ VARIANTS: dict[str, Any] = {
         "classifier": {"balance": 0.0, "serve": "classifier"},
         "fused": {"serve": "fused", "unit": False, "fusion": _FUSION}}.items()},
     "ngame unit": replace(NGAME, m2=replace(NGAME.m2, unit=True)),
+    "ngame mined": replace(NGAME, m1=replace(NGAME.m1, cluster_size=0, mined=2, refresh_from=0)),
     "ramen fixed": RamenConfig(NGAME), "ramen labels": RamenConfig(NGAME, GraphConfig(sides="labels")),
     "ramen-ance fixed": RamenConfig(_ANCE), "ramen-ance unpruned": RamenConfig(_ANCE, GraphConfig(prune=False)),
     "ramen-ance queries": RamenConfig(_ANCE, GraphConfig(sides="queries"))}

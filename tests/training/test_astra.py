@@ -65,7 +65,6 @@ def test_training_begins_with_the_encoder_of_module_m1_and_classifiers_at_its_la
 
 @pytest.mark.parametrize(("changed", "message"), [
     ({}, "it has no module M1"),
-    ({"m1": replace(NGAME.m1, refresh_from=0)}, "m1.refresh_from must be at least 1, got 0"),
     ({"m1": NGAME.m1, "dim": 24}, "dim must be 0 where start is encoder, got 24")])
 def test_a_start_that_a_preset_cannot_make(changed, message):
     with pytest.raises(ValueError, match=message):

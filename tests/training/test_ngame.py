@@ -1,15 +1,57 @@
-"""NGAME's second module: the length of its classifiers."""
+"""NGAME's modules: what batches are sampled by, and the length of classifiers."""
 
 import numpy as np
 import pytest
 import torch
 
 from tests.support import toy
+from xcmodels.data import seeds
 from xcmodels.methods.ngame.stages import CLASSIFIER
+from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.checkpoint import read_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("name", ["tas", "ngame mined"])
+def test_what_is_mined_before_any_training_is_by_the_encoder_as_it_begins(name):
+    """TAS: clusters of the first embeddings, for all epochs. ANCE: the first negatives, too, in random batches."""
+    made, corpus = toy.trained(name), toy.trained(name).corpus
+    stage = made.method.stages[0]
+    first = stage.rounds[0]
+    encoder = stage.encoder(stage.build(corpus, {})).eval()
+    queries, labels = (encode_all(encoder, corpus.sides[side], view) for side, view in (
+        ("train", QUERY), ("label", LABEL)))
+    rows, mined = corpus.training_rows(), made.mined[first.name]
+    if name == "tas":
+        assert [(round_.first, round_.last, round_.cluster_size) for round_ in stage.rounds] == [(0, 8, 64)]
+        wanted = balanced_kmeans(queries[rows], 64, seed=seeds.key_of(stage.seed, first.name))
+        assert np.array_equal(mined.clusters, wanted) and mined.negatives is None
+        return
+    assert mined.clusters is None and mined.negatives.shape == (len(queries), 8), "two an epoch, mined for four"
+    for row in rows[:30]:
+        own = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
+        ranked = [label for label in np.argsort(-(labels @ queries[row]), kind="stable").tolist() if label not in own]
+        assert mined.negatives[row].tolist() == ranked[:8]
+
+
+def test_mined_negatives_join_the_batch_of_their_query():
+    """Two of a query's are in the pool of each of its batches, drawn anew, beside the positives that are drawn."""
+    made = toy.trained("ngame mined")
+    stage, corpus = made.method.stages[0], made.corpus
+    round_ = stage.rounds[0]
+    mined, rows = made.mined[round_.name], corpus.training_rows()[:6]
+    drawn = set()
+    for draw in range(8):
+        batch = stage.batch(corpus, round_, mined, rows, seeds.generator(0, "draw", draw))
+        pool = batch.sides["labels"].ids.tolist()
+        allowed = {label for row in rows for label in [*corpus.train_positives[row], *mined.negatives[row]]}
+        assert set(pool) <= allowed and len(pool) == len(set(pool))
+        assert all(len(set(mined.negatives[row].tolist()) & set(pool)) >= 2 for row in rows)
+        drawn.add(tuple(pool))
+    assert len(drawn) > 1
 
 
 @pytest.mark.parametrize(("name", "unit"), [("ngame", False), ("ngame unit", True)])

@@ -1,5 +1,8 @@
 """RAMEN over NGAME, ANCE and UniDEC: the regularisers as the paper writes them, pruning, the bandit, what is served."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +15,7 @@ from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.ramen.bandit import FLOOR, SIGMA, Bandit
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
+from xcmodels.methods.ramen.stages import GraphStage
 from xcmodels.methods.registry import METHODS
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import embed, train_all
@@ -102,6 +106,9 @@ def test_edges_that_point_elsewhere_are_pruned_and_pull_no_more(corpus, trained)
         nodes = np.repeat(np.arange(len(edges)), edges.lengths)
         cosine = (vectors[nodes] * known["anchors.group"][edges.values]).sum(1)
         assert np.array_equal(kept[f"group.{side}"], cosine > 0)
+        strict = GraphStage(trained.method.stages[0].base, replace(trained.method.stages[0].graph, similar=0.3))
+        fewer = strict.mine({name: partial(known.__getitem__, name) for name in known}, corpus, last).kept
+        assert np.array_equal(fewer[f"group.{side}"], cosine > 0.3) and fewer[f"group.{side}"].sum() > 0
         labels = corpus.positives["train"] if side == "train" else np.arange(60)[:, None]
         true = np.array([end in labels[node] // 3 for node, end in zip(nodes, edges.values, strict=True)])
         assert kept[f"group.{side}"][true].mean() > kept[f"group.{side}"][~true].mean(), "noise goes first"

@@ -113,7 +113,7 @@ def test_the_rounds_of_the_relatives():
 
     assert shape("unidec") == [(0, 4, 0, 0), (4, 6, 4, 6), (6, 8, 8, 6)]
     assert shape("dpr") == [(0, 8, 0, 0)]
-    assert shape("dpr-clustered") == [(0, 4, 0, 0), (4, 8, 8, 0)]
+    assert shape("tas") == [(0, 8, 64, 0)]
     assert shape("ance") == [(0, 4, 0, 0), (4, 6, 0, 12), (6, 8, 0, 12)]
 
 
@@ -151,7 +151,7 @@ def test_what_is_served_does_not_train_again(changed):
     assert one.build_retriever.settings != other.build_retriever.settings
 
 
-@pytest.mark.parametrize("method", ["unidec", "depsl", "dpr", "dpr-clustered", "ance", "dexml"])
+@pytest.mark.parametrize("method", ["unidec", "depsl", "dpr", "tas", "ance", "dexml"])
 def test_every_preset_resolves(method):
     for preset in PRESETS[method]:
         made = resolve(method, preset, {"seed": "3"})

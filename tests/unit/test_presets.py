@@ -188,7 +188,7 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
     ("m1.batch_size", "0", "m1.batch_size: batch_size must be at least 1, got 0"),
     ("m1.lr", "nan", "m1.lr: lr must be 0 or more, got nan"),
     ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),
-    ("m1.refresh_from", "0", "m1.refresh_from must be at least 1"),
+    ("m1.mined", "-1", "m1.mined: mined must be 0 or more, got -1"),
     ("encoder.kind", "gru", "encoder.kind: kind must be one of bag, transformer, got 'gru'"),
     ("index", "flat", "index: index must be one of auto, exact, quantised, hnsw, got 'flat'"),
     ("prepare.max_title", "0", "prepare.max_title: max_title must be at least 1, got 0"),

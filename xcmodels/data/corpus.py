@@ -39,13 +39,17 @@ class PrepareConfig:
     validation_max: int = 10_000  # queries held out so, at most
     weight_power: float = 1.0     # a positive weighs its relevance to this power in training; 0 = all weigh the same
     walks: bool = True            # walk the anchor graphs, where the data set has any
+    walk_hops: int = 400          # of the walk from a node (RAMEN, Appendix A, as the next two)
+    walk_restart: float = 0.8     # chance that a hop starts from the node again
+    walk_top: int = 10            # anchors of a node that are kept, those visited most
+    walk_degree: int = 500        # edges of a node or anchor, at most: those with more are left out of walks
     leak_share: float = 0.01      # share of test queries whose text may stand in train too
     drift_fail: float = 0.25      # stability index of label frequencies, against the last run, that stops a run
 
     def __post_init__(self) -> None:
-        checks.at_least(self, 1, "vocabulary", "max_title")
+        checks.at_least(self, 1, "vocabulary", "max_title", "walk_hops", "walk_top", "walk_degree")
         checks.at_least(self, 0, "max_content", "validation_max", "drift_fail", "weight_power")
-        checks.share(self, "leak_share")
+        checks.share(self, "leak_share", "walk_restart")
         checks.share(self, "validation", whole=False)
 
 

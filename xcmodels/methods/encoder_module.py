@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from xcmodels import checks
-from xcmodels.data.batching import Batch, BatchSide, pooled_block, sample_positive
+from xcmodels.data.batching import Batch, BatchSide, pooled_block, sample_negatives, sample_positive
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, TrainingPlan, Vectors
@@ -35,22 +35,16 @@ class ModuleConfig(schedule.ClusterSchedule):
     margin: float = 0.3        # by which a positive is to score above a negative (triplet loss)
     positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
     negatives: int = 10        # hardest in-batch negatives of a row
+    mined: int = 0             # labels mined as a row's hard negatives at a refresh that join its batch, an epoch (M1)
     temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
     dropout: float = 0.0       # on the query vectors (M2)
     unit: bool = False         # classifiers are of unit length, as in Appendix C (M2); M1's vectors always are
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.at_least(self, 1, "batch_size", "cluster_size", "cluster_max", "positives", "negatives")
-        checks.at_least(self, 0, "lr", "table_lr", "warmup", "margin", "temperature")
+        checks.at_least(self, 1, "batch_size", "positives", "negatives")
+        checks.at_least(self, 0, "mined", "lr", "table_lr", "warmup", "margin", "temperature")
         checks.share(self, "dropout", whole=False)
-
-
-def check_m1(m1: ModuleConfig) -> None:
-    """Raise ValueError where module M1 would need clusters before there is an encoder."""
-    if m1.refresh_from < 1:
-        raise ValueError(f"m1.refresh_from must be at least 1, got {m1.refresh_from}: clusters come from a trained "
-                         "encoder")
 
 
 class ConfigWithM1(Protocol):
@@ -73,16 +67,18 @@ class EncoderModule(EncoderStage[Encoder]):
         assert config.m1 is not None
         self.module, self.config, self.seed = config.m1, config.encoder, config.seed
         self.plan = TrainingPlan.of(self.module, {"tokens": RowRule(self.module.table_lr)})
-        self.rounds = schedule.rounds(ENCODER, self.module)
+        self.rounds = schedule.rounds(ENCODER, self.module, self.module.mined * self.module.refresh_every)
         self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
         return build_encoder(self.config, corpus.idf, self.seed)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against the pool of their positives, one drawn per query."""
+        """Return queries against the pool of their positives, one drawn per query, and of their mined negatives."""
         chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
-        pool = distinct(chosen)
+        mined_here = np.empty(0, np.int64) if mined.negatives is None else sample_negatives(
+            mined.negatives[rows], self.module.mined, rng)
+        pool = distinct(np.concatenate([chosen.ravel(), mined_here]))
         sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
                  "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})

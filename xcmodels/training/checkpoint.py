@@ -49,10 +49,17 @@ def load_model(model: nn.Module, folder: Path) -> None:
     model.load_state_dict(read(folder / MODEL, shards_of(model)))
 
 
-def read_model(stage: Stage[M], corpus: Corpus, folder: Path, vectors: Mapping[str, np.ndarray] | None = None) -> M:
-    """Return a stage's model from a saved one in `folder`, on the CPU; `vectors` as in `Stage.build`."""
+def read_model(stage: Stage[M], corpus: Corpus, folder: Path | None,
+               vectors: Mapping[str, np.ndarray] | None = None) -> M:
+    """Return a stage's model from a saved one in `folder`, on the CPU; `vectors` as in `Stage.build`.
+
+    folder: None = the model that a method's first stage begins with.
+    """
     model = stage.build(corpus, vectors or {})
-    load_model(model, folder)
+    if folder is None:
+        stage.begin(model, corpus, None)
+    else:
+        load_model(model, folder)
     return model
 
 

@@ -80,14 +80,15 @@ def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, fo
 
 
 @fast_products()
-def embed(corpus: Corpus, stage: Stage[Any], folder: Path) -> dict[str, np.ndarray]:
-    """Return the vectors of each side by the model in a round's folder."""
+def embed(corpus: Corpus, stage: Stage[Any], folder: Path | None) -> dict[str, np.ndarray]:
+    """Return the vectors of each side by the model in a round's folder, None = before any training."""
     model = read_model(stage, corpus, folder).to(device())
     return {side: make() for side, make in stage.vectors(model, corpus).items()}
 
 
 @fast_products()
 def _mine(trained: TrainedMethod, stage: Stage[Any], round_: Round, needs: Mapping[str, str]) -> Mined:
-    """Return the mining result for a round, by the fixed vectors or the model of an earlier round."""
-    vectors = trained.vectors if "vectors" in needs else embed(trained.corpus, stage, trained.outs[needs["start"]])
+    """Return the mining result for a round, by the fixed vectors, or the model of an earlier round or before any."""
+    vectors = trained.vectors if "vectors" in needs else embed(
+        trained.corpus, stage, trained.outs[needs["start"]] if "start" in needs else None)
     return stage.mine({side: partial(vectors.__getitem__, side) for side in vectors}, trained.corpus, round_)

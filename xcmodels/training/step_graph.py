@@ -15,7 +15,8 @@ class TrainingStep:
 
     Roles: start, the checkpoint of an earlier round, to resume from or to mine with; before, the last one of the stage
     before; mined, the mining result; vectors, the fixed vectors that its stage trains on. A retriever reads the last
-    checkpoint of every stage, by the stage's name, and the vectors.
+    checkpoint of every stage, by the stage's name, and the vectors. Mining without start or vectors is by the model of
+    the first stage as it begins.
     """
 
     kind: str
@@ -41,8 +42,9 @@ def training_steps(method: Method) -> list[TrainingStep]:
                 needs["vectors"] = vectors
             if round_.mines:
                 if round_.source not in mined:
-                    source = {"vectors": vectors} if stage.frozen or round_.source < 0 else {
-                        "start": stage.rounds[round_.source].name}
+                    fixed = stage.frozen or round_.source < 0
+                    source = {"start": stage.rounds[round_.source].name} if not fixed else {
+                        "vectors": vectors} if vectors else {}
                     steps.append(TrainingStep(MINE, f"mine {round_.name}", stage.name, round_, source))
                     mined[round_.source] = steps[-1].name
                 needs["mined"] = mined[round_.source]

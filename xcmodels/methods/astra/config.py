@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from xcmodels import checks
 from xcmodels.method import Round
-from xcmodels.methods.encoder_module import ModuleConfig, check_m1
+from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.mining import schedule
 from xcmodels.nn.encoder_config import LABEL, QUERY, EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, ServingConfig
@@ -45,7 +45,7 @@ class AstraConfig(ServingConfig, schedule.Schedule):
     def __post_init__(self) -> None:
         ServingConfig.__post_init__(self)
         schedule.Schedule.__post_init__(self)
-        checks.at_least(self, 1, "batch_size", "positives", "refresh_from")
+        checks.at_least(self, 1, "batch_size", "positives")
         checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "hard", "uniform", "ahead", "dim")
         checks.share(self, "dropout", "momentum", "weight_decay", whole=False)
         checks.one_of(self, decay=("linear", "cosine"), negatives=("both", "random", "hard", "curriculum"),
@@ -54,8 +54,6 @@ class AstraConfig(ServingConfig, schedule.Schedule):
             raise ValueError(f"dim must be 0 where start is encoder, got {self.dim}: module M1 has no bottleneck")
         if self.pretrained and self.m1 is None:
             raise ValueError("start must be label or random in this preset, got 'encoder': it has no module M1")
-        if self.m1 is not None:
-            check_m1(self.m1)
         if self.hard + self.uniform < 1:
             raise ValueError("hard + uniform must be at least 1, got 0: there is nothing to push a query from")
         if self.label_lr * self.weight_decay >= 1:

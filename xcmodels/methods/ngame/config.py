@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from xcmodels.methods.encoder_module import ModuleConfig, check_m1
+from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import FUSED, ServingConfig
 
@@ -16,7 +16,3 @@ class NgameConfig(ServingConfig):
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     serve: str = FUSED         # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     seed: int = 0              # every random draw is keyed by it
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_m1(self.m1)

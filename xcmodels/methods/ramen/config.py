@@ -16,7 +16,8 @@ class GraphConfig:
     strength: float = 0.1        # lambda of every graph and side, or where a bandit begins
     adapt: bool = False          # the strengths are arms of a bandit that learns them
     rate: float = 0.01           # learning rate of the bandit
-    prune: bool = True           # edges of cosine 0 or less are dropped at every refresh
+    prune: bool = True           # edges whose ends are not similar are dropped at every refresh
+    similar: float = 0.0         # cosine above which the ends of an edge are similar
     augment: bool = False        # labels that share an anchor with a query become its positives (AugGT)
     most: int = 10               # labels that augment adds to a query, at most
     margin: float = 0.3          # by which an edge is to score above an anchor of the batch (triplet loss)
@@ -26,6 +27,7 @@ class GraphConfig:
         checks.one_of(self, sides=("both", "queries", "labels", "none"))
         checks.at_least(self, 0, "strength", "rate", "margin")
         checks.at_least(self, 1, "negatives", "most")
+        checks.at_least(self, -1, "similar")
 
     @property
     def regularised_sides(self) -> list[str]:

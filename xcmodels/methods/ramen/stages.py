@@ -110,7 +110,7 @@ class GraphStage(EncoderStage[Regularised]):
             return self.base.mine(vectors, corpus, round_)
         cached = {name: cache(make) for name, make in vectors.items()}
         kept = {f"{name}.{SIDES[side]}": similar_edges(graph.edges[SIDES[side]], cached[side](),
-                                                   cached[f"anchors.{name}"]())
+                                                       cached[f"anchors.{name}"](), self.graph.similar)
                 for name, graph in corpus.graphs.items() for side in self.graph.regularised_sides}
         return replace(self.base.mine(cached, corpus, round_), kept=kept)
 

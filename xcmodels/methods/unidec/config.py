@@ -41,7 +41,7 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
     def __post_init__(self) -> None:
         ServingConfig.__post_init__(self)
         schedule.ClusterSchedule.__post_init__(self)
-        checks.at_least(self, 1, "batch_size", "refresh_from", "positives")
+        checks.at_least(self, 1, "batch_size", "positives")
         checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "negatives", "bce", "dim")
         checks.share(self, "balance", "symmetric")
         checks.share(self, "dropout", whole=False)

@@ -35,7 +35,7 @@ def _paper(source: str, batch: int, epochs: int, **changed: object) -> Settings:
 
 _DEPSL: dict[str, object] = {"balance": 1.0, "serve": "encoder"}
 _DPR: dict[str, object] = {**_DEPSL, "positives": 1, "symmetric": 0.0, "cluster_size": 0, "negatives": 0}
-_DPR_CLUSTERED: dict[str, object] = {**_DPR, "cluster_size": 8, "refresh_every": 10_000}
+_TAS: dict[str, object] = {**_DPR, "cluster_size": 576, "cluster_max": 576, "refresh_from": 0, "refresh_every": 10_000}
 _ANCE: dict[str, object] = {**_DPR, "negatives": 6}
 _DEXML: dict[str, object] = {**_DPR, "every_label": True}
 
@@ -63,11 +63,11 @@ UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROW
 DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200},
                  {"serve": "fused"}, **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
-# Not TAS (Hofstaetter et al., 2021): that clusters by a baseline's embeddings before training, one batch per cluster.
-DPR_CLUSTERED = _presets("DPR whose batches are clustered once, after its first epochs", _FIRST, **_DPR_CLUSTERED)
+TAS = _presets("DPR whose batches are clusters of queries by the embeddings before training (TAS)", _FIRST,
+               {"cluster_size": 1024, "cluster_max": 1024}, **_TAS)
 ANCE = _presets("DPR with hard negatives mined over label embeddings (ANCE)", _FIRST, **_ANCE)
 DEXML = _presets("decoupled softmax over every label (DEXML)",
                  {"lf-wikipedia-500k": 2048, "lf-amazontitles-1.3m": 8192}, **_DEXML)
 
 METHODS = {name: MethodEntry(partial(unidec, name=name), presets) for name, presets in {
-    "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "dpr-clustered": DPR_CLUSTERED, "ance": ANCE, "dexml": DEXML}.items()}
+    "unidec": UNIDEC, "depsl": DEPSL, "dpr": DPR, "tas": TAS, "ance": ANCE, "dexml": DEXML}.items()}
