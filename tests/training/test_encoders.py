@@ -170,7 +170,7 @@ def test_a_bag_through_a_folder(idf, texts, tmp_path):
 
 
 def test_kinds_and_sources_that_do_not_exist(idf, tmp_path):
-    with pytest.raises(ValueError, match="kind must be one of bag, transformer, got 'bags'"):
+    with pytest.raises(ValueError, match="kind must be one of bag, transformer, both, got 'bags'"):
         replace(BAG, kind="bags")
     with pytest.raises(ValueError, match="a folder or a hub id where kind is transformer, got 'random'"):
         EncoderConfig(kind="transformer", source="random")

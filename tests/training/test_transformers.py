@@ -5,15 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from tests.support import toy
 from tests.support.encoding import BAG, VOCABULARY, both, rows_of, tokens, trained
-from tests.support.toy import backend
+from tests.support.toy import backend, toy_corpus
 from xcmodels.data.tokens import Tokenizer
-from xcmodels.method import TrainingPlan
+from xcmodels.method import RowRule, TrainingPlan
 from xcmodels.nn import transformer
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, HeadConfig, build_encoder, load_encoder, save_encoder, siamese
+from xcmodels.training.checkpoint import read_model
+from xcmodels.training.local_run import train_all
 from xcmodels.training.optimisers import Optimisers
 
 
@@ -47,7 +51,7 @@ def test_texts_are_packed_by_length_and_come_back_in_their_order(bert, idf, text
     encoder = build_encoder(bert, idf, 0).eval()
     wanted = encoder(texts, QUERY)
     widths = []
-    monkeypatch.setattr(transformer, "TOGETHER", 8)
+    monkeypatch.setattr(transformer, "TOGETHER", {"cpu": 8})
     encoder.backbone.model.register_forward_pre_hook(
         lambda _, __, given: widths.append(tuple(given["input_ids"].shape)), with_kwargs=True)
     torch.testing.assert_close(encoder(texts, QUERY), wanted, rtol=1e-4, atol=1e-5)
@@ -67,6 +71,17 @@ def test_the_layers_that_are_trained(bert, idf, texts, layers, changed):
     before = {name: value.clone() for name, value in encoder.backbone.model.named_parameters()}
     step(encoder, texts)
     assert parts_changed(encoder, before) == changed
+
+
+@pytest.mark.parametrize(("changed", "dropping"), [
+    ({}, {"embeddings", "encoder"}), ({"trained_layers": 1}, {"encoder"}), ({"drops": False}, set())])
+def test_what_drops_out_in_training(bert, idf, texts, changed, dropping):
+    """What is trained, or nothing: then two passes over the same texts agree."""
+    encoder = build_encoder(replace(bert, **changed), idf, 0).train()
+    assert {name.split(".")[0] for name, module in encoder.backbone.model.named_modules()
+            if isinstance(module, torch.nn.Dropout) and module.training} == dropping
+    assert torch.equal(encoder(texts, QUERY), encoder(texts, QUERY)) == (not dropping)
+    assert encoder.backbone.training and not encoder.eval().backbone.model.training
 
 
 def test_more_layers_than_there_are(bert, idf):
@@ -174,3 +189,56 @@ def test_minilm():
     dog, puppy, tax = encoder(Tokenizer(open_backend("minilm"), max_title=8, max_content=8)(
         ["a dog", "a puppy", "income tax"], [""] * 3), QUERY)
     assert dog @ puppy > dog @ tax + 0.1
+
+
+def test_a_bag_and_a_transformer_side_by_side(bert, idf, texts, tmp_path):
+    """Each side's vector begins as the sum of the bag's first vector and the transformer's; all are saved."""
+    config = replace(bert, kind="both")
+    encoder = build_encoder(config, idf, 0).eval()
+    bag, alone = (build_encoder(replace(bert, kind=kind), idf, 0).eval().backbone for kind in ("bag", "transformer"))
+    queries, labels = encoder.backbone.groups((texts, QUERY), (tokens([([5, 6], [7])]), LABEL))
+    torch.testing.assert_close(queries[:, :32], bag(texts, QUERY))
+    torch.testing.assert_close(queries[:, 32:], alone(texts, QUERY), rtol=1e-4, atol=1e-5)
+    assert (encoder.backbone.sums, labels.shape) == (3, (1, 48)) and encoder.in_numpy(QUERY) is None
+    units = [F.normalize(queries[:, start:start + 16], dim=1) for start in (0, 32)]
+    torch.testing.assert_close(encoder(texts, QUERY), F.normalize(sum(units), dim=1))
+    save_encoder(trained(encoder), tmp_path / "encoder")
+    again = load_encoder(tmp_path / "encoder").eval()
+    for side in (QUERY, LABEL):
+        assert torch.equal(again(texts, side), encoder.eval()(texts, side))
+
+
+def test_a_bag_and_a_transformer_are_both_trained(bert, idf, texts):
+    encoder = build_encoder(replace(bert, kind="both", lr_share=0.1), idf, 0).train()
+    (encoder(texts, QUERY) * torch.arange(1.0, 17)).sum().backward()
+    Optimisers(encoder, TrainingPlan(1, 64, 1e-2, {"tokens": RowRule(1e-2)}, 0)).step(1.0)
+    fresh = build_encoder(replace(bert, kind="both"), idf, 0)
+    start = fresh.state_dict()
+    moved = {name: float((value - start[name]).abs().max()) for name, value in encoder.state_dict().items()}
+    assert moved["backbone.bag.table.weight"] == pytest.approx(1e-2, rel=1e-2)
+    assert moved["backbone.transformer.model.encoder.layer.0.output.dense.weight"] == pytest.approx(1e-3, rel=1e-2)
+    assert moved["heads.query.outer.weight"] > 0
+
+
+@pytest.mark.parametrize("name", ["ngame", "unidec", "astra after M1", "siamesexml++", "ramen"])
+def test_every_method_trains_a_transformer_beside_its_bag(name, tmp_path):
+    """What the presets cpu-minilm do, on the toy corpus and a transformer of one layer."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    corpus = toy_corpus(tmp_path / "corpus")
+    BertModel(BertConfig(vocab_size=corpus.tokenizer().size, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                         intermediate_size=32, max_position_embeddings=32)).save_pretrained(tmp_path / "bert")
+    config = (toy.FAMILIES | toy.VARIANTS)[name]
+    base = getattr(config, "base", config)
+    encoder = replace(base.encoder, kind="both", source=str(tmp_path / "bert"), trained_layers=1, lr_share=0.1,
+                      max_tokens=20, bf16=False)
+    small = replace(base, encoder=encoder)
+    method = toy.made_by(name, small if base is config else replace(config, base=small))
+    made = train_all(corpus, method, tmp_path / "made")
+    first = next(iter(made.method.stages))
+    before, after = (first.encoder(read_model(first, corpus, folder)).backbone.transformer.model.state_dict()
+                     for folder in (None, made.models[first.name]))
+    changed = {name.split(".")[2] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"1"}, "the top layer"
+    assert toy.precision(made) > 85

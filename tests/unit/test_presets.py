@@ -125,11 +125,12 @@ def test_ramens_table_10_and_unidecs_table_2():
     assert (made.base.m1.batch_size, made.base.m1.epochs, made.base.m1.lr, made.base.m1.refresh_every) == (
         1024, 300, 2e-4, 5)
     assert (made.base.m2.positives, made.base.m2.negatives, made.graph.margin, made.graph.adapt) == (2, 12, 0.3, True)
-    for method, row, batch in (("unidec", "lf-amazon-131k", 576), ("unidec", "lf-wikiseealso-320k", 677),
-                               ("unidec", "lf-amazontitles-1.3m", 1098), ("depsl", "lf-wikipedia-500k", 221),
-                               ("depsl", "lf-amazontitles-1.3m", 2200), ("dexml", "lf-amazontitles-1.3m", 8192)):
+    for method, row, batch, dim in (
+            ("unidec", "lf-amazon-131k", 576, 384), ("unidec", "lf-wikiseealso-320k", 677, 384),
+            ("unidec", "lf-amazontitles-1.3m", 1098, 256), ("depsl", "lf-wikipedia-500k", 221, 384),
+            ("depsl", "lf-amazontitles-1.3m", 2200, 384), ("dexml", "lf-amazontitles-1.3m", 8192, 384)):
         made = resolve(method, row, {}).method
-        assert (made.batch_size, made.lr, made.label_lr, made.refresh_every, made.dim) == (batch, 1e-4, 1e-3, 5, 384)
+        assert (made.batch_size, made.lr, made.label_lr, made.refresh_every, made.dim) == (batch, 1e-4, 1e-3, 5, dim)
         assert made.serve != "fused"
 
 
@@ -168,7 +169,7 @@ def test_a_setting_says_what_it_is_where_it_stands():
     told = explained(resolve("ramen-unidec", "cpu", {}))
     assert told["base.refresh_every"] == "tau: epochs between two refreshes"
     assert explained(resolve("ngame", "cpu", {}))["m1.refresh_every"] == "tau, tau_r: epochs between two refreshes"
-    assert told["base.encoder.kind"] == "bag | transformer: a learned vector a token, summed, or a language model"
+    assert told["base.encoder.kind"] == "bag | transformer | both: a learned vector a token, summed; a language model"
 
 
 def test_settings_that_depend_on_each_other_come_in_any_order():
@@ -189,7 +190,7 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
     ("m1.lr", "nan", "m1.lr: lr must be 0 or more, got nan"),
     ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),
     ("m1.mined", "-1", "m1.mined: mined must be 0 or more, got -1"),
-    ("encoder.kind", "gru", "encoder.kind: kind must be one of bag, transformer, got 'gru'"),
+    ("encoder.kind", "gru", "encoder.kind: kind must be one of bag, transformer, both, got 'gru'"),
     ("index", "flat", "index: index must be one of auto, exact, quantised, hnsw, got 'flat'"),
     ("prepare.max_title", "0", "prepare.max_title: max_title must be at least 1, got 0"),
     ("prepare.validation", "1", "prepare.validation: validation must be at least 0 and below 1, got 1.0"),

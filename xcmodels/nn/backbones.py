@@ -1,6 +1,7 @@
-"""Backbones of encoders: a bag of token embeddings, or a transformer."""
+"""Backbones of encoders: a bag of token embeddings, a transformer, or both side by side."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
 from xcmodels.nn.autograd import weighted_sums
 from xcmodels.nn.encoder_config import LABEL, QUERY, Backbone, EncoderConfig
 from xcmodels.nn.row_table import RowTable
-from xcmodels.nn.transformer import Transformer, build_transformer, load_transformer
+from xcmodels.nn.transformer import Transformer, attention, build_transformer, load_transformer
 
+BOTH = ("bag", "transformer")
 _EMBEDDINGS = ("word_embeddings.weight", "embed_tokens.weight", "wte.weight")    # in BERT, LLaMA, GPT-2
 
 
@@ -92,16 +94,42 @@ class BagOfTokens(Backbone):
         return sums
 
 
+class BagAndTransformer(Backbone):
+    """A bag's sums of a text, then a transformer's vector of it: words as they are, and what they mean together."""
+
+    def __init__(self, bag: BagOfTokens, transformer: Transformer) -> None:
+        super().__init__()
+        if bag.dim != transformer.dim:
+            raise ValueError(f"encoder.source has embeddings of {bag.dim} and hidden states of {transformer.dim}: they "
+                             "must be as wide where encoder.kind is both")
+        self.bag, self.transformer = bag, transformer
+        self.dim, self.sums, self.bases, self.batch = bag.dim, bag.sums + 1, (0, bag.sums), transformer.batch
+
+    def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
+        """Return (n, (sums of the bag + 1) * dim) vectors."""
+        return self.groups((tokens, side))[0]
+
+    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts; texts of all groups are padded together."""
+        vectors = self.transformer(join(*(tokens for tokens, _ in texts)), QUERY)
+        parts = vectors.split([len(tokens) for tokens, _ in texts])
+        return [torch.cat([sums, part], 1) for sums, part in zip(self.bag.groups(*texts), parts, strict=True)]
+
+
 def build_backbone(config: EncoderConfig, idf: np.ndarray) -> Backbone:
     """Build the backbone that `config` names; `idf` (2 * vocabulary,) weighs title then content tokens.
 
     Raises ValueError for a source that cannot be opened, or whose vocabulary is not the tokenizer's.
     """
+    if config.kind == "both":
+        return BagAndTransformer(_build_bag(config, idf), build_transformer(config, idf))
     return (_build_bag if config.kind == "bag" else build_transformer)(config, idf)
 
 
 def save_backbone(backbone: Backbone, folder: Path) -> dict[str, Any]:
     """Write the files that `empty_backbone` reads to `folder`, and return its argument `facts`."""
+    if isinstance(backbone, BagAndTransformer):
+        return save_backbone(backbone.bag, folder) | save_backbone(backbone.transformer, folder)
     if isinstance(backbone, Transformer):
         backbone.model.config.save_pretrained(folder)  # type: ignore[union-attr, operator]
         return {"special": [backbone.first, backbone.last]}
@@ -111,6 +139,10 @@ def save_backbone(backbone: Backbone, folder: Path) -> dict[str, Any]:
 
 def empty_backbone(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -> Backbone:
     """Return a backbone whose tensors are yet to be loaded."""
+    if config.kind == "both":
+        bag, transformer = (empty_backbone(replace(config, kind=part), folder, facts) for part in BOTH)
+        assert isinstance(bag, BagOfTokens) and isinstance(transformer, Transformer)
+        return BagAndTransformer(bag, transformer)
     if config.kind == "bag":
         embeddings, idf = (torch.empty(*shape, device="meta") for shape in (
             (facts["vocabulary"], facts["dim"]), (2 * facts["vocabulary"],)))
@@ -119,7 +151,7 @@ def empty_backbone(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -
 
     # Not on the meta device: a transformer computes its position ids at construction and does not save them.
     model_config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    return Transformer(AutoModel.from_config(model_config), tuple(facts["special"]), config)
+    return Transformer(AutoModel.from_config(model_config, **attention()), tuple(facts["special"]), config)
 
 
 def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:

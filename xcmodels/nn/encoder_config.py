@@ -17,7 +17,7 @@ QUERY, LABEL = "query", "label"     # the sides that a text can be encoded for
 class EncoderConfig:
     """The kind of encoder and what it is initialised from."""
 
-    kind: str = "bag"           # bag | transformer: a learned vector a token, summed, or a language model
+    kind: str = "bag"           # bag | transformer | both: a learned vector a token, summed; a language model
     source: str = MINILM        # minilm | random (bag only) | a folder | a hub id
     dim: int = 384              # of a bag started at random; otherwise the source decides
     tied: bool = False          # both sides share all weights (Siamese to the letter), or token embeddings alone (bag)
@@ -29,17 +29,18 @@ class EncoderConfig:
     trained_layers: int = -1    # the top ones; -1 = all, and the token embeddings (transformer)
     lr_share: float = 1.0       # learning rate of its weights, as a share of other dense parameters' (transformer)
     max_tokens: int = 0         # of a text that are read, its first; 0 = all (transformer)
+    drops: bool = True          # layers that are trained drop out as their source says (transformer)
     bf16: bool = True           # products in bf16 where the processor or the GPU multiplies it (transformer)
 
     def __post_init__(self) -> None:
-        checks.one_of(self, kind=("bag", "transformer"))
+        checks.one_of(self, kind=("bag", "transformer", "both"))
         checks.at_least(self, 1, "dim", "sums", "batch")
         checks.at_least(self, 0, "idf_power", "places", "lr_share", "max_tokens")
         checks.at_least(self, -1, "trained_layers")
         checks.share(self, "token_dropout", whole=False)
-        if self.kind == "transformer" and self.source == "random":
-            raise ValueError("source must name a folder or a hub id where kind is transformer, got 'random'")
-        if self.kind == "bag" and self.sums > 1 and not self.places:
+        if self.kind != "bag" and self.source == "random":
+            raise ValueError(f"source must name a folder or a hub id where kind is {self.kind}, got 'random'")
+        if self.kind != "transformer" and self.sums > 1 and not self.places:
             raise ValueError(f"sums must be 1 where places is 0, got {self.sums}: nothing else tells them apart")
 
 
@@ -48,6 +49,7 @@ class Backbone(Model):
 
     dim: int
     sums = 1
+    bases: tuple[int, ...] = (0,)    # those of the `sums` whose sum a residual head begins as
     batch: int
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:

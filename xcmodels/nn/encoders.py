@@ -48,8 +48,8 @@ class Layout:
 
 
 def siamese(config: EncoderConfig, head: HeadConfig | None = None) -> Layout:
-    """Return one head for both sides, or one per side; by default a residual layer, none on a transformer."""
-    head = head or HeadConfig("residual" if config.kind == "bag" else "unit")
+    """Return one head for both sides, or one per side; by default a residual layer, none on a tied transformer."""
+    head = head or HeadConfig("unit" if config.kind == "transformer" and config.tied else "residual")
     if config.tied or head.kind in ("unit", "gelu"):    # neither has anything to learn
         return Layout({QUERY: head}, {QUERY: (QUERY,), LABEL: (QUERY,)})
     return Layout({QUERY: head, LABEL: head}, {QUERY: (QUERY,), LABEL: (LABEL,)})
@@ -102,12 +102,12 @@ class UnitHead(Head):
 class ResidualHead(Head):
     """v, v' -> normalise(v + U dropout(gelu(W [v, v'] + b))), the identity on v at the start since U = 0.
 
-    v is the backbone's first vector of a text, v' the others; all at unit length.
+    v is the backbone's first vector of a text, or the sum of several, `bases`; v' are all others; each at unit length.
     """
 
-    def __init__(self, dim: int, sums: int, dropout: float) -> None:
+    def __init__(self, dim: int, sums: int, dropout: float, bases: tuple[int, ...] = (0,)) -> None:
         super().__init__()
-        self.dim, self.sums = dim, sums
+        self.dim, self.sums, self.bases = dim, sums, bases
         self.inner = Layer(sums * dim, dim, kind="gelu", dropout=dropout)
         self.outer = Layer(dim, dim, bias=False)
         nn.init.normal_(self.inner.weight, std=0.1 / sums**0.5)
@@ -116,7 +116,10 @@ class ResidualHead(Head):
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
         (inner, outer), units = layers, _each_normalised(vectors, self.sums)
-        return normalise(units[:, :self.dim] + outer(inner(units)))
+        start = units[:, :self.dim]
+        for base in self.bases[1:]:
+            start = start + units[:, base * self.dim:(base + 1) * self.dim]
+        return normalise(start + outer(inner(units)))
 
 
 class ProjectionHead(Head):
@@ -215,7 +218,7 @@ def _head(backbone: Backbone, config: HeadConfig) -> Head:
     if config.kind in ("tanh", "linear"):
         return ProjectionHead(backbone.dim, sums, config)
     if config.kind == "residual":
-        return ResidualHead(backbone.dim, sums, config.dropout)
+        return ResidualHead(backbone.dim, sums, config.dropout, backbone.bases if sums > 1 else (0,))
     return UnitHead(backbone.dim, config.kind)
 
 

@@ -6,7 +6,7 @@ from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import astra
-from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, M1, MethodEntry, Preset, Settings, learned
+from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, M1, MethodEntry, Preset, Settings, fine_tuned, learned
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, FUSED
 
@@ -40,6 +40,8 @@ def _presets(about: str, **changed: object) -> dict[str, Preset]:
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**changed)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(**changed))),
+        "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores, an hour or so",
+                             lambda: fine_tuned(_cpu(**changed))),
         "cpu-numbered": Preset(f"{about}; bag of tokens started from MiniLM's, for labels that have no texts",
                                lambda: _cpu(**{**_NUMBERED, **changed})),
     }

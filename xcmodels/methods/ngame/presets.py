@@ -7,7 +7,7 @@ from xcmodels.data.tokens import MINILM
 from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.method import ngame
-from xcmodels.methods.settings import BAG, BOOSTED, M1, MethodEntry, Preset, Settings, learned
+from xcmodels.methods.settings import BAG, BOOSTED, M1, MethodEntry, Preset, Settings, fine_tuned, learned
 from xcmodels.nn.encoder_config import EncoderConfig
 
 HUB = "sentence-transformers/msmarco-distilbert-base-v4"
@@ -61,6 +61,8 @@ NGAME = {
     "cpu-quick": Preset("cpu by eight epochs in place of twenty: a first model, to see what comes of the data", _quick),
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
                           lambda: learned(_cpu())),
+    "cpu-minilm": Preset("cpu with MiniLM fine-tuned beside the bag; two cores, an hour or so",
+                         lambda: fine_tuned(_cpu())),
     "minilm": Preset("the paper's schedule on the packaged MiniLM transformer; one GPU",
                      lambda: _paper(MINILM, batch=1600, epochs=100)),
     **{name: Preset(f"Table 9's row for {name}: msmarco-distilbert from the hub; GPUs", settings)

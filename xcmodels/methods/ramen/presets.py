@@ -20,7 +20,8 @@ def _over(name: str, base: Preset, graph: GraphConfig) -> Preset:
 
 
 def _cpus(name: str, presets: dict[str, Preset]) -> dict[str, Preset]:
-    return {preset: _over(name, presets[preset], GraphConfig()) for preset in ("cpu", "cpu-learned", "minilm")}
+    return {preset: _over(name, presets[preset], GraphConfig())
+            for preset in ("cpu", "cpu-learned", "cpu-minilm", "minilm")}
 
 
 def _paper() -> Settings:

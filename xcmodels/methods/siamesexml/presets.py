@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, learned
+from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, fine_tuned, learned
 from xcmodels.methods.siamesexml.config import MIXED, LikelihoodConfig, SiamesexmlConfig
 from xcmodels.methods.siamesexml.method import siamesexml
 from xcmodels.retrieval.serving_config import FUSED
@@ -36,6 +36,8 @@ def _presets(about: str, *, joint: bool) -> dict[str, Preset]:
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(joint=joint)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(joint=joint))),
+        "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores, an hour or so",
+                             lambda: fine_tuned(_cpu(joint=joint))),
         "paper": Preset(f"{about}; the paper's settings, started at random instead of from fastText",
                         lambda: _paper(joint=joint)),
     }
