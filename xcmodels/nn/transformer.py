@@ -36,7 +36,7 @@ class Transformer(Backbone):
             self.dropping = top if config.drops else []
 
     def train(self, mode: bool = True) -> "Transformer":
-        """Set the mode; what does not drop out stays as outside training: on a CPU drawing takes a quarter of a step."""
+        """Set the mode; what does not drop out stays as outside training: drawing takes a quarter of a CPU's step."""
         super().train(mode)
         self.model.eval()
         for module in self.dropping:
