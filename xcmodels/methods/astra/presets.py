@@ -40,7 +40,7 @@ def _presets(about: str, **changed: object) -> dict[str, Preset]:
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**changed)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(**changed))),
-        "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores, an hour or so",
+        "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores",
                              lambda: fine_tuned(_cpu(**changed))),
         "cpu-numbered": Preset(f"{about}; bag of tokens started from MiniLM's, for labels that have no texts",
                                lambda: _cpu(**{**_NUMBERED, **changed})),

@@ -61,7 +61,7 @@ NGAME = {
     "cpu-quick": Preset("cpu by eight epochs in place of twenty: a first model, to see what comes of the data", _quick),
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
                           lambda: learned(_cpu())),
-    "cpu-minilm": Preset("cpu with MiniLM fine-tuned beside the bag; two cores, an hour or so",
+    "cpu-minilm": Preset("cpu with MiniLM fine-tuned beside the bag; two cores",
                          lambda: fine_tuned(_cpu())),
     "minilm": Preset("the paper's schedule on the packaged MiniLM transformer; one GPU",
                      lambda: _paper(MINILM, batch=1600, epochs=100)),

@@ -48,7 +48,7 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
         "cpu": Preset(f"{about}; bag of tokens started from MiniLM's, two cores, minutes", lambda: _cpu(**cpu)),
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(**cpu))),
-        "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores, an hour or so",
+        "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores",
                              lambda: fine_tuned(_cpu(**cpu))),
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
                          lambda: _paper(MINILM, 576, 60, **({"bce": 0.0} | changed))),
