@@ -204,7 +204,7 @@ def _weight(value: Any, where: str) -> float:
     """Return a weight as a number; raise ContractError where it is none, or not one that float32 holds above 0."""
     try:
         weight = float(value) if not isinstance(value, bool) else 0.0
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         weight = 0.0
     if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
         raise ContractError(f"a weight must be a number above 0, got {value!r}", where=where,
