@@ -22,7 +22,7 @@ Model = Annotated[str, Parameter(help="The model; the only one by default.")]
 Spec = Annotated[str, shared("model", "NAME@alias, NAME/version or NAME; the only one by default.", completer=versions)]
 
 
-def within(options: CommonOptions, budget: str) -> None:
+def apply_budget(options: CommonOptions, budget: str) -> None:
     """Set the most accurate method and preset that a time budget allows, and say why; "" leaves the options alone."""
     if not budget:
         return

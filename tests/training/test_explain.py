@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support import tiny
-from tests.support.explained import explains_its_answers
+from tests.support.explanations import explains_its_answers
 from tests.support.toy import toy_config, trained
 from xcmodels.data.corpus import Ragged
 from xcmodels.methods.ngame.method import ngame

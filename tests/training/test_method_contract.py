@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support import toy
-from tests.support.explained import explains_its_answers
+from tests.support.explanations import explains_its_answers
 from tests.support.toy import FAMILIES, VARIANTS, trained
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Texts

@@ -247,8 +247,10 @@ def shortlist_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarr
     columns = np.concatenate([drawn, mined], axis=1)
     weights = (columns >= 0).astype(np.float32)
     weights[:, :drawn.shape[1]] *= share[:, None]
-    pool = distinct(values)
-    if (worth := _worth(corpus, rows, pool)) is not None:
+    if corpus.train_weights is not None:
+        pool = distinct(values)
+        worth = _worth(corpus, rows, pool)
+        assert worth is not None
         weights[:, :drawn.shape[1]] *= worth[np.arange(len(rows))[:, None], np.searchsorted(pool, drawn)]
     positives = np.zeros(columns.shape, dtype=bool)
     positives[:, :drawn.shape[1]] = drawn >= 0

@@ -76,9 +76,10 @@ class EncoderModule(EncoderStage[Encoder]):
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their positives, one drawn per query, and of their mined negatives."""
         chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
-        mined_here = np.empty(0, np.int64) if mined.negatives is None else sample_negatives(
-            mined.negatives[rows], self.module.mined, rng)
-        pool = distinct(np.concatenate([chosen.ravel(), mined_here]))
+        picked = [chosen.ravel()]
+        if mined.negatives is not None:
+            picked.append(sample_negatives(mined.negatives[rows], self.module.mined, rng))
+        pool = distinct(np.concatenate(picked))
         sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
                  "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})

@@ -15,7 +15,7 @@ from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
 from xcmodels.nn.autograd import weighted_sums
 from xcmodels.nn.encoder_config import LABEL, QUERY, Backbone, EncoderConfig
 from xcmodels.nn.row_table import RowTable
-from xcmodels.nn.transformer import Transformer, attention, build_transformer, load_transformer
+from xcmodels.nn.transformer import Transformer, attention_options, build_transformer, load_transformer
 
 BOTH = ("bag", "transformer")
 _EMBEDDINGS = ("word_embeddings.weight", "embed_tokens.weight", "wte.weight")    # in BERT, LLaMA, GPT-2
@@ -151,7 +151,7 @@ def empty_backbone(config: EncoderConfig, folder: Path, facts: dict[str, Any]) -
 
     # Not on the meta device: a transformer computes its position ids at construction and does not save them.
     model_config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    return Transformer(AutoModel.from_config(model_config, **attention()), tuple(facts["special"]), config)
+    return Transformer(AutoModel.from_config(model_config, **attention_options()), tuple(facts["special"]), config)
 
 
 def _build_bag(config: EncoderConfig, idf: np.ndarray) -> BagOfTokens:

@@ -106,7 +106,7 @@ def _top_layers(model: nn.Module, count: int) -> list[nn.Module]:
     return list(layers)[len(layers) - count:]
 
 
-def attention() -> dict[str, str]:
+def attention_options() -> dict[str, str]:
     """Return how attention is computed, for `transformers`.
 
     On a CPU torch's fused attention takes 1.2 of the 4.0 s of a step on short texts, plain products .2 of 3.1.
@@ -123,7 +123,7 @@ def load_transformer(source: str) -> Any:
     name = minilm_folder() if source == MINILM else source
     try:
         return AutoModel.from_pretrained(str(name), local_files_only=Path(name).exists(), trust_remote_code=False,
-                                         **attention())
+                                         **attention_options())
     except (OSError, ValueError) as error:    # ValueError: a folder without a model
         raise checks.Unusable(f"encoder.source {source!r} is neither a folder of a model nor one that can be fetched: "
                               f"{str(error).splitlines()[0]}") from error

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Budget, Json, columns, environment, resolved_settings, within
+from flows.cli.options import Budget, Json, apply_budget, columns, environment, resolved_settings
 from flows.config import RunConfig, shared
 
 
@@ -44,7 +44,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
         return
     if options.data == Path():
         raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
-    within(options, options.budget)
+    apply_budget(options, options.budget)
     changed = resolved_settings(options)
     environment(options.home)
     from flows.preview import preview, server_addresses

@@ -13,13 +13,13 @@ from typing import Any
 
 from data_contracts.errors import ContractError, Stopped, UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Budget, Json, environment, filled, home_flag, resolved_settings, say, within
+from flows.cli.options import Budget, Json, apply_budget, environment, filled, home_flag, resolved_settings, say
 from flows.config import RunConfig, TrainingOptions, Until
 
 
 def run(*, options: RunConfig, budget: Budget = "", as_json: Json = False) -> None:
     """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
-    within(options, budget)
+    apply_budget(options, budget)
     _finish(_flow("register", options), options, as_json)
 
 
