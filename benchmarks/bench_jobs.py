@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.arguments import Folder, run
 from benchmarks.measuring import timed
+from data_contracts.errors import UsageError
 from flows.time_budget import CANDIDATES, TIMES, count_texts
 from tasks.data.sources import describe
 
@@ -21,7 +22,8 @@ from tasks.data.sources import describe
 def main(small: Folder, large: Folder, file: Path = TIMES) -> None:
     sizes = [count_texts(describe(data)) for data in (small, large)]
     if sizes[0] >= sizes[1]:
-        raise ValueError(f"LARGE must have more texts than SMALL, got {sizes[1]:,} and {sizes[0]:,}")
+        raise UsageError(f"LARGE must have more texts than SMALL, got {sizes[1]:,} and {sizes[0]:,}",
+                         hint="name the smaller data set first")
     rows = []
     print(f"| job | {sizes[0]:,} texts, s | {sizes[1]:,} texts, s |\n|---|---|---|")
     for method, preset in CANDIDATES:

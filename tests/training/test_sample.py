@@ -91,3 +91,21 @@ def test_a_method_trains_on_it_and_serves(whole, tmp_path):
     small = sample(Corpus(whole.folder), tmp_path / "s", labels=20)
     trial = train_all(small, ngame(toy_config()), tmp_path / "t")
     assert Retriever.load(trial.retriever).predict([titles(small, "label")[3]], 1)[0][0].id == 3
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_pairs_keep_their_weights(tmp_path, augment):
+    whole = toy_corpus(tmp_path / "w", queries=120, labels=20, tests=20, validation=10)
+    truth = whole.positives["train"]
+    whole.weights = (1 + np.arange(len(truth.values)) % 7).astype(np.float32)
+    small = sample(whole, tmp_path / "s", labels=8, queries=40, augment=augment)
+    labels = titles(whole, "label")
+    weight_of = {(tuple(whole.sides["train"].ragged[row].tolist()), labels[label]): float(weight)
+                 for row in range(whole.n_queries)
+                 for label, weight in zip(truth[row].tolist(), Ragged(truth.offsets, whole.weights)[row], strict=True)}
+    own, drawn = small.positives["train"], titles(small, "label")
+    kept = Ragged(own.offsets, small.weights)
+    wanted = np.array([weight_of[tuple(small.sides["train"].ragged[row].tolist()), drawn[label]]
+                       for row in range(small.n_queries) for label in own[row].tolist()])
+    np.testing.assert_allclose(small.weights[:len(wanted)], wanted / wanted.mean(), rtol=1e-6)
+    assert [kept[row].tolist() for row in range(small.n_queries, len(own))] == [[1.0]] * (8 if augment else 0)

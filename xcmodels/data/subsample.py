@@ -35,6 +35,9 @@ def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, together
             rows = np.sort(seeds.generator(seed, "sample", "queries").permutation(rows)[:queries])
         kept[split] = rows
         positives = positives.subset(rows)
+        if split == "train" and corpus.weights is not None:
+            of_texts = np.ones(len(kept["label"]) if augment else 0, np.float32)
+            np.save(out / "weights.train.npy", np.concatenate([_kept_weights(corpus, rows, new_ids), of_texts]))
         if split == "train" and augment:
             own = np.arange(len(kept["label"]) + 1)    # label i's text is a query of label i alone
             positives = _concatenated(positives, Ragged(own, own[:-1]))
@@ -88,6 +91,15 @@ def _relabelled(pairs: Ragged, new_ids: np.ndarray) -> Ragged:
     """Return the pairs whose label is kept, with new label ids; -1 in `new_ids` = not kept."""
     rows, labels = np.repeat(np.arange(len(pairs)), pairs.lengths), new_ids[pairs.values]
     return Ragged.of_pairs(rows[labels >= 0], labels[labels >= 0].astype(np.int32), len(pairs))
+
+
+def _kept_weights(corpus: Corpus, rows: np.ndarray, new_ids: np.ndarray) -> np.ndarray:
+    """Return the weights of the training pairs of `rows` whose label is kept, 1 on average."""
+    assert corpus.weights is not None
+    positives = corpus.positives["train"]
+    labels = positives.take(rows)[0]
+    weights = Ragged(positives.offsets, corpus.weights).take(rows)[0][new_ids[labels] >= 0]
+    return (weights / weights.mean()).astype(np.float32)
 
 
 def _concatenated(first: Ragged, second: Ragged) -> Ragged:
