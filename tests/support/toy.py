@@ -202,6 +202,7 @@ VARIANTS: dict[str, Any] = {
         "bottleneck": {"dim": 24}, "after M1": {"start": "encoder", "m1": NGAME.m1}}.items()},
     **{f"unidec {name}": replace(UNIDEC, **changed) for name, changed in {
         "tanh": {"head": "tanh", "dim": 24}, "supcon": {"loss": "supcon", "symmetric": 0.0}, "bce": {"bce": 0.1},
+        "bce alone": {"softmax": 0.0, "bce": 3.0},
         "classifier": {"balance": 0.0, "serve": "classifier"},
         "fused": {"serve": "fused", "unit": False, "fusion": _FUSION}}.items()},
     "ngame unit": replace(NGAME, m2=replace(NGAME.m2, unit=True)),

@@ -28,7 +28,7 @@ def trained():
 
 
 @pytest.mark.parametrize("name", ["unidec", "depsl", *(f"unidec {name}" for name in (
-    "supcon", "bce", "classifier", "tanh"))])
+    "supcon", "bce", "bce alone", "classifier", "tanh"))])
 def test_the_loss_is_the_papers(corpus, trained, name):
     """L = lambda L_D + (1 - lambda) L_C, each half q2l and half l2q (sections 3.2, 3.3), by loops over pairs."""
     config = replace((FAMILIES | VARIANTS)[name], dropout=0.0)
@@ -55,9 +55,12 @@ def test_the_loss_is_the_papers(corpus, trained, name):
         scores = F.normalize(heads["query"](x), dim=1) @ F.normalize(heads["label"](z), dim=1).T / config.temperature
         wanted["encoder"] = config.balance * both(scores)
     if config.balance < 1:
-        scores = model.encoder.heads[CLASSIFIER](x) @ model.labels.weight[pool].T / config.temperature
-        wanted["classifier"] = (1 - config.balance) * both(scores)
+        scores = model.encoder.heads[CLASSIFIER](x) @ model.labels.weight[pool].T
+        if config.softmax:
+            wanted["classifier"] = (1 - config.balance) * config.softmax * both(scores / config.temperature)
         if config.bce:
+            right = (truth & ~filtered).sum() / (~filtered).sum()
+            scores = scores + np.log(right / (1 - right))      # the share of positives, where a score is 0
             terms = [-torch.log(torch.sigmoid(scores[i][j] if truth[i, j] else -scores[i][j]))
                      for i in range(len(rows)) for j in range(len(pool)) if not filtered[i, j]]
             wanted["bce"] = (1 - config.balance) * config.bce * sum(terms) / len(rows)

@@ -96,6 +96,16 @@ def weighted_bce(scores: torch.Tensor, positives: torch.Tensor, weights: torch.T
     return (terms if weights is None else terms * weights).sum(1).mean()
 
 
+def prior_logit(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    """Return the logit of the share of positives among the pairs that count: one number.
+
+    Added to scores about zero, it makes a pool's negatives push, all together, about as much as its positives pull.
+    """
+    counted = counted_pairs(positives, weights)
+    right = (positives & counted).sum().clamp_min(1)
+    return (right / (counted.sum() - right).clamp_min(1)).log()
+
+
 def _logsumexp(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
     """Return log of the sum of e^s over the allowed entries of each row, (R, 1)."""
     # The floor is finite: where nothing is allowed, the gradient at minus infinity would be NaN.

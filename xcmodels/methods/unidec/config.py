@@ -29,7 +29,8 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
     temperature: float = 0.05    # tau of the softmax
     balance: float = 0.5         # lambda: share of the dual encoder's loss; 1 = no classifier (DEPSL)
     symmetric: float = 0.5       # share of the label-to-query loss in either (1 - lambda_D, 1 - lambda_C)
-    bce: float = 0.0             # weight of the auxiliary binary cross-entropy of the classifier
+    softmax: float = 1.0         # weight of the classifier's softmax; 0 = binary cross-entropy alone (Table 3)
+    bce: float = 0.0             # weight of the classifier's binary cross-entropy, beside its softmax
     head: str = "residual"       # residual | tanh (the paper's g1) | unit: of the dual encoder
     dim: int = 0                 # of the projections (tanh heads, classifier); 0 = as the backbone
     dropout: float = 0.1         # on the projections, in training
@@ -42,7 +43,8 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
         ServingConfig.__post_init__(self)
         schedule.ClusterSchedule.__post_init__(self)
         checks.at_least(self, 1, "batch_size", "positives")
-        checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "negatives", "bce", "dim")
+        checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "negatives", "softmax", "bce",
+                        "dim")
         checks.share(self, "balance", "symmetric")
         checks.share(self, "dropout", whole=False)
         checks.one_of(self, decay=("linear", "cosine"), loss=tuple(LOSSES), head=("residual", "tanh", "unit"))
@@ -50,6 +52,8 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
         if self.dim and self.head != "tanh":
             raise ValueError(f"dim must be 0 unless head is tanh, got {self.dim}: no other head projects")
+        if self.classifies and not self.softmax + self.bce:
+            raise ValueError("softmax + bce must be above 0 where there are classifiers, got 0: they have no loss")
         trained = {0.0: CLASSIFIER, 1.0: ENCODER}.get(self.balance)
         if trained and self.serve not in (trained, FUSED):
             raise ValueError(f"serve must be {trained} or {FUSED} where balance is {self.balance:g}, got "

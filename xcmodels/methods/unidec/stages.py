@@ -90,11 +90,12 @@ class JointStage(EncoderStage[Joint]):
             terms["encoder"] = config.balance * self._symmetric(scores / config.temperature, block)
         if model.labels is not None:
             rows, inverse = model.labels.gather(batch.sides["labels"].ids)
-            scores = encoder.heads[CLASSIFIER](pooled["queries"]) @ rows[inverse].T / config.temperature
-            terms["classifier"] = (1 - config.balance) * self._symmetric(scores, block)
+            scores, share = encoder.heads[CLASSIFIER](pooled["queries"]) @ rows[inverse].T, 1 - config.balance
+            if config.softmax:
+                terms["classifier"] = share * config.softmax * self._symmetric(scores / config.temperature, block)
             if config.bce:
-                terms["bce"] = (1 - config.balance) * config.bce * losses.weighted_bce(
-                    scores, block.positives, block.weights)
+                prior = losses.prior_logit(block.positives, block.weights)
+                terms["bce"] = share * config.bce * losses.weighted_bce(scores + prior, block.positives, block.weights)
         return terms
 
     def _symmetric(self, scores: torch.Tensor, block: Block) -> torch.Tensor:
