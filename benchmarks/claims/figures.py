@@ -12,18 +12,20 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
 from xcmodels.methods.astra import stages as astra
 from xcmodels.methods.encoder_module import EncoderModule
-from xcmodels.methods.siamesexml.stages import SiameseModule
+from xcmodels.methods.ngame.stages import ClassifierModule
+from xcmodels.methods.siamesexml.stages import ExtremeModule
 from xcmodels.methods.unidec import stages as unidec
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.fusion import TreeFusion
 from xcmodels.retrieval.proposers import candidates
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
-from xcmodels.retrieval.scorers import InnerProduct
+from xcmodels.retrieval.scorers import InnerProduct, Scorer
 from xcmodels.training.checkpoint import read_model
-from xcmodels.training.local_run import TrainedMethod
+from xcmodels.training.local_run import TrainedMethod, embed
 from xcmodels.training.loop import device
 
 MAX_TEST_QUERIES = 5000
@@ -40,9 +42,8 @@ def test_figures(trained: TrainedMethod, *, curve: bool) -> Figures:
                **_precision(corpus, ids, rows)}
     if curve:
         figures |= _by_epoch(trained, rows)
-    stages = [getattr(stage, "base", stage) for stage in trained.method.stages]
-    for kind, more_figures in _BY_FIRST_STAGE.items():
-        if isinstance(stages[0], kind):
+    for kind, more_figures in _BY_LAST_STAGE.items():
+        if isinstance(trained.method.stages[-1], kind):
             figures |= more_figures(trained, retriever, rows)
     return figures
 
@@ -59,7 +60,7 @@ def _precision(corpus: Corpus, ids: np.ndarray, rows: np.ndarray, suffix: str = 
 
 
 def _with_scorers(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray,
-                  scorers: Mapping[str, InnerProduct]) -> Figures:
+                  scorers: Mapping[str, Scorer]) -> Figures:
     """Return the metrics with each of these scorers in place of the retriever's own."""
     figures, own_scorer = {}, retriever.scorer
     for name, scorer in scorers.items():
@@ -86,12 +87,16 @@ def _by_epoch(trained: TrainedMethod, rows: np.ndarray) -> Figures:
 
 
 def _of_ngame(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -> Figures:
-    """Return the metrics of embeddings and of classifiers alone, and both sides of NGAME's Theorem 1."""
+    """Return the metrics of embeddings and of classifiers alone."""
     assert isinstance(retriever.scorer, TreeFusion)
-    scorers = {f"{name}s": InnerProduct(retriever.scorer.terms[term].matrix)
-              for name, term in (("embedding", "encoder"), ("classifier", "classifier"))}
-    without_ramen = isinstance(trained.method.stages[0], EncoderModule)
-    return _with_scorers(trained, retriever, rows, scorers) | (theorem_1(trained) if without_ramen else {})
+    return _with_scorers(trained, retriever, rows, {
+        f"{name}s": InnerProduct(retriever.scorer.terms[term].matrix)
+        for name, term in (("embedding", "encoder"), ("classifier", "classifier"))})
+
+
+def _of_module_m1(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -> Figures:
+    """Return both sides of NGAME's Theorem 1."""
+    return theorem_1(trained)
 
 
 def theorem_1(trained: TrainedMethod, max_queries: int = 2000) -> Figures:
@@ -100,14 +105,14 @@ def theorem_1(trained: TrainedMethod, max_queries: int = 2000) -> Figures:
     r is the median distance of positive pairs. Clusters have the final size of module I and are made of its final
     embeddings; the labels of a batch are the positives of a cluster. Shares are over `max_queries` queries.
     """
-    corpus, module = trained.corpus, trained.method.stages[0].module
-    rows = corpus.training_rows()
-    queries, labels = trained.vectors["queries"][rows], trained.vectors["labels"]
+    corpus, stage = trained.corpus, trained.method.stages[0]
+    rows, vectors = corpus.training_rows(), embed(corpus, stage, trained.models[stage.name])
+    queries, labels = vectors["queries"][rows], vectors["labels"]
     positives = corpus.positives["train"].subset(rows)
     owner = np.repeat(np.arange(len(rows)), positives.lengths)
     distances = np.linalg.norm(queries[owner] - labels[positives.values], axis=1)
     radius = float(np.quantile(distances, 0.5))
-    clusters = balanced_kmeans(queries, module.cluster_max, seed=0)
+    clusters = balanced_kmeans(queries, stage.module.cluster_max, seed=0)
     drawn = seeds.generator(0, "theorem 1").permutation(len(rows))[:max_queries]
     offered = np.zeros((int(clusters.max()) + 1, corpus.n_labels), dtype=bool)
     offered[clusters[owner], positives.values] = True
@@ -168,17 +173,23 @@ def _of_astra(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) ->
     """Return the recall@k of the index that mines negatives, for the number k that it mines."""
     classifiers = retriever.indexes["labels"].vectors
     queries = encode_all(retriever.encoder, trained.corpus.sides["test"], QUERY, rows=rows[:2000])
-    index = ann.build(np.ascontiguousarray(classifiers), trained.method.stages[0].config.index)
-    k = max(trained.method.stages[0].config.hard, 1)
+    config = trained.method.stages[-1].config
+    index, k = ann.build(np.ascontiguousarray(classifiers), config.index), max(config.hard, 1)
     return {"recall of the index": 100 * ann.recall(index.search(queries, k)[1], classifiers, queries, k)}
 
 
 def _of_siamesexml(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray, depth: int = 50) -> Figures:
-    """Return the share of test positives that each index proposes, and that combinations of them propose."""
+    """Return the metrics before and after module IV, and the share of test positives that the indexes propose."""
+    scorer = retriever.scorer
+    assert isinstance(scorer, CentroidMix)
+    similar = scorer.embeddings + (1 - scorer.share) * scorer.centroids    # z + v, scored against x of module I
+    padding = np.zeros((len(similar), scorer.classifiers.shape[1] * scorer.partitions), np.float32)
+    metrics_of = _with_scorers(trained, retriever, rows, {
+        "z + v": InnerProduct(np.hstack([similar, padding])), "w": replace(scorer, alpha=1.0)})
     corpus = trained.corpus
     queries = encode_all(retriever.encoder, corpus.sides["test"], QUERY, rows=rows)
     proposers, truth = retriever.proposers, corpus.positives["test"].subset(rows)
-    true_pairs, figures = truth.keys(corpus.n_labels), {}
+    true_pairs, figures = truth.keys(corpus.n_labels), metrics_of
     for name, indexes, k in (("texts", ["texts"], depth), ("centroids", ["centroids"], depth),
                              ("both", ["texts", "centroids"], depth // 2), ("all three", list(proposers), depth)):
         ids = candidates([proposers[index] for index in indexes], queries, k)
@@ -187,6 +198,6 @@ def _of_siamesexml(trained: TrainedMethod, retriever: Retriever, rows: np.ndarra
     return figures
 
 
-_BY_FIRST_STAGE: Mapping[type, Callable[[TrainedMethod, Retriever, np.ndarray], Figures]] = {
-    EncoderModule: _of_ngame, unidec.JointStage: _of_unidec, astra.JointStage: _of_astra,
-    SiameseModule: _of_siamesexml}
+_BY_LAST_STAGE: Mapping[type, Callable[[TrainedMethod, Retriever, np.ndarray], Figures]] = {
+    EncoderModule: _of_module_m1, ClassifierModule: _of_ngame, unidec.JointStage: _of_unidec,
+    astra.JointStage: _of_astra, ExtremeModule: _of_siamesexml}

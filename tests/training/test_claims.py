@@ -12,6 +12,12 @@ from tests.support.toy import toy_corpus, trained
 from xcmodels.data import seeds
 from xcmodels.method import Mined
 from xcmodels.methods.presets import resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.retrieval.ranker import predict
+from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training.checkpoint import read_model
+from xcmodels.training.local_run import train_all
 
 QUICK = {"encoder.source": "random", "encoder.dim": "16", "fusion.min_leaf": "5", "m1.epochs": "2", "m2.epochs": "1",
          "m1.least_steps": "0", "m2.least_steps": "0"}
@@ -32,11 +38,16 @@ def test_no_claim_compares_a_variant_with_itself():
         assert all(one not in built[at + 1:] for at, one in enumerate(built)), claim.number
 
 
-def test_more_is_by_more_than_the_seeds_differ():
-    found = Results({"a": [{"P/1": 10.0}, {"P/1": 12.0}], "b": [{"P/1": 9.5}, {"P/1": 10.0}], "c": [{"P/1": 4.0}] * 2})
+def test_more_is_seed_by_seed():
+    """By Student's table, with 4 degrees of freedom a mean gain exceeds 0 at 5% from 2.132 standard errors on."""
+    found = Results({"a": [{"P/1": 10.0}, {"P/1": 12.0}], "c": [{"P/1": 4.0}] * 2})
     assert found.mean("a", "P/1") == 11 and found.deviation("a", "P/1") == pytest.approx(2**0.5)
-    assert found.beats("a", "b", "P/1") and found.beats("a", "c", "P/1") and not found.beats("b", "a", "P/1")
-    assert not Results({"a": [{"x": 10.0}, {"x": 12.0}], "b": [{"x": 9.9}, {"x": 10.3}]}).beats("a", "b", "x")
+    for gains, more in (([1, 2, 3, 4, 5], True), ([-2, -1, 0, 1, 12], False), ([2.10, 2.10, 2.10, 2.10, 0.01], True)):
+        error = np.std(gains, ddof=1) / 5**0.5
+        assert more == (np.mean(gains) / error > 2.132)
+        seeds_of = {"a": [{"x": 50.0 + 9 * i + gain} for i, gain in enumerate(gains)],
+                    "b": [{"x": 50.0 + 9 * i} for i in range(5)]}    # seeds differ by more than the gain
+        assert Results(seeds_of).beats("a", "b", "x") == more and not Results(seeds_of).beats("b", "a", "x")
     one = Results({"a": [{"x": 2.0}], "b": [{"x": 1.0}]})
     assert one.deviation("a", "x") == 0 and one.beats("a", "b", "x") and not one.beats("a", "a", "x")
 
@@ -69,6 +80,23 @@ def test_theorem_1_is_counted_pair_by_pair():
     assert found["hard %"] == pytest.approx(100 * hard, abs=0.01)
     assert found["e1 %"] == pytest.approx(100 * np.mean(np.array(apart) > radius))
     assert found["missed %"] <= found["hard %"] and found["missed %"] < found["bound %"]
+
+
+def test_a_first_stage_alone_ranks_by_its_embeddings(tmp_path):
+    corpus = toy_corpus(tmp_path / "corpus", queries=200, labels=30, tests=40, validation=20)
+    for name in ("ngame", "siamesexml"):
+        config, method = Variant(name, {"encoder.source": "random", "encoder.dim": "16"}, alone=True).build(0)
+        whole = METHODS[name].make(config)
+        assert [stage.name for stage in method.stages] == [whole.stages[0].name] != [s.name for s in whole.stages]
+    config, method = Variant("ngame", QUICK, alone=True).build(0)
+    done = train_all(corpus, method, tmp_path / "trained")
+    model = read_model(method.stages[0], corpus, done.models["encoder"])
+    rows = np.arange(40)
+    scores = encode_all(model, corpus.sides["test"], QUERY, rows) @ encode_all(model, corpus.sides["label"], LABEL).T
+    for row in rows:
+        scores[row, corpus.filters["test"][row]] = -np.inf
+    ids, _ = predict(Retriever.load(done.retriever), corpus, 3, rows)
+    assert [set(row) for row in ids] == [set(np.argsort(-row)[:3]) for row in scores]
 
 
 def test_fresh_negatives_are_the_hardest_of_every_label(tmp_path):
