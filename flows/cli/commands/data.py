@@ -25,15 +25,21 @@ def wordnet(folder: Path, /,
 
 
 @data.command(name="import")
-def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help="Column of the texts.")],
-            labels: Annotated[str, Parameter(help="Column of the label names.")],
+def import_(source: Path, folder: Path, /, *,
+            text: Annotated[str | None, Parameter(help="Column of the texts.")] = None,
+            labels: Annotated[str | None, Parameter(help="Column of the label names.")] = None,
             content: Annotated[str | None, Parameter(help="Column of longer texts, if any.")] = None,
             uid: Annotated[str | None, Parameter(help="Column of ids, if any.")] = None,
             split: Annotated[str | None, Parameter(help="Column that says train or test, if any.")] = None,
             weight: Annotated[str | None, Parameter(help="Column of the labels' weights (clicks), if any.")] = None,
             separator: Annotated[str | None, Parameter(help="What separates label names; guessed by default.")] = None,
+            vocabulary: Annotated[Path | None, Parameter(help="Vocabulary of the labels: SKOS, CSV or TSV.")] = None,
+            language: Annotated[str, Parameter(help="Language of its names, or several: fi,sv.")] = "",
             test: Annotated[float, Parameter(help="Share of new texts to test on, without --split.")] = 0.2) -> None:
-    """Write the data set that FILE holds to FOLDER: a table (CSV, TSV, JSONL, Parquet) of texts and label names."""
+    """Write the data set that SOURCE holds to FOLDER: texts with labels.
+
+    SOURCE is a table (CSV, TSV, JSONL, Parquet), a document corpus of Annif, MARC records, or a folder of `datasets`.
+    """
     from tasks.data.sources.importing import import_file
 
     utf8(folder)
@@ -41,8 +47,10 @@ def import_(file: Path, folder: Path, /, *, text: Annotated[str, Parameter(help=
         raise UsageError(f"--test must be above 0 and below 1, got {test:g}: a run measures itself on the test rows",
                          hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
 
-    _print_counts(folder, import_file(file, folder, text=text, labels=labels, content=content, uid=uid, split=split,
-                              weight=weight, separator=separator, test_fraction=test))
+    languages = [each.strip() for each in language.split(",") if each.strip()]
+    _print_counts(folder, import_file(source, folder, text=text, labels=labels, content=content, uid=uid, split=split,
+                                      weight=weight, separator=separator, test_fraction=test, vocabulary=vocabulary,
+                                      languages=languages))
 
 
 def _print_counts(folder: Path, counts: dict[str, Any]) -> None:

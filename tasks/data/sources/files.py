@@ -85,7 +85,7 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
         raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
     except (IsADirectoryError, PermissionError) as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    _refuse_other(path, sha256, hashing.sha256.hexdigest())
+    refuse_other(path, sha256, hashing.sha256.hexdigest())
 
 
 def _as_utf8(stream: "io.BufferedReader[io.RawIOBase]") -> Iterable[bytes]:
@@ -98,7 +98,8 @@ def _as_utf8(stream: "io.BufferedReader[io.RawIOBase]") -> Iterable[bytes]:
     return (line.encode() for line in io.TextIOWrapper(stream, "utf-16", newline="\n"))
 
 
-def _refuse_other(path: Path | str, expected: str, found: str) -> None:
+def refuse_other(path: Path | str, expected: str, found: str) -> None:
+    """Raise ProjectError where two digests of a file or folder differ; "" accepts any."""
     if expected and found != expected:
         raise ProjectError(f"{path} has changed since the run began: its sha256 is {found[:12]}, and was "
                            f"{expected[:12]}", hint="run the same command again when nothing writes to it any more")
@@ -108,13 +109,13 @@ def refuse_changed(path: Path, sha256: str) -> None:
     """Raise ProjectError where a file has another sha256; "" accepts any."""
     if sha256:
         with open(path, "rb") as file:
-            _refuse_other(path, sha256, hashlib.file_digest(file, "sha256").hexdigest())
+            refuse_other(path, sha256, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def whole_file(path: Path, sha256: str = "") -> bytes:
     """Return all bytes of a file. Raises ProjectError where they have another sha256; "" accepts any."""
     data = path.read_bytes()
-    _refuse_other(path, sha256, hashlib.sha256(data).hexdigest())
+    refuse_other(path, sha256, hashlib.sha256(data).hexdigest())
     return data
 
 

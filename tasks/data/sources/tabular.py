@@ -79,7 +79,7 @@ def read_rows(source: Path | str, layout: Layout) -> Iterator[Row]:
     Raises UsageError for a missing file or column and for an unknown kind of file, ContractError with file and line of
     a row that cannot be read.
     """
-    suffix = "" if source == STDIN else _suffix(Path(source))
+    suffix = "" if source == STDIN else file_kind(Path(source))
     if suffix not in KINDS and source != STDIN and not layout.plain and not layout.unnamed:
         raise UsageError(f"{source} is of no kind that can be read as a table",
                          hint=f"known are {', '.join(KINDS)}; save a spreadsheet as CSV UTF-8")
@@ -109,7 +109,8 @@ def read_rows(source: Path | str, layout: Layout) -> Iterator[Row]:
     yield from _table_rows((line for _, line in lines), name, layout, dialect)
 
 
-def _suffix(path: Path) -> str:
+def file_kind(path: Path) -> str:
+    """Return the last suffix of a file's name but .gz, in lower case, "" for none."""
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     return suffixes[-1] if suffixes else ""
 
@@ -132,7 +133,8 @@ def _match_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[st
     return matched
 
 
-def _required_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[str, str]:
+def required_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[str, str]:
+    """Return role -> name of its column, for the roles that have one; UsageError where a required one has none."""
     matched = _match_columns(name, layout, present)
     for role in layout.required:
         if role not in matched:
@@ -188,7 +190,7 @@ def _table_rows(lines: Iterable[str], name: str, layout: Layout, dialect: _Diale
     header = dialect.header
     records = _records(islice(lines, dialect.skipped, None), dialect.delimiter, name, dialect.skipped)
     if header or not layout.unnamed:
-        names = _required_columns(name, layout, header)
+        names = required_columns(name, layout, header)
         if layout.closed and (unknown := [cell for cell in header if cell not in names.values()]):
             raise ContractError(f"there is no place for a column {unknown[0]!r}", where=f"{name}:1",
                                 hint=f"the columns are {', '.join(layout.columns)}")
@@ -249,7 +251,7 @@ def _json_rows(lines: Iterable[tuple[int, str]], name: str, layout: Layout) -> I
         except (ValueError, RecursionError) as error:
             raise ContractError(f"the line is not a JSON object: {error}", where=f"{name}:{number}",
                                 hint='each line is one object: {"text": "...", "labels": ["..."]}') from error
-        names = _required_columns(name, layout, list(cells)) if first else match_columns(tuple(cells))
+        names = required_columns(name, layout, list(cells)) if first else match_columns(tuple(cells))
         first = False
         yield Row(f"{name}:{number}", number, {role: cells[column] for role, column in names.items()}, names)
 
@@ -261,7 +263,7 @@ def _parquet_rows(file: Path, name: str, layout: Layout) -> Iterator[Row]:
 
     try:
         with pq.ParquetFile(file) as table:
-            names = _required_columns(name, layout, table.schema_arrow.names)
+            names = required_columns(name, layout, table.schema_arrow.names)
             number = 0
             for batch in table.iter_batches(batch_size=4096, columns=sorted(set(names.values()))):
                 for cells in batch.to_pylist():

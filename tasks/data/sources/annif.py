@@ -1,0 +1,149 @@
+"""Annif's document corpora: TSV, CSV and JSON lines of short texts, and folders of full texts.
+
+Their formats are described in Annif's wiki, "Document corpus formats". Subjects are URIs, or labels, or both.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import ContractError
+from tasks.data.sources.files import text_lines
+from tasks.data.sources.tabular import LOOKED_AT, Layout, Row, file_kind, read_rows
+
+_URI = re.compile(r"<[^<>\s]+>|[A-Za-z][A-Za-z0-9+.-]*:\S+")
+_JSON_HINT = 'a document is {"text": "...", "subjects": [{"uri": "..."}]}, or has {"label": "..."}'
+
+
+def is_uri(text: str) -> bool:
+    """Return whether a text is a URI, in angle brackets or without them."""
+    return _URI.fullmatch(text) is not None
+
+
+def bare(uri: str) -> str:
+    """Return a URI without blanks and angle brackets around it."""
+    return uri.strip().removeprefix("<").removesuffix(">")
+
+
+# ---- short texts
+
+def is_tsv(path: Path) -> bool:
+    """Return whether a file has lines of a text, a tab and URIs."""
+    return file_kind(path) in (".tsv", ".txt", "") and any(
+        tab and (words := uris.split()) and all(map(is_uri, words))
+        for _, tab, uris in (line.partition("\t") for _, line in _first_lines(path)))
+
+
+def read_tsv(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """Yield the documents of a TSV file: a text, a tab, and the URIs of its subjects with blanks between them."""
+    for number, line in text_lines(path):
+        text, tab, uris = line.partition("\t")
+        if line.strip():
+            if not tab:
+                raise ContractError(f"the line has no tab: {line[:80]!r}", where=f"{path}:{number}",
+                                    hint="a line is a text, a tab, and the URIs of its subjects")
+            yield Row(f"{path}:{number}", number, {"text": text, "labels": [*map(bare, uris.split())]}, {})
+
+
+def is_csv(path: Path) -> bool:
+    """Return whether a file is CSV with columns `text` and `subject_uris`."""
+    header = next((line for _, line in _first_lines(path)), "") if file_kind(path) == ".csv" else ""
+    return {"text", "subject_uris"} <= {cell.strip('" ') for cell in re.split("[,;\t]", header)}
+
+
+def read_csv(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """Yield the documents of a CSV file, in any dialect that a table may have; the URIs have blanks between them."""
+    for row in read_rows(path, Layout(columns, tuple(columns))):
+        yield replace(row, cells={**row.cells, "labels": [*map(bare, row.text("labels").split())]})
+
+
+def is_json(path: Path) -> bool:
+    """Return whether a file has lines that are objects with a list of subjects."""
+    return file_kind(path) in (".jsonl", ".json") and any(
+        isinstance(_parsed(line), dict) and isinstance(_parsed(line).get("subjects"), list)
+        for _, line in _first_lines(path))
+
+
+def read_json(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """Yield the documents of JSON lines."""
+    for number, line in text_lines(path):
+        if line.strip():
+            yield _document(line, f"{path}:{number}", number)
+
+
+def _first_lines(path: Path) -> Iterator[tuple[int, str]]:
+    lines = islice(text_lines(path), LOOKED_AT) if path.is_file() else iter(())
+    return ((number, line) for number, line in lines if line.strip())
+
+
+# ---- full texts
+
+def is_folder(path: Path) -> bool:
+    """Return whether a folder has texts (.txt), or documents in JSON (.json)."""
+    return path.is_dir() and any(_files(path))
+
+
+def read_folder(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
+    """Yield the documents of a folder by name; a document's uid is its id in a JSON file, or its file's name.
+
+    The subjects of NAME.txt are in NAME.tsv, or else in NAME.key; without either it has none.
+    """
+    for number, file in enumerate(_files(path), 1):
+        text = "\n".join(line for _, line in text_lines(file))
+        if file.suffix == ".json":
+            row = _document(text, str(file), number)
+            yield replace(row, cells={**row.cells, "uid": row.cells["uid"] or file.stem})
+            continue
+        subjects = next((key for end in (".tsv", ".key") if (key := file.with_suffix(end)).is_file()), None)
+        pairs = [_subject(line) for _, line in text_lines(subjects) if line.strip()] if subjects else []
+        yield Row(str(subjects or file), number, {"uid": file.stem, "content": text, **_labels(pairs)}, {})
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".json") and path.is_file())
+
+
+def _subject(line: str) -> tuple[str, str]:
+    """Return the URI and the label of a line `<URI> tab label`, or of a line that is a label."""
+    first, _, second = line.partition("\t")
+    return (bare(first), second.partition("\t")[0].strip()) if is_uri(first.strip()) else ("", line.strip())
+
+
+# ---- subjects and JSON
+
+def _labels(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the cells of subjects, each (URI, label), of which one may be ""."""
+    return {"labels": [uri or label for uri, label in pairs], "also": [label for _, label in pairs]}
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _document(text: str, where: str, number: int) -> Row:
+    """Return the row of a document in JSON. A title among its metadata is the title, and its text the content."""
+    data = _parsed(text)
+    if not isinstance(data, dict):
+        raise ContractError("it is not a JSON object", where=where, hint=_JSON_HINT)
+    subjects, metadata = data.get("subjects") or [], data.get("metadata") or {}
+    if not isinstance(subjects, list) or not all(isinstance(each, dict) and _texts(each, "uri", "label")
+                                                 for each in subjects):
+        raise ContractError(f"subjects must be a list of objects with a uri or a label, got {str(subjects)[:80]}",
+                            where=where, hint=_JSON_HINT)
+    pairs = [(bare(each.get("uri") or ""), each.get("label") or "") for each in subjects]
+    title = metadata.get("title") if isinstance(metadata, dict) else None
+    words = {"text": title, "content": data.get("text")} if title else {"text": data.get("text")}
+    return Row(where, number, {"uid": data.get("document_id") or "", **words, **_labels(pairs)}, {})
+
+
+def _texts(subject: dict[str, Any], *keys: str) -> bool:
+    """Return whether one of the values is a text, and no other is anything but a text."""
+    values = [subject[key] for key in keys if subject.get(key) is not None]
+    return bool(values) and all(isinstance(value, str) for value in values)

@@ -1,0 +1,64 @@
+"""The cells of a document's labels and of their weights: split at a separator, cleaned, checked."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from data_contracts.errors import ContractError
+from tasks.data.sources.tabular import Row, plain
+
+SEPARATORS = (";", "|", ",")
+_LOOKED_AT = 10_000  # label cells from which the separator is guessed
+_RARE = 0.01  # a character in a smaller share of them is taken as part of a name
+_WEIGHTS = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)    # that a table can hold
+
+
+def guess_separator(cells: Iterable[Any]) -> tuple[str, str]:
+    """Return a separator and the reason: the first of ; | , that is in at least 1% of the first label cells."""
+    texts = list(islice((cell for cell in cells if isinstance(cell, str) and cell), _LOOKED_AT))
+    if not texts:
+        return "", "the labels are lists"
+    counts = {mark: sum(mark in cell for cell in texts) for mark in SEPARATORS}
+    seen = ", ".join(f"{count} have {mark!r}" for mark, count in counts.items())
+    chosen = next((mark for mark, count in counts.items() if count and count >= _RARE * len(texts)), "")
+    taken = f"{chosen!r} taken" if chosen else "each taken for one label"
+    return chosen, f"guessed: of {len(texts)} label cells {seen}; {taken}, give a separator to decide otherwise"
+
+
+def label_names(row: Row, separator: str, role: str = "labels") -> list[str]:
+    """Return the label names of a row, cleaned, in order; "" for one that is blank."""
+    value = row.cells.get(role)
+    if value is not None and not isinstance(value, str | list):
+        raise ContractError(f"labels must be a list or a text, got {value!r}", where=row.where)
+    return [plain(part, "a label", row.where) for part in _parts(value, separator)]
+
+
+def weigh(row: Row, names: list[str], separator: str) -> dict[str, float]:
+    """Return label name -> weight, 1 without a column of weights; a name that stands twice has its first weight."""
+    weights = [_weight(part, row.where) for part in _parts(row.cells.get("weight"), separator)] or [1.0]
+    if len(weights) not in (1, len(names)):
+        raise ContractError(f"the row has {len(names)} labels and {len(weights)} weights", where=row.where,
+                            hint="give one weight for all of them, or one for each")
+    weights *= len(names) if len(weights) == 1 else 1
+    return {name: weight for name, weight in reversed([*zip(names, weights, strict=True)]) if name}
+
+
+def _parts(value: Any, separator: str) -> list[Any]:
+    """Return the parts of a cell: of a list, or of a text split at the separator."""
+    if isinstance(value, str):
+        return value.split(separator) if separator else [value]
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _weight(value: Any, where: str) -> float:
+    """Return a weight as a number; raise ContractError where it is none, or not one that float32 holds above 0."""
+    try:
+        weight = float(value) if not isinstance(value, bool) else 0.0
+    except (TypeError, ValueError, OverflowError):
+        weight = 0.0
+    if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
+        raise ContractError(f"a weight must be a number above 0, got {value!r}", where=where,
+                            hint="leave out rows that should not count, or name another column: --weight COLUMN")
+    return weight
