@@ -24,6 +24,8 @@ from tests.support.docs_pages import PAGES, Command, blocks, commands, differs, 
 from tests.support.docs_reader import ReaderFolder
 from tests.support.home_services import until
 from tests.support.planted import write_planted
+from tests.unit.test_importing_huggingface import save
+from tests.unit.test_importing_marc import xml
 
 ORDER = ["README.md", "running.md", "labels.md", "serving.md", "operate.md", "data.md", "scaling.md", "restore.md",
          "tutorial.md"]
@@ -70,7 +72,28 @@ def _data(folder: Path) -> None:
     (folder / "tickets.csv").write_text("\n".join(["text,labels", *TICKETS, *(
         f"{thing} number {n} is broken since day {n % 9},{thing};{'hardware' if n % 2 else 'account'}"
         for n in range(30) for thing in things)]) + "\n")
+    _library_files(folder)
     (folder / "new.csv").write_text('uid,text\nt-901,coffee machine\nt-902,"badge, lost or stolen"\n')
+
+
+def _library_files(folder: Path) -> None:
+    """Write what a library has: titles, a catalogue and full texts with subjects, their vocabulary, and a data set."""
+    uris = {name: f"http://example.org/{name}" for name in ("cats", "dogs", "birds")}
+    (folder / "subjects.ttl").write_text("@prefix skos: <http://www.w3.org/2004/02/skos/core#> .\n" + "".join(
+        f'<{uri}> a skos:Concept ; skos:prefLabel "{name}"@en, "{name}-fi"@fi ; skos:broader <http://example.org/a> .\n'
+        for name, uri in uris.items()) + '<http://example.org/a> a skos:Concept ; skos:prefLabel "animals"@en .\n')
+    (folder / "subjects.csv").write_text("uri,label_en,label_fi\n" + "".join(
+        f"{uri},{name},{name}-fi\n" for name, uri in uris.items()))
+    texts = [(f"On {name} of region {number}", name) for number in range(20) for name in uris]
+    (folder / "titles.tsv").write_text("".join(f"{text}\t<{uris[name]}>\n" for text, name in texts))
+    (folder / "catalogue.xml").write_text(xml([
+        [("001", f"r{number}"), ("245", "10", f"a{text} /"), ("650", " 0", f"a{name.title()}.")]
+        for number, (text, name) in enumerate(texts)]))
+    (folder / "reports").mkdir()
+    for number, (text, name) in enumerate(texts):
+        (folder / "reports" / f"{number}.txt").write_text(text)
+        (folder / "reports" / f"{number}.key").write_text(f"{name}-fi\n")
+    save(folder / "news", [{"headline": text, "labels": [name]} for text, name in texts])
 
 
 def _own_tickets(desk: ReaderFolder) -> None:

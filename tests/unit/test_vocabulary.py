@@ -141,6 +141,7 @@ REMOTE = json.dumps([{"@graph": [{"@context": [{"a": "urn:a"}, "https://example.
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("v.ttl", TURTLE.replace('"beasts"@en ;', '"beasts ;'), "v.ttl:10: the file is not turtle: newline found in"),
     ("v.rdf", "<r>\n<a>\n</r>", "v.rdf:3: the file is not xml: mismatched tag"),
+    ("v.rdf", '<!DOCTYPE r [<!ENTITY a "aa">\n<!ENTITY b "&a;&a;">]>\n<r>&b;</r>', "v.rdf:2: an entity of its DOCTYPE"),
     ("v.nt", "<urn:a> <urn:b> <urn:c> .\nfoo bar\n", "v.nt:2: the file is not nt: Invalid line: foo bar"),
     ("v.nq", "<urn:a> <urn:b> <urn:c> .\nfoo bar\n", "v.nq:2: the file is not nquads: Invalid line"),
     ("v.jsonld", '{"a":\nx}', "v.jsonld:2: the file is not json-ld: "),

@@ -34,7 +34,7 @@ def import_(source: Path, folder: Path, /, *,
             weight: Annotated[str | None, Parameter(help="Column of the labels' weights (clicks), if any.")] = None,
             separator: Annotated[str | None, Parameter(help="What separates label names; guessed by default.")] = None,
             vocabulary: Annotated[Path | None, Parameter(help="Vocabulary of the labels: SKOS, CSV or TSV.")] = None,
-            language: Annotated[str, Parameter(help="Language of its names, or several: fi,sv.")] = "",
+            language: Annotated[str | None, Parameter(help="Language of its names, or several: fi,sv.")] = None,
             test: Annotated[float, Parameter(help="Share of new texts to test on, without --split.")] = 0.2) -> None:
     """Write the data set that SOURCE holds to FOLDER: texts with labels.
 
@@ -47,7 +47,7 @@ def import_(source: Path, folder: Path, /, *,
         raise UsageError(f"--test must be above 0 and below 1, got {test:g}: a run measures itself on the test rows",
                          hint="--test 0.2, or --split COLUMN where a column says which rows are for testing")
 
-    languages = [each.strip() for each in language.split(",") if each.strip()]
+    languages = [each.strip() for each in (language or "").split(",") if each.strip()]
     _print_counts(folder, import_file(source, folder, text=text, labels=labels, content=content, uid=uid, split=split,
                                       weight=weight, separator=separator, test_fraction=test, vocabulary=vocabulary,
                                       languages=languages))
