@@ -113,6 +113,10 @@ def test_bad_files_of_a_folder_are_named(tmp_path: Path):
     docs.mkdir()
     with pytest.raises(UsageError, match=r"docs is a folder without documents\nhint: known are Annif's full texts"):
         import_file(docs, tmp_path / "out")
+    (docs / "trn.json.gz").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"docs is a data set already\nhint: xc run --data .*docs"):
+        import_file(docs, tmp_path / "out")
+    (docs / "trn.json.gz").unlink()
     (docs / "a.json").write_text("{")
     with pytest.raises(ContractError, match=r"docs/a\.json: it is not a JSON object\nhint: a document is"):
         import_file(docs, tmp_path / "out")

@@ -79,7 +79,7 @@ def test_fields_can_be_named(tmp_path: Path):
 
 def test_headings_are_found_in_a_vocabulary_by_number_or_name(tmp_path: Path):
     (tmp_path / "a.mrc").write_bytes(FILES["a.mrc"])
-    (tmp_path / "v.tsv").write_text("<http://example.org/animals>\tfauna\n<urn:c>\tCats\n<urn:d>\tdogs\n")
+    (tmp_path / "v.tsv").write_text("<http://example.org/animals>\tfauna\n<urn:a>\tAnimals, etc.\n<urn:c>\tCats\n")
     summary = import_file(tmp_path / "a.mrc", tmp_path / "out", vocabulary=tmp_path / "v.tsv", test_fraction=0)
     assert targets(tmp_path / "out") == {"Cats of Paris : a history": ["http://example.org/animals", "urn:c"]}
     assert [row["title"] for row in points(tmp_path / "out", "lbl")] == ["fauna", "Cats"]
@@ -92,6 +92,12 @@ def test_marc_8_is_read(tmp_path: Path):
     (tmp_path / "a.mrc").write_bytes(record)
     import_file(tmp_path / "a.mrc", tmp_path / "out", test_fraction=0)
     assert targets(tmp_path / "out") == {"Über Hunde": ["Dogs"]}
+
+
+def test_a_table_that_speaks_of_marc_is_a_table(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("text,labels\n<record><leader> of MARC21/slim,xml\n")
+    import_file(tmp_path / "a.csv", tmp_path / "out", text="text", labels="labels", test_fraction=0)
+    assert targets(tmp_path / "out") == {"<record><leader> of MARC21/slim": ["xml"]}
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [

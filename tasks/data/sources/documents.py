@@ -83,6 +83,8 @@ def find_documents(path: Path, named: Mapping[str, str]) -> Documents:
     if file_kind(path) in VOCABULARIES.keys() - {".xml"}:
         raise UsageError(f"{path} is a vocabulary, not documents with labels",
                          hint=f"xc data import DOCUMENTS DIR --vocabulary {path}")
+    if (path / "trn.json.gz").is_file():
+        raise UsageError(f"{path} is a data set already", hint=f"xc run --data {path}")
     known = _detect(path, named)
     if not known.named and named:
         raise UsageError(f"{path} is {known.name}, which has no column to name", hint=f"leave out --{min(named)}")

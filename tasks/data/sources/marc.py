@@ -26,7 +26,7 @@ _FULL_STOP = re.compile(r"(?<=[^\W\d_]{4})\.$")    # at the end of a heading, bu
 
 def is_marc(path: Path) -> bool:
     """Return whether a file is called so, begins with a record of MARC 21 or is MARCXML."""
-    return path.is_file() and (_is_binary(path) or _XML.search(_head(path)) is not None)
+    return path.is_file() and (_is_binary(path) or _is_xml(_head(path)))
 
 
 def read(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
@@ -78,6 +78,10 @@ def _authority(value: str | list[tuple[str, str]]) -> str:
 
 def _open(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else open(path, "rb"))
+
+
+def _is_xml(head: bytes) -> bool:
+    return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<") and _XML.search(head) is not None
 
 
 def _is_binary(path: Path) -> bool:

@@ -69,8 +69,8 @@ def _graph(file: Path, form: str) -> Any:
             raise ContractError(f"its context is in another file, {context[:80]!r}", where=str(file),
                                 hint="write the context into the file, or save the vocabulary as Turtle")
         if form == "xml" and (nested := _NESTED.search(content)):    # rdflib would take hours for what it expands to
-            line = len(content[:nested.start() + 1].splitlines())
-            raise ContractError("an entity of its DOCTYPE refers to another", where=f"{file}:{line}",
+            begin = len(content[:nested.start() + 1].splitlines())
+            raise ContractError("an entity of its DOCTYPE refers to another", where=f"{file}:{begin}",
                                 hint="write out what it stands for")
         graph = Dataset(default_union=True) if form in ("nquads", "trig") else Graph()
         return graph.parse(data=content, format=form, publicID="urn:x-vocabulary:")

@@ -39,13 +39,10 @@ class Vocabulary:
     left_out: Mapping[str, int]
 
     def find(self, *names: str) -> str | None:
-        """Return the URI of the first of a label's names that is a concept's URI or preferred name."""
-        for name in names:
-            if (uri := bare(name)) in self.concepts:
-                return uri
-            if (known := self.uris.get(name)) is not None:
-                return known
-        return None
+        """Return the URI of the concept that has one of a label's names as its URI, or else as a preferred name."""
+        found = [*(uri for name in names if (uri := bare(name)) in self.concepts),
+                 *(self.uris[name] for name in names if name in self.uris)]
+        return found[0] if found else None
 
 
 def read_vocabulary(file: Path, languages: Sequence[str] = ()) -> Vocabulary:
