@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ from tasks.tracking.tracker import Tracker
 from xcmodels.data.corpus import Ragged, Side, Texts
 from xcmodels.data.tokens import Tokenizer, learn_backend
 from xcmodels.nn.encoder_config import EncoderConfig
-from xcmodels.nn.encoders import LABEL, build_encoder
+from xcmodels.nn.encoders import LABEL, Encoder, build_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import RegressionTrees
 from xcmodels.retrieval.builder import save_retriever
@@ -42,8 +42,11 @@ TEXTS = [f"{label} {LABELS[n]}" for place, label in enumerate(LABELS) for n in r
 QUERIES = ["a wolf that lives in the mountains", "an oak of the forest", "the sea seal", "日本語 and ünïcode", ""]
 
 
-def tiny_retriever(folder: Path, seed: int = 0) -> Path:
-    """Write a retriever to `folder` / retriever and return it; the same seed gives the same bytes."""
+def tiny_retriever(folder: Path, seed: int = 0, make: Callable[[int], Encoder] | None = None) -> Path:
+    """Write a retriever to `folder` / retriever and return it; the same seed gives the same bytes.
+
+    make: returns the encoder for a number of tokens, by default a bag of random embeddings.
+    """
     corpus: Any = SimpleNamespace(folder=folder / "corpus", name="tiny", n_labels=len(LABELS), n_queries=len(TEXTS))
     corpus.folder.mkdir(parents=True)
     backend = learn_backend(LABELS + QUERIES, 200)
@@ -53,8 +56,9 @@ def tiny_retriever(folder: Path, seed: int = 0) -> Path:
     Texts.save(corpus.folder, "label.uid", [f"tiny:{i}" for i in range(len(LABELS))])
     Texts.save(corpus.folder, "label.title", LABELS)
     _training_texts(corpus, tokenizer)
-    config = EncoderConfig(source="random", dim=16)
-    encoder = build_encoder(config, np.ones(2 * tokenizer.size, np.float32), seed).eval()
+    encoder = make(tokenizer.size) if make else build_encoder(
+        EncoderConfig(source="random", dim=16), np.ones(2 * tokenizer.size, np.float32), seed)
+    encoder.eval()
     vectors = encoder(tokenizer(LABELS, [""] * len(LABELS)), LABEL).detach().numpy()
     index = ann.build(vectors.copy(), "exact")
     trees = RegressionTrees(np.zeros((1, 1), np.int64), np.full((1, 1), np.inf, np.float32),

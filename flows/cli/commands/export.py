@@ -1,15 +1,16 @@
-"""`xc export ...`: vectors and predictions as files for other programs."""
+"""`xc export ...`: vectors, predictions and encoders as files for other programs."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.commands.predict import NO_INPUT, InputOptions, K, open_retriever
-from flows.cli.options import HOME, Home, Mlflow, Spec, say
+from flows.cli.completion import versions
+from flows.cli.options import HOME, Home, Mlflow, Spec, open_tracker, say
 
-export = App(name="export", help="Write vectors or predictions of many texts to a file for other programs.")
+export = App(name="export", help="Write vectors or predictions of texts, or an encoder, to files for other programs.")
 Out = Annotated[Path, Parameter(help="The file to write: .parquet; of texts' vectors also .npy.")]
 
 
@@ -38,6 +39,22 @@ def predictions(*, out: Out, given: InputOptions = NO_INPUT, k: K = 10, model: S
         raise UsageError(f"--k must be at least 1, got {k}")
     rows = export_predictions(open_retriever(model, home, mlflow), _texts(given), k, out)
     say(f"{rows:,} rows in {out}")
+
+
+@export.command
+def encoder(model: Annotated[str, Parameter(completer=versions)], folder: Path, /, *,
+            to: Annotated[Literal["sentence-transformers", "onnx", "hub-folder"], Parameter(
+                help="For sentence-transformers, for onnxruntime, or the first as a repository of a model hub.")]
+            = "sentence-transformers", home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Write MODEL's encoder to the new FOLDER, with label vectors and a model card; to use it xcflow is not needed."""
+    tracker = open_tracker(home, mlflow)
+    from tasks.export.export import export_encoder
+
+    done = export_encoder(tracker, model, folder, to)
+    say(f"{done.version}: encoder in {folder}, label vectors: {', '.join(done.vectors)}")
+    if not done.plain:
+        say("its code, xcflow_encoder.py, is run by: SentenceTransformer(FOLDER, trust_remote_code=True)")
+    print(folder)
 
 
 def _texts(given: InputOptions) -> Any:

@@ -1,0 +1,1 @@
+"""Export of encoders: folders that sentence-transformers and onnxruntime load without xcflow."""

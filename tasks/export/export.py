@@ -1,0 +1,88 @@
+"""Export of a registered version's encoder, with its label vectors and a model card, to a new folder."""
+
+import os
+import shutil
+import uuid
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from data_contracts.errors import UsageError
+from tasks.core.files import explained
+from tasks.registry.resolve import find, folder_of
+from tasks.registry.tags import Version
+from tasks.tracking.tracker import Tracker
+
+Target = Literal["sentence-transformers", "onnx", "hub-folder"]
+_PACKAGES = {"onnx": ("sentence_transformers", "onnx", "onnxscript")}    # of a target; of others the first
+_LARGE_FILES = "".join(f"{name} filter=lfs diff=lfs merge=lfs -text\n" for name in ("*.safetensors", "labels.jsonl"))
+
+
+class Exported(NamedTuple):
+    """An exported version; its label vectors' names; whether its folder needs no code of its own to be loaded."""
+
+    version: str
+    vectors: list[str]
+    plain: bool
+
+
+def export_encoder(tracker: Tracker, spec: str | None, out: Path, to: Target) -> Exported:
+    """Write the encoder of the version that `find` returns to `out`, which is empty or not there; all of it or nothing.
+
+    Raises UsageError where `out` has files or a package is missing, DamagedArtifact where the version's files are not
+    those that were registered.
+    """
+    _check(out, to)
+    version = find(tracker, spec)
+    folder = folder_of(tracker, version)
+    part = out.absolute().with_name(f".{out.name}.{uuid.uuid4().hex}")
+    with explained("write the encoder", out):
+        os.makedirs(part)
+        try:
+            vectors, plain = write_files(folder, version, part, to)
+            os.rename(part, out)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return Exported(f"{version.name}/{version.version}", vectors, plain)
+
+
+def _check(out: Path, to: Target) -> None:
+    """Raise UsageError where `out` is taken, or a package that the target needs is missing."""
+    if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is there already", hint="name a new folder, or move that one away")
+    above = next(folder for folder in out.absolute().parents if os.path.lexists(folder))
+    if not above.is_dir():
+        raise UsageError(f"{above} is not a folder", hint="name another one for the encoder")
+    missing = [name for name in _PACKAGES.get(to, ("sentence_transformers",)) if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"--to {to} needs packages that are not installed: {', '.join(missing)}",
+                         hint="pip install 'xcflow[export]'")
+
+
+def write_files(folder: Path, version: Version, out: Path, to: Target) -> tuple[list[str], bool]:
+    """Write the retriever in `folder`, of a registered version, as the files of a target to `out`, an empty folder.
+
+    Returns the names of the label vectors, and whether no code is among the files.
+    """
+    from tasks.export import card, label_vectors, sentence_folder
+    from xcmodels.nn.encoders import LABEL, QUERY
+    from xcmodels.retrieval.retriever import Retriever
+
+    retriever = Retriever.load(folder)
+    encoder, tokenizer = retriever.encoder, retriever.tokenizer
+    plain = to == "onnx" or sentence_folder.is_plain(encoder)
+    if to == "onnx":
+        from tasks.export.onnx_graph import write_graph
+
+        portable = sentence_folder.portable_encoder(encoder, tokenizer)
+        for view in {QUERY, LABEL} & set(encoder.layout.views):
+            write_graph(portable, view, out / f"{view}.onnx")
+        sentence_folder.write_tokenizers(tokenizer, out)
+    else:
+        sentence_folder.write_folder(encoder, tokenizer, out)
+    if to == "hub-folder":
+        (out / ".gitattributes").write_text(_LARGE_FILES)
+    named = label_vectors.write_labels(retriever, out)
+    library = "onnx" if to == "onnx" else "sentence-transformers"
+    (out / "README.md").write_text(card.card(retriever, version, named, library, plain))
+    return list(named), plain
