@@ -26,6 +26,7 @@ from tasks.export.label_vectors import named_vectors
 from tasks.registry.tags import METRICS
 from tests.conftest import ROOT
 from tests.support import tiny
+from tests.support.docs_pages import python_of
 from tests.support.encoding import trained
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, HeadConfig, Layout, build_encoder
@@ -180,6 +181,15 @@ def test_the_program_on_the_card_runs(place, name):
     named = named_vectors(retriever)["encoder"]
     labels = best(queries, named.vectors, named.span)[0]
     assert client(folder, code).strip() == str([retriever.titles[label] for label in labels])
+
+
+def test_the_program_on_the_page_runs(place):
+    (place / "wordnet-encoder").symlink_to(place / "moved" / "bag")
+    queries, retriever = wanted(place, "bag", QUERY, ["a large wild cat"])
+    named = named_vectors(retriever)["encoder"]
+    labels = best(queries, named.vectors, named.span)[0]
+    assert client(place, python_of(ROOT / "docs" / "export.md")).splitlines() == [
+        retriever.titles[label] for label in labels]
 
 
 def test_the_card_has_metadata_that_hubs_read(place):
