@@ -25,6 +25,7 @@ def portable(tokenizer: tokens.Tokenizer, limit: int, special: tuple[int, int] |
     else:
         first, last = special
         made.post_processor = processors.TemplateProcessing(
-            single="<first> $A <last>", special_tokens=[("<first>", first), ("<last>", last)])
+            single="<first> $A <last>", pair="<first> $A $B <last>",
+            special_tokens=[("<first>", first), ("<last>", last)])
         made.enable_truncation(limit + 2)
     return made

@@ -47,6 +47,8 @@ ENCODERS = {    # settings, layout; the first three are what the presets train
              Layout({"query": HeadConfig("tanh", 12)}, {"query": ("query",), "label": ("query",)})),
     "split": (EncoderConfig(source="random", dim=16, tied=True, sums=1, places=0), SPLIT)}
 PLAIN = {"transformer", "sides", "tanh"}    # without code of their own
+pytestmark = pytest.mark.timeout(1200)    # the first waits for all exports: a minute of work
+AGREES = 1e-5    # as the page says
 IN_ONNX = ("bag", "transformer", "both")
 # A program of somebody who has never heard of xcflow, and is offline.
 CLIENT = """
@@ -139,11 +141,12 @@ def test_sentence_transformers_makes_the_same_vectors_and_ranks_the_same_labels(
     found = np.load(place / f"{name}.npz")
     queries, retriever = wanted(place, name, QUERY)
     for key in ("query", "plain", "one"):
-        np.testing.assert_allclose(found[key], queries, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(found[key], queries, rtol=0, atol=AGREES)
     view = LABEL if LABEL in retriever.encoder.layout.views else QUERY
-    np.testing.assert_allclose(found["label"], wanted(place, name, view)[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found["label"], wanted(place, name, view)[0], rtol=0, atol=AGREES)
     if "pairs" in found:
-        np.testing.assert_allclose(found["pairs"], wanted(place, name, QUERY, TEXTS, TEXTS[::-1])[0], rtol=0, atol=1e-6)
+        pairs, _ = wanted(place, name, QUERY, TEXTS, TEXTS[::-1])
+        np.testing.assert_allclose(found["pairs"], pairs, rtol=0, atol=AGREES)
     vectors = load_file(place / "moved" / name / "labels.safetensors")
     for score, named in named_vectors(retriever).items():
         np.testing.assert_array_equal(best(found["query"], vectors[score], named.span),
@@ -158,7 +161,7 @@ def test_onnxruntime_makes_the_same_vectors_and_ranks_the_same_labels(place, nam
         for texts, contents in ((TEXTS, None), (TEXTS, TEXTS[::-1]), (["", ""], None), (["a fox"], None)):
             (found,) = graph.run(["vectors"], fed(folder, texts, contents))
             vectors, retriever = wanted(place, name, view, texts, contents)
-            np.testing.assert_allclose(found, vectors, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(found, vectors, rtol=0, atol=AGREES)
             if view == QUERY:
                 labels, named = load_file(folder / "labels.safetensors")["encoder"], named_vectors(retriever)["encoder"]
                 np.testing.assert_array_equal(best(found, labels, named.span), best(vectors, named.vectors, named.span))
@@ -170,7 +173,7 @@ def test_a_text_with_half_a_character_is_read_where_code_comes_along(place):
     module = XcflowEncoder.load(str(place / "moved" / "bag"))
     text = "wolf \ud83d of \udc00 river"
     found = module(module.preprocess([text]))["sentence_embedding"].detach().numpy()
-    np.testing.assert_allclose(found, wanted(place, "bag", QUERY, [text])[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found, wanted(place, "bag", QUERY, [text])[0], rtol=0, atol=AGREES)
 
 
 @pytest.mark.parametrize("name", ["bag", "transformer", "bag.onnx"])
