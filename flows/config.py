@@ -86,6 +86,9 @@ class TrackingOptions:
 class RunConfig(TrackingOptions, TrainingOptions):
     """A run; command: the one that reproduces it."""
 
+    wanted_precision: Annotated[float, Parameter(
+        help="Share of the answers that are to be right, 0 to 1: the report recommends a threshold for it.")] = field(
+            default=0.8, metadata={"gt": 0, "le": 1})
     command: Annotated[str, Parameter(parse=False)] = ""
 
 

@@ -22,11 +22,12 @@ VERSION_ERRORS = (DamagedArtifact, ArithmeticError, LookupError, ValueError)
 
 @dataclass(frozen=True)
 class Question:
-    """A text to tag with `k` labels, explained or not, and the version that answers."""
+    """A text to tag with up to `k` labels of at least a confidence, explained or not, and the version that answers."""
 
     served: Served
     text: str
     k: int
+    threshold: float
     explain: bool
 
 
@@ -54,7 +55,7 @@ class Service:
         served = self.answering()
         try:
             async with asyncio.timeout(WAIT):
-                results = await self.batcher([Question(served, text, request.k, request.explain)
+                results = await self.batcher([Question(served, text, request.k, request.threshold, request.explain)
                                               for text in request.texts])
         except QueueFull:
             raise Problem(503, "queue-full", "too many texts wait already", headers={"Retry-After": "1"}) from None
@@ -85,7 +86,8 @@ def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
             answers = served.retriever.predict([questions[row].text for row in rows],
                                                max(questions[row].k for row in rows))
             for row, labels in zip(rows, answers, strict=True):
-                out[row] = [label.to_json() for label in labels[:questions[row].k]]
+                question = questions[row]
+                out[row] = [label.to_json() for label in labels[:question.k] if label.confidence >= question.threshold]
     _check_files(versions)
     return out
 
@@ -99,6 +101,6 @@ def _check_files(versions: Collection[Served], recent: float = 0.0) -> None:
 def _explained(question: Question) -> list[dict[str, Any]]:
     """Return explained labels; alone in its batch, since the other texts change the last digits of a sum."""
     retriever = question.served.retriever
-    [labels] = retriever.predict([question.text], question.k)
+    [labels] = retriever.predict([question.text], question.k, threshold=question.threshold)
     explanations = retriever.explain(question.text, labels, nearest=NEAREST)
     return [label.to_json() | asdict(why) for label, why in zip(labels, explanations, strict=True)]

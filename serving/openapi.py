@@ -28,7 +28,8 @@ MEANING = {
     "slow": "The body did not come in time.", "body": "The body is too large: 1 MiB at most.",
     "text": f"A text is too long: {TEXT:,} bytes at most.", "content-type": "Send Content-Type: application/json.",
     "host": "The Host header names another server: xc serve --allow-host NAME.",
-    "invalid": f"A field is missing, unknown or out of bounds: 1 to {TEXTS} texts, k from 1 to {LABELS}.",
+    "invalid": f"A field is missing, unknown or out of bounds: 1 to {TEXTS} texts, k from 1 to {LABELS}, "
+               "threshold from 0 to 1.",
     "explain": f"Too many labels are to be explained at once: {EXPLAINED} at most, k of each text.",
     "version": "The version that answers is damaged, or failed at this question; /model tells how.",
     "internal": "The server failed; its log tells why.",
@@ -37,7 +38,7 @@ MEANING = {
     "no-model": "No version could be loaded yet.", "connections": "Too many connections are open.",
     "draining": "The server is about to stop.", "route": "There is nothing at this address, or not by this method."}
 _MODEL = {"name": "wordnet", "version": "3", "digest": "6" * 64, "data": "f" * 64}
-_CAT = {"id": 21284, "uid": "n02130460", "text": "big cat, cat", "score": 1.88658}
+_CAT = {"id": 21284, "uid": "n02130460", "text": "big cat, cat", "score": 1.88658, "confidence": 0.081672}
 _EXPLANATION = {"parts": {"encoder": 0.519936, "classifier": 0.603358, "similar texts": 0.516418, "words": 0.044549,
                           "sparse": 0.009098, "trees": 0.193221},
                 "words": {"large": 0.133991, "cat": -0.123475}, "frequency": 6, "nearest": [
@@ -48,6 +49,7 @@ ANSWERS: Mapping[str, Any] = {
     "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "fault": ""},
     "/healthz": "ok", "/readyz": "ok", "/metrics": 'xc_model_info{name="wordnet",version="3"} 1.0\n'}
 BODIES = {"one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
+          "sure": {"summary": "Only labels that are likely right", "value": {"texts": [EXAMPLE], "threshold": 0.5}},
           "explained": {"summary": "Why these labels", "value": {"texts": [EXAMPLE], "k": 3, "explain": True}}}
 
 

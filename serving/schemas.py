@@ -25,6 +25,7 @@ class PredictRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     texts: list[Text] = Field(min_length=1, max_length=TEXTS)
     k: int = Field(10, ge=1, le=LABELS, description="Labels of each text")
+    threshold: float = Field(0.0, ge=0, le=1, description="Least confidence of a label; a text may get none")
     explain: bool = Field(False, description="Say what each score is made of, and the training texts of the label that "
                                              f"are nearest; of at most {EXPLAINED} labels, k of each text")
 
@@ -44,6 +45,8 @@ class Found(BaseModel):
     uid: str
     text: str
     score: float
+    confidence: float = Field(description="Chance that the label is right, 0 to 1; rises with the score, and means the "
+                                          "same for every version")
     parts: dict[str, float] | None = Field(None, description="What the score is the sum of")
     words: dict[str, float] | None = Field(None, description="Words of the text that spoke most for the label or "
                                            "against it, and what they add to the log-odds of the part \"sparse\"")
@@ -52,7 +55,7 @@ class Found(BaseModel):
 
 
 class Answer(BaseModel):
-    """The labels of one text, best first; none for a text of white space alone."""
+    """The labels of one text, best first; none for white space alone, and none where none is as sure as asked for."""
 
     labels: list[Found]
 

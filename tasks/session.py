@@ -15,7 +15,8 @@ from tasks.core.code_digest import commit
 from tasks.core.step import Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Score
-from tasks.evaluation.report import Report, ReportFacts, verdict
+from tasks.evaluation.report import EvaluationFiles, Report, ReportFacts, verdict
+from tasks.evaluation.thresholds import advice
 from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import with_edits
@@ -143,11 +144,13 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
     session.check_owner()
     tracker, pipeline, retriever = session.tracker, session.pipeline, done["build retriever"]
     score = Score(_read_json(evaluation / METRICS), _read_json(evaluation / "deciles.json"))
+    found = EvaluationFiles.load(corpus, evaluation)
     card = model_card(
         f"{pipeline.method_name} · {corpus.name}", score, command=session.config.command,
         use=f"Tags short texts with the fitting ones of {corpus.n_labels:,} labels of {corpus.name}.",
         data={"training queries": corpus.n_queries, "labels": corpus.n_labels,
-              "test queries": len(corpus.sides["test"]), "digest": pipeline.data_digest})
+              "test queries": len(corpus.sides["test"]), "digest": pipeline.data_digest},
+        threshold=advice(found.answers, session.config.wanted_precision))
     registered = register(
         tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),
         retriever_digest=retriever.digest, score=score, test_digest=_test_digest(pipeline), card=card,
@@ -183,7 +186,7 @@ def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | No
         promoted=registered is not None and (registered.promoted or is_champion), reigns=is_champion,
         reason=registered.reason if registered else "not registered", note=registered.note if registered else "",
         became=registered.became if registered else None, seconds=seconds, date=date,
-        gates=registered.gates if registered else (),
+        gates=registered.gates if registered else (), wanted_precision=session.config.wanted_precision,
         contract=_read_json(store.open(done["check tables"]) / "contract.json"))
 
 
@@ -210,7 +213,7 @@ def _test_digest(pipeline: Pipeline) -> str:
 def _examples(folder: Path, corpus: Corpus) -> list[dict[str, Any]]:
     texts = _test_texts(corpus)
     predictions = Retriever.load(folder).predict([title for title, _ in texts], 3, [content for _, content in texts])
-    return [{"text": title, "labels": [{"text": label.text, "score": label.score} for label in labels]}
+    return [{"text": title, "labels": [{"text": label.text, "confidence": label.confidence} for label in labels]}
             for (title, _), labels in zip(texts, predictions, strict=True)]
 
 

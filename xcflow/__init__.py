@@ -3,7 +3,7 @@
     import xcflow
     retriever = xcflow.train("tickets")                      # a raw data set, as `xc run --data` takes it
     retriever = xcflow.load("wordnet@champion")              # a version of the registry
-    retriever.predict(["a large wild cat"], k=5)             # Labels: id, uid, text, score
+    retriever.predict(["a large wild cat"], k=5)             # Labels: id, uid, text, score, confidence
 
 What is named here is the public interface; everything else may change with any version.
 """

@@ -15,7 +15,8 @@ from data_contracts.errors import UsageError
 from flows.cli.predict import CHUNK, COLUMNS, Query, answers, blocks, ranked
 
 KINDS = {"embeddings": (".npy", ".parquet"), "predictions": (".parquet",)}
-FOUND = pa.schema(zip(COLUMNS, (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string(), pa.float32()),
+FOUND = pa.schema(zip(COLUMNS, (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string(), pa.float32(),
+                              pa.float32()),
                       strict=True))
 
 

@@ -14,7 +14,7 @@ from tasks.core.wording import plural
 from xcmodels.data.text import clean
 
 CHUNK = 1024
-COLUMNS = ("uid", "rank", "label_id", "label_uid", "label_text", "score")
+COLUMNS = ("uid", "rank", "label_id", "label_uid", "label_text", "score", "confidence")
 LONG, LINES = 4_000, 3    # a text of more characters, or as many lines, is likely a list of texts
 Form = Literal["json", "csv"]
 
@@ -27,22 +27,23 @@ class Query(NamedTuple):
     content: str = ""
 
 
-def predict_texts(retriever: Any, texts: Iterable[str], k: int, form: Form = "json") -> None:
+def predict_texts(retriever: Any, texts: Iterable[str], k: int, form: Form = "json", *,
+                  threshold: float = 0.0) -> None:
     """Write the labels of `texts` to stdout, with their positions as uids."""
     rows = list(texts)
     if len(rows) == 1 and (what := _list_likeness(rows[0])):
         _warn(f"{what} tagged as one text; where a list was meant: xc predict --input FILE, a text a line")
-    _answer_all(retriever, (Query(str(row), text) for row, text in enumerate(rows)), k, form)
+    _answer_all(retriever, (Query(str(row), text) for row, text in enumerate(rows)), k, form, threshold)
 
 
 def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
-                 columns: Mapping[str, str] | None = None) -> None:
+                 columns: Mapping[str, str] | None = None, *, threshold: float = 0.0) -> None:
     """Write the labels of a table's rows, or of a text file's lines, to stdout; "-" is stdin.
 
     columns: role (uid, text or content) -> name of its column, where it is not the default.
     """
     lists: list[str] = []
-    _answer_all(retriever, queries(source, columns or {}, lists), k, form)
+    _answer_all(retriever, queries(source, columns or {}, lists), k, form, threshold)
     if lists:
         _warn(f"{plural(len(lists), 'line')} of {source} tagged as one text each, the first {lists[0]}; a text a line "
               "was meant, or a JSON object")
@@ -74,10 +75,11 @@ def blocks(queries: Iterable[Query]) -> Iterator[list[Query]]:
         yield block
 
 
-def answers(retriever: Any, queries: Iterable[Query], k: int) -> Iterator[list[tuple[str, list[Any]]]]:
+def answers(retriever: Any, queries: Iterable[Query], k: int,
+            threshold: float = 0.0) -> Iterator[list[tuple[str, list[Any]]]]:
     """Yield the uid and the Labels of each query, block by block."""
     for block in blocks(queries):
-        found = retriever.predict([query.text for query in block], k, [query.content for query in block])
+        found = retriever.predict([query.text for query in block], k, [query.content for query in block], threshold)
         yield list(zip([query.uid for query in block], found, strict=True))
 
 
@@ -86,16 +88,16 @@ def ranked(uid: str, labels: list[Any]) -> list[tuple[Any, ...]]:
     return [(uid, rank, *label.to_json().values()) for rank, label in enumerate(labels, 1)]
 
 
-def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form) -> None:
+def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form, threshold: float) -> None:
     table = csv.writer(sys.stdout, lineterminator="\n")
     if form == "csv":
         table.writerow(COLUMNS)
-    for uid, labels in chain.from_iterable(answers(retriever, queries, k)):
+    for uid, labels in chain.from_iterable(answers(retriever, queries, k, threshold)):
         if form == "json":
             print(json_line({"uid": uid, "labels": [label.to_json() for label in labels]}))
         else:    # for a text without a label a row without one, so that no text is missing
             table.writerows([_inert(cell) if isinstance(cell, str) else cell for cell in row]
-                            for row in ranked(uid, labels) or [(uid, *[""] * 5)])
+                            for row in ranked(uid, labels) or [(uid, *[""] * (len(COLUMNS) - 1))])
 
 
 def _inert(text: str) -> str:

@@ -11,6 +11,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.calibration import BEST, calibration_error
 from xcmodels.retrieval.ranker import Ranker, predict
 
 DEPTH = 100        # recall is reported to this depth
@@ -37,6 +38,10 @@ def evaluate(seed: int, context: StepContext) -> None:
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     measured = metrics.evaluate(ids, truth, filters, inverse)
     judged = metrics.match(ids, truth, filters, corpus.n_labels)
+    confidences = ranker.calibration(scores[:, :STORED_PREDICTIONS])
+    best = judged.labels[:, :BEST] >= 0
+    measured |= {"calibration/queries": float(ranker.calibration.queries), "calibration/error":
+                 calibration_error(confidences[judged.rows, :BEST][best], judged.hits[:, :BEST][best])}
     low, high = metrics.mean_interval(judged.hits[:, 0])
     measured |= {"P/1/low": low, "P/1/high": high} | _recalls(ranker, corpus, seed)
     measured |= _alone(ranker, corpus, inverse, seeds.generator(seed, "scores alone").permutation(judged.rows))
@@ -45,6 +50,7 @@ def evaluate(seed: int, context: StepContext) -> None:
         (context.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
     np.save(context.out / "predictions.npy", ids[:, :STORED_PREDICTIONS])
     np.save(context.out / "scores.npy", scores[:, :STORED_PREDICTIONS])
+    np.save(context.out / "confidences.npy", confidences.astype(np.float32))
     context.say(metrics.line_of(measured, metrics.SHOWN[:4]))
 
 

@@ -10,11 +10,14 @@ from typing import Any
 
 from xcmodels.metrics import HEADLINE, name_of
 
+CALIBRATION_ERROR = "calibration/error"
 # A metric's loss is refused if it exceeds both its margin and SIGMA standard errors: chance explains a smaller one.
 SIGMA = 2.0
 MARGINS = (0.5, 0.5)     # percentage points of P@1 and of PSP@5
 DECILE_MARGIN = 5.0      # percentage points of the recall@5 of a tenth of the labels
 INDEX_RECALL = 90.0      # least recall of each index against exact search; also of a first version
+CALIBRATION = 5.0        # points of calibration error that are few enough, whatever the champion's
+FIRST_CALIBRATION = 10.0    # points that a first version may have
 LATENCY_RATIO = 2.0      # times the champion's milliseconds for one text, once it takes more than FAST
 FAST = 20.0              # milliseconds that are fast enough, whatever the champion's latency
 
@@ -88,12 +91,13 @@ def evaluate_gates(ours: Score, theirs: Score | None, errors: Mapping[str, float
     those of two independent samples, which are larger. A missing or NaN value fails its gate, unless the champion's is
     missing too.
     """
-    index_gates = [Gate(f"index {name.split('/')[1]!r} recall", value, None, INDEX_RECALL, value >= INDEX_RECALL)
-                   for name, value in ours.metrics.items() if name.startswith("index/")]
+    absolute = [Gate(f"index {name.split('/')[1]!r} recall", value, None, INDEX_RECALL, value >= INDEX_RECALL)
+                for name, value in ours.metrics.items() if name.startswith("index/")]
+    absolute += _calibration(ours.metrics, None if theirs is None else theirs.metrics)
     if theirs is None:
-        return index_gates
+        return absolute
     return [*_metrics(ours.metrics, theirs.metrics, errors or {}), *_deciles(ours, theirs, errors or {}),
-            *index_gates, *_latency(ours, theirs)]
+            *absolute, *_latency(ours, theirs)]
 
 
 def _metrics(ours: Mapping[str, float], theirs: Mapping[str, float], errors: Mapping[str, float]) -> Iterator[Gate]:
@@ -134,6 +138,22 @@ def _independent_error(percent: float, count: float) -> float:
     """
     share = min(max(percent / 100, 0.0), 1.0)
     return 100 * math.sqrt(2 * share * (1 - share) / count) if count else 0.0
+
+
+def _calibration(ours: Mapping[str, float], theirs: Mapping[str, float] | None) -> Iterator[Gate]:
+    """Yield the gate of the calibration error: no more than the champion's, than is few enough, and than chance makes.
+
+    Chance: SIGMA standard errors, at most, of the difference between two shares, of the held-out queries that
+    confidences were fitted on and of the test queries that they are measured on.
+    """
+    error = ours.get(CALIBRATION_ERROR)
+    if error is None:
+        return
+    fitted, judged = max(ours.get("calibration/queries", 0.0), 1.0), max(ours.get("points", 0.0), 1.0)
+    before = None if theirs is None else theirs.get(CALIBRATION_ERROR)
+    bound = max(FIRST_CALIBRATION if theirs is None else CALIBRATION, before or 0.0,
+                100 * SIGMA * 0.5 * math.sqrt(1 / fitted + 1 / judged))
+    yield Gate("calibration error", error, before, bound, error <= bound)
 
 
 def _latency(ours: Score, theirs: Score) -> Iterator[Gate]:

@@ -18,8 +18,9 @@ import numpy as np
 from data_contracts.validate import template
 from data_contracts.verdict import escape_text
 from tasks.core.wording import clean, counted, signed, span, version_name
-from tasks.evaluation import report_charts
+from tasks.evaluation import report_charts, report_confidence
 from tasks.evaluation.gates import Gate
+from tasks.evaluation.thresholds import Answers
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 
@@ -51,6 +52,7 @@ class ReportFacts:
     contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}
     reigns: bool = False                   # it was the champion before the run
     note: str = ""                         # on the comparison with the champion
+    wanted_precision: float = 0.8          # share of right labels that a threshold is recommended for
     became: str | None = None              # the version that was promoted: this one, or this one with edited labels
 
 
@@ -62,6 +64,7 @@ class EvaluationFiles:
     deciles: list[dict[str, float]]
     judged: metrics.Matches
     scores: np.ndarray             # (m, K) of judged.labels
+    answers: Answers               # the confidences of judged.labels
     inverse: np.ndarray            # (L,) 1 / propensity
 
     @classmethod
@@ -70,9 +73,11 @@ class EvaluationFiles:
         content = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
         truth, filters = ((part.offsets, part.values) for part in (corpus.positives["test"], corpus.filters["test"]))
         judged = metrics.match(np.load(evaluation / "predictions.npy"), truth, filters, corpus.n_labels)
-        scores = np.load(evaluation / "scores.npy", mmap_mode="r")[judged.rows]
+        scores, sure = (np.load(evaluation / f"{name}.npy", mmap_mode="r")[judged.rows]
+                        for name in ("scores", "confidences"))
+        answers = Answers(np.where(judged.labels >= 0, sure, -1), judged.hits, judged.positives)
         propensity = metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
-        return cls(content["metrics"], content["deciles"], judged, scores, 1 / propensity)
+        return cls(content["metrics"], content["deciles"], judged, scores, answers, 1 / propensity)
 
 
 @dataclass(frozen=True)
@@ -150,10 +155,11 @@ def intervals(found: EvaluationFiles) -> dict[str, tuple[float, float]]:
 
 
 def _charts(corpus: Corpus, found: EvaluationFiles, facts: ReportFacts) -> dict[str, list[report_charts.Chart]]:
-    top, before = found.judged.labels[:, 0] >= 0, (facts.champion or {}).get("deciles", ())
+    before = (facts.champion or {}).get("deciles", ())
     drawn: dict[str, list[report_charts.Chart | None]] = {
         "quality": [report_charts.draw_deciles(found.deciles, len(found.inverse), before),
-                    report_charts.draw_calibration(found.scores[top, 0].astype(np.float64), found.judged.hits[top, 0])],
+                    report_confidence.draw_calibration(found.answers),
+                    report_confidence.draw_thresholds(found.answers, facts.wanted_precision)],
         "learning": [report_charts.draw_learning(number, clean(stage, 40), points)
                      for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)]
                     + [report_charts.draw_hardness(number, clean(stage, 40), points)
@@ -210,12 +216,12 @@ def _extremes(corpus: Corpus, found: EvaluationFiles) -> list[dict[str, Any]]:
     texts, starts, out = _label_texts(corpus), np.cumsum(judged.positives) - judged.positives, []
     for i in (*right[:n], *wrong[:EXAMPLES - n]):
         true = judged.truth_labels[starts[i]:starts[i] + judged.positives[i]]
-        best = zip(judged.labels[i, :5], found.scores[i, :5], judged.hits[i, :5], strict=True)
+        best = zip(judged.labels[i, :5], found.answers.confidences[i, :5], judged.hits[i, :5], strict=True)
         row = int(judged.rows[i])
         out.append({"title": titles[row], "content": contents[row], "line": row + 1, "right": bool(judged.hits[i, 0]),
                     "true": [texts(label) for label in true[:6]], "more": max(len(true) - 6, 0),
-                    "predicted": [{"text": texts(label), "score": f"{score:.3f}", "hit": bool(hit)}
-                                  for label, score, hit in best if label >= 0]})
+                    "predicted": [{"text": texts(label), "confidence": f"{100 * sure:.0f}%", "hit": bool(hit)}
+                                  for label, sure, hit in best if label >= 0]})
     return out
 
 

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Z = 1.959963984540054     # half the width of a 95% interval, in standard errors
 POINTS = 100              # most epochs of a stage that are drawn and listed
-BINS = 10                 # bins of scores
-RARER = 10                # right and wrong first predictions that are needed to say whether scores tell them apart
 INK, SOFT, LINE, CARD, FIRST, SECOND = "#1b1f24", "#57606a", "#d0d7de", "#f6f8fa", "#0550ae", "#bc4c00"
 DARK = {INK: "#e6edf3", SOFT: "#9da7b3", LINE: "#30363d", CARD: "#161b22", FIRST: "#79c0ff", SECOND: "#ffa657"}
 STYLE: Any = {
@@ -65,7 +62,7 @@ def draw_deciles(table: list[dict[str, float]], n_labels: int,
         f"{sums['P/5']:.1f} of the {total['P/5']:.1f} points of P@5 and {sums['PSP/5']:.1f} of the "
         f"{total['PSP/5']:.1f} of PSP@5; recall@5 is {tail['recall/5']:.0f}% in decile {tail['decile']:.0f}, the "
         f"rarest labels in the test, and {head['recall/5']:.0f}% in decile {head['decile']:.0f}, the most frequent.")
-    with _figure(4.1) as figure:
+    with figure_of(4.1) as figure:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         above.bar(places - 0.2, [row["P/5"] for row in table], 0.38, color=FIRST, label="P@5")
         above.bar(places + 0.2, [row["PSP/5"] for row in table], 0.38, color=SECOND, hatch="///", label="PSP@5")
@@ -78,7 +75,7 @@ def draw_deciles(table: list[dict[str, float]], n_labels: int,
             below.legend(bbox_to_anchor=(0, 1), ncols=2)
         below.set(ylim=(0, 103), ylabel="recall@5, %", xticks=range(1, 11),
                   xlabel="decile of labels: 1 rarest, 10 most frequent")
-        svg = _svg(figure)
+        svg = svg_of(figure)
     rows = [(f"{row['decile']:.0f}", f"{row['labels']:,.0f}",
              "–".join(f"{end:,.0f}" for end in sorted({row["min_frequency"], row["max_frequency"]})),
              f"{row['positives']:,.0f}", f"{row['P/5']:.2f}", f"{row['PSP/5']:.2f}",
@@ -115,72 +112,16 @@ def _histogram(name: str, title: str, units: tuple[str, str], values: np.ndarray
     counts = np.bincount(bins)
     shares = 100 * counts / max(len(values), 1)
     bin_names = ["0", *(f"{2**i // 2 + 1:,}–{2**i:,}" if i > 1 else f"{2**i}" for i in range(len(counts) - 1))]
-    with _figure(2.6) as figure:
+    with figure_of(2.6) as figure:
         axes = figure.subplots()
         axes.bar(range(len(counts)), shares, 0.8, color=FIRST)
         axes.set(ylabel=f"{units[0]}, %", xlabel=units[1])
         axes.set_xticks(range(len(bin_names)), bin_names, rotation=45, ha="right")
-        svg = _svg(figure)
+        svg = svg_of(figure)
     rows = [(label, f"{count:,}", f"{share:.1f}")
             for label, count, share in zip(bin_names, counts, shares, strict=True)]
     return Chart(name, title, f"Bars: share of the {units[0]} by {units[1]}", finding,
                  (units[1].capitalize(), units[0].capitalize(), "%"), rows, svg)
-
-
-def draw_calibration(scores: np.ndarray, hits: np.ndarray) -> Chart | None:
-    """Draw how often the first prediction is right, by its score, in bins of equal size; None without predictions.
-
-    Equal scores share a bin, so there may be fewer bins. Intervals are Wilson's, which are valid for small bins.
-    """
-    if not len(scores):
-        return None
-    edges = np.unique(np.quantile(scores, np.arange(1, BINS) / BINS))
-    parts = [part for part in (np.searchsorted(edges, scores, side="right") == i for i in range(BINS)) if part.any()]
-    n, means, right = (np.array([statistic(part) for part in parts]) for statistic in (
-        np.sum, lambda part: scores[part].mean(), lambda part: hits[part].mean()))
-    middle = (right + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    half = Z / (1 + Z * Z / n) * np.sqrt(right * (1 - right) / n + (Z / (2 * n)) ** 2)
-    with _figure(3.2) as figure:
-        axes = figure.subplots()
-        if probable := bool(scores.min() >= 0 and scores.max() <= 1):
-            axes.plot((0, 100), (0, 100), color=SOFT, linestyle="--", linewidth=1, label="score = precision")
-        scale = 100 if probable else 1
-        bars = 100 * np.array([right - middle + half, middle + half - right]).clip(0)
-        axes.errorbar(scale * means, 100 * right, bars, color=FIRST, ecolor=SOFT, elinewidth=1.2, marker="o", ms=5,
-                      label="measured, 95% interval")
-        axes.set(ylim=(0, 103), ylabel="right, %", xlabel="mean score" + (" x 100" if probable else ""))
-        axes.legend(bbox_to_anchor=(0, 1), ncols=2)
-        svg = _svg(figure)
-    rows = [(f"{scores[part].min():.3f} to {scores[part].max():.3f}", f"{count:,}", f"{100 * share:.1f}",
-             f"{100 * max(m - h, 0):.1f} to {100 * min(m + h, 1):.1f}")
-            for part, count, share, m, h in zip(parts, n, right, middle, half, strict=True)]
-    return Chart("calibration", "Does the score tell?", "Line: share of right first predictions in each bin of scores",
-                 _calibration_finding(scores, hits, parts), ("Score", "Queries", "Right, %", "95% interval"), rows, svg)
-
-
-def _calibration_finding(scores: np.ndarray, hits: np.ndarray, parts: list[np.ndarray]) -> str:
-    """Return how far apart the outer bins are, and, for scores between 0 and 1, how far they are from precision."""
-    low, high = (100 * hits[parts[place]].mean() for place in (0, -1))
-    rarer = min(hits.sum(), len(hits) - hits.sum())
-    if rarer == 0:
-        finding = (f"{'Every' if hits.all() else 'No'} first prediction is right, so scores have nothing to tell "
-                   f"apart; they go from {scores.min():.2f} to {scores.max():.2f}")
-    elif len(parts) == 1:
-        return f"Every first prediction has about the same score; {high:.0f}% are right."
-    else:
-        kind = "wrong" if hits.mean() > 0.5 else "right"
-        summary = (f"Only {rarer} first prediction{'s are' if rarer > 1 else ' is'} {kind}, too few to say whether "
-                   "scores tell right from wrong" if rarer < RARER else
-                   "Scores tell right from wrong" if high - low >= 20 else
-                   "Scores tell little" if high - low >= 5 else "Scores do not tell right from wrong")
-        finding = (f"{summary}: of the first predictions {high:.0f}% are right where the score is highest (from "
-                   f"{scores[parts[-1]].min():.2f}), {low:.0f}% where it is lowest (to {scores[parts[0]].max():.2f})")
-    if scores.min() < 0 or scores.max() > 1:
-        return finding + "."
-    gaps = [(part.sum(), scores[part].mean() - hits[part].mean()) for part in parts]
-    error, bias = (100 * sum(n * transform(gap) for n, gap in gaps) / len(scores) for transform in (abs, float))
-    way = "too much" if bias > 0.4 * error else "too little" if bias < -0.4 * error else "now too much, now too little"
-    return f"{finding}; read as probabilities they promise {way}, by {error:.1f} points on average."
 
 
 def draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Chart | None:
@@ -194,7 +135,7 @@ def draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Ch
     points = [points[i] for i in np.unique(np.linspace(0, len(points) - 1, POINTS).astype(int))]
     names = ["loss", *sorted({name for point in points for name in point} - {"epoch", "loss"})][:6]
     drawn = names[:3]
-    with _figure(2.6 + 1.1 * (len(drawn) - 1)) as figure:
+    with figure_of(2.6 + 1.1 * (len(drawn) - 1)) as figure:
         panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False, height_ratios=(2, 1, 1)[:len(drawn)])[:, 0]
         for axes, name in zip(panels, drawn, strict=True):
             axes.plot([point["epoch"] for point in points], [point.get(name, np.nan) for point in points],
@@ -202,7 +143,7 @@ def draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Ch
             axes.set_ylabel(clean(name, 20))
         panels[-1].set_xlabel("epoch")
         _tick_epochs(panels[-1], [point["epoch"] for point in points])
-        svg = _svg(figure)
+        svg = svg_of(figure)
     rows = [(f"{point['epoch']:g}", *(f"{point[name]:.5g}" if name in point else "–" for name in names))
             for point in points]
     return Chart(f"learning-{number}-{_slug(stage)}".strip("-"), stage,
@@ -252,7 +193,7 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
     if "negatives" in names:
         finding += (f"; for {last['harder']:.0f}% of the queries one of them scores above one of their own"
                     + (f", {first['harder']:.0f}% at first" if len(points) > 1 else ""))
-    with _figure(2.9) as figure:
+    with figure_of(2.9) as figure:
         axes = figure.subplots()
         for name, line in zip(names, ("o-", "s--", "^-.", "x:", "+:"), strict=False):
             axes.plot([point["epoch"] for point in points], [point[name] for point in points], line, label=titles[name],
@@ -260,7 +201,7 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
         axes.set(xlabel="epoch of the refresh", ylabel="inner product")
         _tick_epochs(axes, [point["epoch"] for point in points])
         axes.legend(bbox_to_anchor=(0, 1), ncols=2)
-        svg = _svg(figure)
+        svg = svg_of(figure)
     shown = ["epoch", *names, *(["harder"] if "negatives" in names else [])]
     titles |= {"epoch": "epoch", "harder": "mined scores above own, %"}
     rows = [[f"{point[name]:.4g}" for name in shown] for point in points]
@@ -277,7 +218,7 @@ def _tick_epochs(axes: "Axes", epochs: Sequence[float]) -> None:
 
 
 @contextmanager
-def _figure(height: float) -> "Iterator[Figure]":
+def figure_of(height: float) -> "Iterator[Figure]":
     """Yield an empty figure in the report's style, whatever the user's matplotlib settings are."""
     import matplotlib
     from matplotlib import style
@@ -287,7 +228,7 @@ def _figure(height: float) -> "Iterator[Figure]":
         yield Figure(figsize=(4.7, height))
 
 
-def _svg(figure: "Figure") -> bytes:
+def svg_of(figure: "Figure") -> bytes:
     """Return the figure as SVG that follows the reader's dark mode; texts stay texts, in the reader's font."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))

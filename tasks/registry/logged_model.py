@@ -77,9 +77,10 @@ def _signature() -> Any:
     from mlflow.types.schema import Array
 
     text, number, whole = DataType.string, DataType.double, DataType.long
-    outputs: list[Any] = [ColSpec(Array(kind), name) for name, kind in
-                          (("labels", text), ("scores", number), ("ids", whole), ("uids", text))]
-    return ModelSignature(outputs=Schema(outputs), params=ParamSchema([ParamSpec("k", whole, 10)]))
+    outputs: list[Any] = [ColSpec(Array(kind), name) for name, kind in (
+        ("labels", text), ("scores", number), ("confidences", number), ("ids", whole), ("uids", text))]
+    params = ParamSchema([ParamSpec("k", whole, 10), ParamSpec("threshold", number, 0.0)])
+    return ModelSignature(outputs=Schema(outputs), params=params)
 
 
 def _requirements() -> list[str]:

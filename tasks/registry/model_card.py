@@ -7,8 +7,12 @@ from tasks.evaluation.gates import Score
 from xcmodels.metrics import SHOWN, name_of
 
 
-def model_card(title: str, score: Score, *, use: str, data: Mapping[str, Any], command: str) -> str:
-    """Return a version's description in Markdown; its limits follow from the score. data: facts by name."""
+def model_card(title: str, score: Score, *, use: str, data: Mapping[str, Any], command: str,
+               threshold: str = "") -> str:
+    """Return a version's description in Markdown; its limits follow from the score.
+
+    data: facts by name. threshold: a sentence that recommends one.
+    """
     metrics = score.metrics
     facts = [f"- {name}: {value:,}" if isinstance(value, int) else f"- {name}: {value}" for name, value in data.items()]
     shown = [key for key in SHOWN if key in metrics]
@@ -17,11 +21,16 @@ def model_card(title: str, score: Score, *, use: str, data: Mapping[str, Any], c
     return "\n".join([
         f"# {title}", "", "## Intended use", "", use, "", "## Data", "", *facts, "", "## Metrics", "",
         "In percent, on the test queries, filter pairs left out.", "", *table, "", "Measured by:", "",
-        f"    {command}", "", "## Limits", "", *_limits(metrics, score.deciles), ""])
+        f"    {command}", "", "## Limits", "", *_limits(metrics, score.deciles, threshold), ""])
 
 
-def _limits(metrics: Mapping[str, float], deciles: Sequence[Mapping[str, float]]) -> list[str]:
-    out = ["- It answers every text with labels from its own list, also one that none of them fits."]
+def _limits(metrics: Mapping[str, float], deciles: Sequence[Mapping[str, float]], threshold: str) -> list[str]:
+    out = ["- It answers every text with labels from its own list, also one that none of them fits, unless a threshold "
+           "leaves out those of low confidence."]
+    out += [f"- {threshold}"] if threshold else []
+    if "calibration/error" in metrics:
+        out.append(f"- Its confidences are off by {metrics['calibration/error']:.1f} points on average, over the five "
+                   "best labels of each test query.")
     if "P/1" in metrics:
         out.append(f"- The best label is wrong for {100 - metrics['P/1']:.1f}% of the test queries.")
     if {"P/1/low", "P/1/high"} <= metrics.keys():

@@ -87,11 +87,17 @@ def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: 
         return Decision(False, f"it cannot be compared with champion v{champion.version}: {error}",
                         champion=_champion_facts(champion))
     score, champion_score = comparison.scores
-    recalls = {key: value for key, value in score_of(ours).metrics.items() if key.startswith("index/")}
-    score = replace(score, metrics={**recalls, **score.metrics})    # no comparison measures the indexes again
+    score, champion_score = (replace(compared, metrics={**_of_itself(version), **compared.metrics})
+                             for compared, version in ((score, ours), (champion_score, champion)))
     if opened and champion_opened:
         score, champion_score = _with_latency((score, opened.folder), (champion_score, champion_opened.folder))
     return replace(_apply_gates(replace(comparison, scores=[score, champion_score]), champion), note=note)
+
+
+def _of_itself(version: Version) -> dict[str, float]:
+    """Return what no comparison measures again: the recall of a version's indexes, and its calibration."""
+    return {key: value for key, value in score_of(version).metrics.items()
+            if key.startswith(("index/", "calibration/"))}
 
 
 def _measure(ours: Version, champion: Version, compare: Callable[[], Comparison]) -> tuple[Comparison, str]:

@@ -1,4 +1,4 @@
-"""The retriever as an MLflow model: texts in; label texts, scores, ids and uids out.
+"""The retriever as an MLflow model: texts in; label texts, scores, confidences, ids and uids out.
 
 MLflow stores a copy of this file with the model and runs it wherever the model is loaded, so it may import only what
 is stored with it: `xcmodels` and the packages in the model's requirements.
@@ -28,14 +28,17 @@ class RetrieverModel(PythonModel):
         self.retriever = Retriever.load(context.artifacts["retriever"])
 
     def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """Return one row per text with lists, best first: labels, scores, ids and uids.
+        """Return one row per text with lists, best first: labels, scores, confidences, ids and uids.
 
-        model_input: a data frame with a column "text" and maybe "content", or a list of texts. params: {"k": 10}.
+        model_input: a data frame with a column "text" and maybe "content", or a list of texts. params: at most how many
+        labels, and their least confidence, {"k": 10, "threshold": 0.0}.
         """
         texts, contents = columns(model_input)
-        predictions = self.retriever.predict(texts, int((params or {}).get("k", 10)), contents)
+        given = params or {}
+        predictions = self.retriever.predict(texts, int(given.get("k", 10)), contents, float(given.get("threshold", 0)))
         return pd.DataFrame({column: [[getattr(label, field) for label in row] for row in predictions] for column, field
-                             in (("labels", "text"), ("scores", "score"), ("ids", "id"), ("uids", "uid"))})
+                             in (("labels", "text"), ("scores", "score"), ("confidences", "confidence"), ("ids", "id"),
+                                 ("uids", "uid"))})
 
 
 def verify(folder: Path, digest: str) -> None:

@@ -143,7 +143,7 @@ def test_predict_answers_each_line_in_order(whole, xc, planted, tmp_path):
     hits = sum(answer["labels"][0]["id"] in row["target_ind"] for answer, row in zip(answers, rows, strict=True))
     assert hits > 36
     first = answers[0]["labels"][0]
-    assert first["uid"] == f"L{first['id']}" and set(first) == {"id", "uid", "text", "score"}
+    assert first["uid"] == f"L{first['id']}" and set(first) == {"id", "uid", "text", "score", "confidence"}
 
 
 def test_the_three_lines_of_python(whole, planted):

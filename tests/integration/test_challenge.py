@@ -25,6 +25,7 @@ from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import QUERY, build_encoder, encode_all
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.builder import save_retriever
+from xcmodels.retrieval.calibration import UNKNOWN
 from xcmodels.retrieval.label_editing import REMOVE, Edit, edit_retriever
 from xcmodels.retrieval.proposers import Proposer
 from xcmodels.retrieval.retriever import Retriever
@@ -42,7 +43,7 @@ def retriever(corpus, folder, labels, seed=0) -> Retriever:
     encoder = build_encoder(EncoderConfig(source="random", dim=16), corpus.idf, seed).eval()
     index = ann.build(encode_all(encoder, corpus.sides["label"], QUERY, np.asarray(labels)), "exact")
     save_retriever(folder, corpus, method="dpr", encoder=encoder, proposers={"labels": Proposer(index)}, shortlist=0,
-                   scorer=InnerProduct(index.vectors))
+                   scorer=InnerProduct(index.vectors), calibration=UNKNOWN)
     for part in ("uid", "title"):
         texts = Texts.load(corpus.folder, f"label.{part}")
         Texts.save(folder, f"label.{part}", [texts[label] for label in labels])

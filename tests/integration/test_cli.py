@@ -162,12 +162,13 @@ def test_answers_as_csv_hold_no_formula(cli, tmp_path):
     code, out, err = cli("predict", "--input", "in.csv", "--format", "csv", *home)
     assert code == 0, err
     header, *rows = csv.reader(io.StringIO(out))
-    assert header == ["uid", "rank", "label_id", "label_uid", "label_text", "score"]
+    assert header == ["uid", "rank", "label_id", "label_uid", "label_text", "score", "confidence"]
     assert [row[:2] for row in rows] == [["'=1+1", "1"], ["'=1+1", "2"], ["u2", ""]]
     assert all(row[4].startswith("'=cmd|' /C calc'!") and "größe" in row[4] for row in rows[:2])
     (first, _) = map(json.loads, cli("predict", "--input", "in.csv", *home)[1].splitlines())
     assert first["uid"] == "=1+1" and first["labels"][0]["text"] == rows[0][4][1:]    # as it is
-    assert [label["score"] for label in first["labels"]] == [float(row[5]) for row in rows[:2]]
+    assert [[label["score"], label["confidence"]] for label in first["labels"]] == [
+        [float(cell) for cell in row[5:]] for row in rows[:2]]
 
 
 def test_a_list_that_was_given_as_one_text_is_remarked_once(cli, world, tmp_path):

@@ -35,7 +35,7 @@ def finished(**more) -> Finished:
     return Finished(**{
         "run_id": "r", "model": "tickets", "version": "4", "metrics": dict.fromkeys(keys, 50.0), "verdict": "better",
         "promoted": True, "report": "/r.html", "contracts": "/c.html", "mlflow": "http://here", "unsent": ["report"],
-        "examples": [{"text": "a long text " * 20, "labels": [{"text": "printer", "score": 1.5}]}] * 3, **more})
+        "examples": [{"text": "a long text " * 20, "labels": [{"text": "printer", "confidence": 0.934}]}] * 3, **more})
 
 
 @pytest.mark.parametrize(("champion", "said"), [
@@ -48,6 +48,7 @@ def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) <= 15 and said in "\n".join(lines)
     assert any(line.startswith("report     /r.html") for line in lines) and "better" in "\n".join(lines)
+    assert [line.endswith("-> printer (93%)") for line in lines].count(True) == 3
     assert lines[-1].startswith("next       xc predict --model tickets --home 'else where' --k 3 'a long text")
 
 

@@ -25,8 +25,8 @@ MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
     "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
-    "boosted_trees", "centroids", "folder", "fusion", "lexical", "proposers", "scorers", "sparse_classifiers")} | {
-        "xcmodels.data.seen_texts"}
+    "boosted_trees", "calibration", "centroids", "folder", "fusion", "lexical", "proposers", "scorers",
+    "sparse_classifiers")} | {"xcmodels.data.seen_texts"}
 NGAME = {"xcmodels.methods.encoder_module", "xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - {"xcmodels.methods.encoder_module"} | {"xcmodels.retrieval.serving_config"}    # not module M1's
 READERS = {f"tasks.data.sources{name}" for name in (

@@ -61,6 +61,7 @@ def write_evaluation(folder, corpus, ids, scores):
     (folder / "deciles.json").write_text(json.dumps(deciles))
     np.save(folder / "predictions.npy", ids)
     np.save(folder / "scores.npy", scores)
+    np.save(folder / "confidences.npy", np.clip(scores, 0, 1))
     return folder
 
 
@@ -180,7 +181,7 @@ def test_the_champion_within_the_interval_is_said_to_be(toy):
 
 def test_charts_carry_a_finding_an_alternative_text_and_their_numbers(toy, page):
     drawn = Report(*toy, facts()).plots()
-    assert list(drawn) == ["deciles", "calibration", "learning-1-encoder", "frequencies", "lengths"]
+    assert list(drawn) == ["deciles", "calibration", "thresholds", "learning-1-encoder", "frequencies", "lengths"]
     images = [attributes for tag, attributes in Reader(page).tags if tag == "img"]
     captions = re.findall(r"<figcaption><bdi>(.*?)</bdi></figcaption>", page)
     sources = [image["src"].removeprefix("data:image/svg+xml;base64,") for image in images]

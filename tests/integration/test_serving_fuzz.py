@@ -40,7 +40,7 @@ def texts() -> st.SearchStrategy[str]:
 def values(schema: dict[str, Any]) -> st.SearchStrategy[str]:
     """JSON for a field: what its schema asks for, its bounds, and what it does not."""
     own = {"integer": st.sampled_from([str(schema.get("minimum", 0) - 1), str(schema.get("maximum", 0) + 1), "1"]),
-           "boolean": st.sampled_from(["true", "false"]), "string": texts()}
+           "number": st.floats(-0.5, 1.5).map(str), "boolean": st.sampled_from(["true", "false"]), "string": texts()}
     if schema["type"] == "array":
         several = st.lists(values(schema["items"]), max_size=5).map(lambda each: f"[{','.join(each)}]")
         many = st.integers(0, schema["maxItems"] + 3).map(lambda n: "[" + ",".join(['"a"'] * n) + "]")
@@ -58,8 +58,9 @@ def bodies(schema: dict[str, Any]) -> st.SearchStrategy[bytes]:
     pair = name.flatmap(lambda key: st.tuples(st.just(json.dumps(key)),
                                               values(fields.get(key, fields["k"]))).map(":".join))
     objects = st.lists(pair, max_size=5).map(lambda pairs: "{" + ",".join(pairs) + "}")
-    valid = st.tuples(st.lists(texts(), min_size=1, max_size=3), st.integers(1, 30), st.booleans().map(json.dumps)).map(
-        lambda made: f'{{"texts": [{",".join(made[0])}], "k": {made[1]}, "explain": {made[2]}}}')    # but for its texts
+    valid = st.tuples(st.lists(texts(), min_size=1, max_size=3), st.integers(1, 30), st.booleans().map(json.dumps),
+                      st.floats(0, 1)).map(lambda made: f'{{"texts": [{",".join(made[0])}], "k": {made[1]}, "explain": '
+                                                        f'{made[2]}, "threshold": {made[3]}}}')    # but for its texts
     as_bytes = (objects | valid | values(fields["texts"])).map(lambda text: text.encode("utf-8", "surrogatepass"))
     cut = st.tuples(as_bytes, st.integers(0, 60)).map(lambda made: made[0][:made[1]])
     return as_bytes | as_bytes | cut | st.binary(max_size=200)

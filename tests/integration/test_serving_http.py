@@ -44,9 +44,22 @@ def test_labels_and_who_gave_them(server, world):
     assert answer["model"] == {"name": "xc", "version": "1", "digest": world.digest(), "data": "d" * 64}
     assert [len(each["labels"]) for each in answer["results"]] == [4, 0, 4, 4]
     first = answer["results"][0]["labels"]
-    assert set(first[0]) == {"id", "uid", "text", "score"}
+    assert set(first[0]) == {"id", "uid", "text", "score", "confidence"}
     assert [each["score"] for each in first] == sorted((each["score"] for each in first), reverse=True)
     assert all(math.isfinite(each["score"]) for each in first) and first[0]["score"] > first[-1]["score"]
+    assert 1 >= first[0]["confidence"] > first[-1]["confidence"] >= 0
+
+
+@pytest.mark.parametrize("explain", [False, True])
+def test_a_threshold_leaves_the_labels_that_are_as_sure(server, explain):
+    texts = ["a wolf", "an oak of the forest", " "]
+    every = server.ask("/predict", {"texts": texts, "k": 8, "explain": explain}).json()["results"]
+    for least in (0, 0.5, every[0]["labels"][3]["confidence"], 1):
+        asked = {"texts": texts, "k": 8, "threshold": least, "explain": explain}
+        found = [each["labels"] for each in server.ask("/predict", asked).json()["results"]]
+        assert [[label["id"] for label in labels] for labels in found] == [
+            [label["id"] for label in each["labels"] if label["confidence"] >= least] for each in every]
+        assert least < 1 or found == [[], [], []]
 
 
 def test_mlflows_own_server_answers_the_same(server, world, tmp_path):
@@ -75,7 +88,8 @@ def test_mlflows_own_server_answers_the_same(server, world, tmp_path):
     for each, row in zip(ours, found, strict=True):
         for field, column in (("id", "ids"), ("uid", "uids"), ("text", "labels")):
             assert [label[field] for label in each["labels"]] == row[column]
-        assert [label["score"] for label in each["labels"]] == pytest.approx(row["scores"], abs=1e-5)
+        for field, column in (("score", "scores"), ("confidence", "confidences")):
+            assert [label[field] for label in each["labels"]] == pytest.approx(row[column], abs=1e-5)
 
 
 def answer_of(asked: urllib.request.Request, process: subprocess.Popen, log: Path, seconds: float = 120) -> bytes:
@@ -132,6 +146,12 @@ def test_why_a_label_fits(server):
     (b'{"texts": []}', 422, "invalid", "/texts"),
     (b'{"texts": [1]}', 422, "invalid", "/texts/0"),
     (b'{"texts": ["a", null]}', 422, "invalid", "/texts/1"),
+    (b'{"texts": ["a"], "threshold": NaN}', 400, "json", None),
+    (b'{"texts": ["a"], "threshold": 1.01}', 422, "invalid", "/threshold"),
+    (b'{"texts": ["a"], "threshold": -0.1}', 422, "invalid", "/threshold"),
+    (b'{"texts": ["a"], "threshold": "0.5"}', 422, "invalid", "/threshold"),
+    (b'{"texts": ["a"], "threshold": true}', 422, "invalid", "/threshold"),
+    (b'{"texts": ["a"], "threshold": null}', 422, "invalid", "/threshold"),
     (b'{"texts": ["a"], "k": 0}', 422, "invalid", "/k"),
     (b'{"texts": ["a"], "k": -1}', 422, "invalid", "/k"),
     (b'{"texts": ["a"], "k": 101}', 422, "invalid", "/k"),
@@ -170,7 +190,7 @@ def test_unknown_fields_are_named(server):
         {"pointer": "/top_k", "detail": "unknown field"},
         {"pointer": "", "detail": "an unknown field, whose name is not a plain word"}]
     assert told["detail"].startswith("/texts: Field required; /text: unknown field, did you mean texts?; /top_k: ")
-    assert told["detail"].endswith("; the fields are texts, k, explain")
+    assert told["detail"].endswith("; the fields are texts, k, threshold, explain")
     told = problem(server.ask("/predict", {f"field_{number}": 1 for number in range(900)}), 422, "invalid")
     assert len(told["errors"]) == 8 and "; and 893 more; the fields are" in told["detail"]
 

@@ -64,7 +64,8 @@ def test_by_keyboard_alone(server, page):
     why = page.until("document.querySelector('details[open]')?.innerText")
     assert re.search(r"Why\? (\d+|no) training texts? ha(s|ve) it", why)
     parts = {name: float(value) for name, value in re.findall(r"^(encoder|classifier|trees)\n(-?[\d.]+)$", why, re.M)}
-    score = float(page.value("document.querySelector('#labels b').textContent"))
+    score = float(re.search(r"What its score, (-?[\d.]+), is the sum of", why)[1])
+    assert re.fullmatch(r"(< 1|\d+)%", page.value("document.querySelector('#labels b').textContent"))
     assert sum(parts.values()) == pytest.approx(score, abs=0.003)
     assert page.value("document.querySelectorAll('#labels > li > .line .track i').length") == 10    # and a bar each
 
@@ -78,6 +79,23 @@ def test_the_announced_regions_and_names(server, page):
     named = [(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if not node["ignored"]]
     assert {("textbox", "Text"), ("button", "Show labels"), ("list", "Labels, best first")} <= set(named)
     assert not [each for each in named if each[0] in ("button", "textbox", "link") and not each[1]]
+
+
+def test_a_threshold_leaves_likely_labels_and_maybe_none(server, page):
+    page.open(at(server))
+    page.until("document.activeElement.id === 'text'")
+    nodes = page.do("Accessibility.getFullAXTree")["nodes"]
+    assert "Only labels at least this likely, %" in [
+        node["name"]["value"] for node in nodes if node["role"]["value"] == "spinbutton"]
+    sure = [label["confidence"] for label in server.labels("a wolf", k=10)]
+    least = int(100 * sure[4])    # a whole number, at which one more may be left
+    for percent, count in ((least, sum(chance >= least / 100 for chance in sure)), (100, 0)):
+        page.value(f"document.getElementById('least').value = {percent}; "
+                   "document.getElementById('text').value = 'a wolf'; document.querySelector('button.main').click()")
+        page.until(f"{SAID}.includes('likely')" if count == 0 else f"{COUNT} === {count} && {SAID}.includes('labels')")
+    assert page.value(SAID) == "No label fits: none is at least 100% likely."
+    page.value("document.getElementById('least').value = 101; document.querySelector('button.main').click()")
+    page.until(f"{SAID} === 'A label can be 0 to 100% likely, in whole numbers.'")
 
 
 def test_a_link_holds_the_question_and_examples_ask(server, page):

@@ -106,7 +106,7 @@ def test_a_version_whose_files_change_is_refused_until_they_are_right_again(worl
     damage(path)
     follower.current.watch._looked = 0.0    # as if the answer were of a while ago
     with pytest.raises(DamagedArtifact, match="was written to"):    # before anybody looked
-        answer([Question(follower.current, "a wolf", 3, False)])
+        answer([Question(follower.current, "a wolf", 3, 0.0, False)])
     for _ in range(3):
         with pytest.raises(Problem) as told:
             ask(follower)
@@ -140,7 +140,7 @@ def test_a_file_written_to_in_the_middle_of_an_answer_spoils_it(world, follower,
 
     monkeypatch.setattr(follower.current.retriever, "predict", meanwhile)
     with pytest.raises(DamagedArtifact, match="was written to"):
-        answer([Question(follower.current, "a wolf", 3, False)])
+        answer([Question(follower.current, "a wolf", 3, 0.0, False)])
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])

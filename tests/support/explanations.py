@@ -3,9 +3,23 @@
 import numpy as np
 import pytest
 
+from xcmodels import metrics
 from xcmodels.data.corpus import Texts
+from xcmodels.retrieval.calibration import BEST, calibration_error
+from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import TrainedMethod
+
+
+def is_as_sure_as_right(made: TrainedMethod) -> None:
+    """Check that confidences rise with scores, and how often they are right, as far as few queries can tell."""
+    retriever, corpus = Retriever.load(made.retriever), made.corpus
+    ids, scores = predict(retriever, corpus, BEST)
+    sure, judged = retriever.calibration(scores), metrics.match(
+        ids, corpus.positives["test"], corpus.filters["test"], corpus.n_labels)
+    assert 0 < retriever.calibration.queries <= len(corpus.validation)
+    assert (np.diff(sure, axis=1) <= 0).all() and ((sure >= 0) & (sure <= 1)).all()
+    assert calibration_error(sure[judged.rows].ravel(), judged.hits.ravel()) < 8, "of 60 queries, on 150"
 
 
 def explains_its_answers(made: TrainedMethod, parts: set[str]) -> None:

@@ -1,6 +1,7 @@
 """Naive reference implementations of the fast code, one loop per sum, as in the equations."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -161,3 +162,69 @@ def softmax(scores, positives, weights, decoupled):
             row = row - worth * torch.log(chance) / len(pulled)
         rows.append(row)
     return sum(rows) / len(rows) if rows else 0 * scores.sum()
+
+
+def calibration_error(confidences, right, bins):
+    """The mean gap between confidence and share right, over answers in order of confidence, in bins of equal size.
+
+    Answers of equal confidence are taken as equal: each counts as right by the share of them that is.
+    """
+    answers = sorted(zip(confidences, right, strict=True), key=lambda answer: answer[0])
+    n = len(answers)
+    shares = {sure: np.mean([hit for other, hit in answers if other == sure]) for sure, _ in answers}
+    gap = 0.0
+    for i in range(bins):
+        part = answers[n * i // bins:n * (i + 1) // bins]
+        gap += abs(sum(sure - shares[sure] for sure, _ in part))
+    return 100 * gap / n
+
+
+def at_threshold(confidences, right, positives, threshold):
+    """What is said of a threshold: its share right, its share of the true labels, answers a text, silent texts."""
+    kept = [[hit for sure, hit in zip(*row, strict=True) if sure >= threshold]
+            for row in zip(confidences, right, strict=True)]
+    said, hits = sum(map(len, kept)), sum(map(sum, kept))
+    return (hits / said if said else math.nan, hits / sum(positives), said / len(kept),
+            sum(not row for row in kept) / len(kept))
+
+
+def held_out_answers(corpus, rows, labels, scores, most):
+    """The best answers to each validation query, as (score, whether it is right).
+
+    Nothing is said of a label that no training query has, of a filter pair, or of a pair whose inverse a training query
+    has (a filter pair says which query is which label); a query without another label is left out.
+    """
+    train = set(corpus.training_rows().tolist())
+    own = [set(corpus.filters["train"][row].tolist()) for row in range(len(corpus.filters["train"]))]
+    has = [set(corpus.positives["train"][row].tolist()) for row in range(len(corpus.positives["train"]))]
+    known = set().union(*(has[row] for row in train if row < corpus.n_queries))
+    out = []
+    for place, query in enumerate(corpus.validation.tolist()):
+        inverse = set().union(*(own[row] for row in train if has[row] & own[query]), set())
+        unsaid = own[query] | inverse
+        if not (has[query] & known) - unsaid:
+            continue
+        said = [(-score, label) for row, label, score in zip(rows, labels, scores, strict=True)
+                if row == place and label in known and label not in unsaid]
+        out += [(-score, label in has[query]) for score, label in sorted(said)[:most]]
+    return out
+
+
+def confidence(scores, log_odds, score):
+    """The chance at a score, by the line between the two knots around it, or the first or last line drawn on."""
+    place = min(max(sum(knot < score for knot in scores), 1), len(scores) - 1)
+    left, right = scores[place - 1], scores[place]
+    slope = (log_odds[place] - log_odds[place - 1]) / (right - left)
+    return 1 / (1 + math.exp(-(log_odds[place - 1] + slope * (score - left))))
+
+
+def misfit(scores, log_odds, answers, right, stiffness):
+    """What a fitted calibration has the least of: the log loss of Platt's targets, and how much its slopes differ."""
+    hits, spread = sum(right), np.std(answers)
+    loss = 0.0
+    for score, hit in zip(answers, right, strict=True):
+        target = (hits + 1) / (hits + 2) if hit else 1 / (len(right) - hits + 2)
+        chance = confidence(scores, log_odds, score)
+        loss -= target * math.log(chance) + (1 - target) * math.log(1 - chance)
+    slopes = spread * np.diff(log_odds) / np.diff(scores)
+    return loss + stiffness / 2 * sum((b - a)**2 for a, b in pairwise(slopes))

@@ -32,6 +32,7 @@ from xcmodels.nn.encoders import LABEL, Encoder, build_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import RegressionTrees
 from xcmodels.retrieval.builder import save_retriever
+from xcmodels.retrieval.calibration import UNKNOWN
 from xcmodels.retrieval.fusion import FusedScore, TreeFusion
 from xcmodels.retrieval.proposers import Proposer
 
@@ -68,7 +69,7 @@ def tiny_retriever(folder: Path, seed: int = 0, make: Callable[[int], Encoder] |
     fusion = TreeFusion(trees, terms, frequencies, indexed=("classifier",))
     (folder / "retriever").mkdir()
     save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, proposers={"labels": Proposer(index)},
-                   shortlist=20, scorer=fusion)
+                   shortlist=20, scorer=fusion, calibration=UNKNOWN)
     return folder / "retriever"
 
 

@@ -68,7 +68,9 @@ def test_an_added_label_is_found_by_its_own_text(folder, tmp_path):
     assert len(after) == len(before) + 2 == 62
     for place, edit in enumerate(NEW):
         [best] = after.predict([edit.text], 2)
-        assert Label(60 + place, edit.uid, edit.text, 0.0) in [replace(label, score=0.0) for label in best]
+        assert (60 + place, edit.uid, edit.text) in [(label.id, label.uid, label.text) for label in best]
+        meant = before.calibration(np.array([label.score for label in best]))
+        assert [label.confidence for label in best] == pytest.approx(meant, abs=1e-5), "a score means what it did"
         why = dict(zip([label.id for label in best], after.explain(edit.text, best), strict=True))[60 + place]
         assert why.frequency == 0 and why.nearest == []
         assert sum(why.parts.values()) == pytest.approx(dict((x.id, x.score) for x in best)[60 + place], abs=1e-5)
@@ -118,7 +120,7 @@ def test_a_label_comes_back_with_a_new_text_or_as_it_was(folder, tmp_path):
     assert other.titles[9] == "l3w2 l50w1 l12w3" and len(other) == 60
     assert 9 in [label.id for label in other.predict(["l3w2 l50w1 l12w3"], 2)[0]]
     assert scores(other, TEXTS[1])[9] < scores(before, TEXTS[1])[9]
-    [why] = other.explain(TEXTS[1], [Label(9, "", "", 0.0)])
+    [why] = other.explain(TEXTS[1], [Label(9, "", "", 0.0, 0.0)])
     assert why.frequency == 0 and why.nearest == []
 
 

@@ -91,14 +91,14 @@ def test_a_label_without_training_texts_has_none_near(small):
 def test_the_most_frequent_label_keeps_a_few_texts(tmp_path, monkeypatch):
     monkeypatch.setattr("xcmodels.retrieval.examples.MAX_EXAMPLES", 4)
     few = Retriever.load(tiny.tiny_retriever(tmp_path))
-    (why,) = few.explain("a pike", [Label(9, "", "", 0.0)], nearest=99)
+    (why,) = few.explain("a pike", [Label(9, "", "", 0.0, 0.0)], nearest=99)
     assert (why.frequency, len(why.nearest)) == (9, 4)
     assert [near.similarity for near in why.nearest] == sorted([near.similarity for near in why.nearest], reverse=True)
 
 
 def test_odd_questions(small):
     assert small.explain("a wolf", []) == []
-    label = Label(3, "", "", 0.0)
+    label = Label(3, "", "", 0.0, 0.0)
     (none,) = small.explain("a wolf", [label], nearest=0)
     assert none.nearest == [] and none.frequency == 3
     for odd in ("", "\x00", "\ud800", "日本語", "never seen", "wolf " * 100_000):
@@ -106,4 +106,4 @@ def test_odd_questions(small):
         assert isinstance(why, Explanation) and all(np.isfinite([near.similarity for near in why.nearest]))
     for wrong in (-1, 50):
         with pytest.raises(ValueError, match=f"no label {wrong} among 50"):
-            small.explain("a wolf", [label, Label(wrong, "", "", 0.0)])
+            small.explain("a wolf", [label, Label(wrong, "", "", 0.0, 0.0)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support import toy
-from tests.support.explanations import explains_its_answers
+from tests.support.explanations import explains_its_answers, is_as_sure_as_right
 from tests.support.toy import FAMILIES, VARIANTS, trained
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Texts
@@ -106,6 +106,7 @@ def test_the_parts_of_an_answer_sum_to_its_score(name, serve, tmp_path):
         parts = parts | ({SIMILAR, WORDS, SPARSE} if serve == FUSED else set())
     ids, scores = predict(Retriever.load(made.retriever), made.corpus, 5)
     assert (ids[:, 0] >= 0).all() and np.isfinite(scores[:, 0]).all()
+    is_as_sure_as_right(made)
     explains_its_answers(made, parts - ({CLASSIFIER} if name in ALONE else set()))
 
 

@@ -120,8 +120,8 @@ def test_predictions_line_up(toy, retriever, titles, contents):
     ids, scores = retriever.search(retriever.tokenizer(titles, contents), 4)
     texts = list(Texts.load(toy.corpus.folder, "label.title"))
     assert len(found) == len(titles)
-    for row, labels, of in zip(found, ids.tolist(), scores.tolist(), strict=True):
-        assert row == [Label(i, f"label:{i}", texts[i], round(s, 6)) for i, s in zip(labels, of, strict=True)]
+    for row, *ranked in zip(found, ids.tolist(), scores.tolist(), retriever.calibration(scores).round(6), strict=True):
+        assert row == [Label(i, f"label:{i}", texts[i], round(s, 6), sure) for i, s, sure in zip(*ranked, strict=True)]
     assert len({row[0].id for row in found}) > 10
 
 
@@ -155,7 +155,7 @@ def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_the
     mean /= np.maximum(np.linalg.norm(mean, axis=2, keepdims=True), 1e-9)
     assert (counts[0] < counts[1]).any()
     held, ids = corpus.validation, np.tile(np.arange(60), (len(corpus.validation), 1))
-    fusion, _ = fit_fusion(corpus, queries[held], ids, terms=twice(labels), indexed=("classifier",),
+    fusion, *_ = fit_fusion(corpus, queries[held], ids, terms=twice(labels), indexed=("classifier",),
                            embedded=lambda: queries, words=CorpusWords(corpus),
                            config=FusionConfig(centroids=True, min_leaf=20))
     assert np.array_equal(fusion.frequencies, counts[1])
@@ -218,7 +218,7 @@ def test_a_text_of_white_space_gets_no_label_whichever_way_it_comes(retriever, t
         found = model.predict(None, texts, {"k": 2})["uids"]
     elif way == "http":
         served = SimpleNamespace(retriever=retriever, watch=SimpleNamespace(written=lambda recent=0.0: ""))
-        found, why = (answer([Question(served, text, 2, explain) for text in texts]) for explain in (False, True))
+        found, why = (answer([Question(served, text, 2, 0.0, explain) for text in texts]) for explain in (False, True))
         assert [len(labels) for labels in why] == wanted
     elif way == "xc predict":
         predict_texts(retriever, texts, 2)
@@ -285,7 +285,7 @@ def test_the_fusion_is_not_told_of_labels_that_only_validation_queries_have(toy)
     corpus.validation = np.flatnonzero([7 in corpus.positives["train"][row] for row in range(600)])
     ids = np.tile(np.arange(60), (len(corpus.validation), 1))
     queries, labels = np.ones((len(ids), 4), np.float32), np.ones((60, 4), np.float32)
-    fusion, measured = fit_fusion(corpus, queries, ids, terms=twice(labels), indexed=("classifier",),
+    fusion, measured, _ = fit_fusion(corpus, queries, ids, terms=twice(labels), indexed=("classifier",),
                                   embedded=lambda: queries, config=FusionConfig())
     banned = sum(bool(np.isin(label, corpus.filters["train"][row])) for row in corpus.validation for label in range(60)
                  if label != 7)

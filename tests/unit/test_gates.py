@@ -88,3 +88,22 @@ def test_a_gate_says_its_numbers():
     kept = [gate.to_json() for gate in evaluate_gates(score(math.nan), score())]
     assert json.loads(json.dumps(kept, allow_nan=False))[0] == {
         "gate": "P@1", "holds": False, "ours": None, "theirs": 60.0, "bound": 59.5, "error": 0.0}
+
+
+def calibrated(error, queries=5000, points=20_000):
+    return Score({**score().metrics, "calibration/error": error, "calibration/queries": queries, "points": points})
+
+
+@pytest.mark.parametrize(("ours", "theirs", "holds"), [
+    (calibrated(9.9), None, True), (calibrated(10.1), None, False),                  # a first version
+    (calibrated(4.9), calibrated(1.0), True), (calibrated(5.1), calibrated(1.0), False),
+    (calibrated(7.0), calibrated(7.5), True), (calibrated(7.6), calibrated(7.5), False),
+    (calibrated(5.1), score(), False), (calibrated(40.0, 5, 20), None, True), (calibrated(11.0, 300, 20), None, True),
+    (calibrated(math.nan), calibrated(1.0), False)])
+def test_confidences_are_as_often_right_as_they_say(ours, theirs, holds):
+    [gate] = [gate for gate in evaluate_gates(ours, theirs) if gate.name == "calibration error"]
+    assert gate.holds == holds and gate.theirs == (theirs and theirs.metrics.get("calibration/error"))
+
+
+def test_a_version_whose_confidences_were_not_measured_has_no_gate_of_them():
+    assert "calibration error" not in [gate.name for gate in evaluate_gates(score(), calibrated(1.0))]

@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from tasks.evaluation import report, report_charts
+from tasks.evaluation import report, report_charts, report_confidence
 from tasks.evaluation.report import Report
+from tasks.evaluation.thresholds import Answers, recommended
 from tests.integration.test_report import facts, make, write_corpus, write_evaluation
 
 
@@ -31,31 +32,46 @@ def test_the_decile_finding_is_computed(toy, page):
     assert f"and {shown[-1]['recall/5']:.0f}% in decile {shown[-1]['decile']}, the most frequent" in page
 
 
+def of_one_label(sure, right):
+    """Answers to queries of one label each, and one true one."""
+    return Answers(sure[:, None], right[:, None], np.ones(len(sure), int))
+
+
 @pytest.mark.parametrize(("right", "finding"), [
-    (lambda scores: scores > 0.5, "Scores tell right from wrong: of the first predictions 100% are right where the "
-                                  "score is highest (from 0.90), 0% where it is lowest (to 0.10)"),
-    (lambda scores: np.arange(1001) % 2 == 0, "Scores do not tell right from wrong"),
-    (lambda scores: scores > 2, "No first prediction is right, so scores have nothing to tell apart; they go from 0.00 "
-                                "to 1.00; read as probabilities they promise too much, by 50.0 points on average."),
-    (lambda scores: scores >= 0, "Every first prediction is right, so scores have nothing to tell apart; they go from "
-                                 "0.00 to 1.00; read as probabilities they promise too little, by 50.0 points"),
-    (lambda scores: scores > 0.0035, "Only 4 first predictions are wrong, too few to say whether scores tell right "
-                                     "from wrong: of the first predictions 100% are right where"),
-    (lambda scores: scores == 1, "Only 1 first prediction is right, too few"),
-])
+    (lambda sure: 0.618034 * np.arange(1001) % 1 < sure, "Confidences hold: of the 5 best labels of each query 50.0% "
+     "are said to be right, and 49.6% are; they are off by 1.1 points on average, now too high, now too low."),
+    (lambda sure: sure > 0.5, "Confidences do not hold: of the 5 best labels of each query 50.0% are said to be right"),
+    (lambda sure: sure > 0.5, " points on average, now too high, now too low."),
+    (lambda sure: sure > 0.8, "and 20.0% are; they are off by 33.8 points on average, too high."),
+    (lambda sure: sure > 0.2, "and 79.9% are; they are off by 33.9 points on average, too low."),
+    (lambda sure: sure > 2, "Only 0 of 1,001 labels are right, too few to say whether confidences hold."),
+    (lambda sure: sure == 1, "Only 1 of 1,001 labels is right, too few"),
+    (lambda sure: sure > 0.0035, "Only 4 of 1,001 labels are wrong, too few")])
 def test_the_calibration_finding_is_computed(right, finding):
-    scores = np.linspace(0, 1, 1001)
-    chart = report_charts.draw_calibration(scores, right(scores))
-    assert finding in chart.finding and len(chart.rows) == report_charts.BINS
+    sure = np.linspace(0, 1, 1001)
+    chart = report_confidence.draw_calibration(of_one_label(sure, right(sure)))
+    assert finding in chart.finding and len(chart.rows) == report_confidence.BINS
 
 
-def test_equal_scores_share_a_bin_and_scores_beyond_one_are_no_probabilities():
-    chart = report_charts.draw_calibration(np.full(50, 3.0), np.arange(50) < 20)
-    assert len(chart.rows) == 1 and chart.finding == "Every first prediction has about the same score; 40% are right."
-    always = report_charts.draw_calibration(np.full(50, 3.0), np.ones(50, bool)).finding
-    assert always.startswith("Every first prediction is right, so") and always.endswith("from 3.00 to 3.00.")
-    assert "probabilities" not in report_charts.draw_calibration(np.linspace(0, 3, 90), np.arange(90) < 20).finding
-    assert report_charts.draw_calibration(np.zeros(0), np.zeros(0, bool)) is None
+def test_equal_confidences_share_a_bin_and_only_the_five_best_count():
+    chart = report_confidence.draw_calibration(of_one_label(np.full(50, 0.4), np.arange(50) < 20))
+    assert len(chart.rows) == 1 and chart.rows[0] == ("40.0 to 40.0", "50", "40.0", "40.0", "27.6 to 53.8")
+    assert "off by 0.0 points" in chart.finding
+    many = Answers(np.tile(np.linspace(0.9, 0.1, 9), (40, 1)), np.ones((40, 9), bool), np.full(40, 9))
+    assert sum(int(row[1]) for row in report_confidence.draw_calibration(many).rows) == 200
+    none = Answers(np.full((3, 2), -1.0), np.zeros((3, 2), bool), np.ones(3, int))
+    assert report_confidence.draw_calibration(none) is None and report_confidence.draw_thresholds(none, 0.8) is None
+
+
+def test_the_thresholds_are_listed_and_one_is_recommended(toy):
+    found = report.EvaluationFiles.load(*toy).answers
+    chart = report_confidence.draw_thresholds(found, 0.9)
+    assert [row[0] for row in chart.rows] == [f"{place / 20:.2f}" for place in range(20)]
+    assert chart.rows[0][1:] == (f"{100 * found.right.mean():.1f}", chart.rows[0][2], "10.00", "0.0")
+    best = recommended(found, 0.9)
+    assert f"For 90% right, the threshold is {best.threshold:.2f}" in chart.finding
+    assert chart.finding in Report(*toy, facts(wanted_precision=0.9)).page()
+    assert chart.finding not in Report(*toy, facts(wanted_precision=0.5)).page()
 
 
 @pytest.mark.parametrize(("loss", "finding"), [

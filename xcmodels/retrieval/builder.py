@@ -14,6 +14,7 @@ from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all, save_encoder
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.calibration import Calibration, ScoredPairs, calibrate
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.fusion import FusedScore, fit_fusion
@@ -25,6 +26,7 @@ from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 from xcmodels.retrieval.sparse_training import train_sparse
 
 CHUNK = 8192    # training texts whose nearest labels are searched at once
+HELD_OUT = 100  # labels of a validation query from which its best are calibrated, without a fusion
 
 
 @dataclass(frozen=True)
@@ -68,25 +70,29 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
                       limit=ann.EXACT_MAX_ONLINE)
     proposer, depth, measured = Proposer(index), 0, dict[str, float]()
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
+    cached = trained.queries if heads == trained.views[next(iter(trained.labels))] else None
+
+    def vectors(rows: np.ndarray) -> np.ndarray:
+        return encode_all(encoder, train, QUERY, rows) if cached is None else cached[rows]
+
+    def embedded() -> np.ndarray:
+        return encode_all(encoder, train, names[0]) if trained.queries is None else trained.queries
+
+    queries = vectors(corpus.validation)
     if fused:
         depth = config.fusion.shortlist
         terms = {name: FusedScore(trained.labels[name], offsets[name]) for name in names}
-        cached = trained.queries if heads == trained.views[names[0]] else None
-
-        def vectors(rows: np.ndarray) -> np.ndarray:
-            return encode_all(encoder, train, QUERY, rows) if cached is None else cached[rows]
-
-        def embedded() -> np.ndarray:
-            return encode_all(encoder, train, names[0]) if trained.queries is None else trained.queries
-
         words, sparse = _lexical(corpus, proposer, vectors, config.fusion)
-        queries = vectors(corpus.validation)
         others = [sparse.propose(train.tokens(corpus.validation))] if sparse else []
-        scorer, measured = fit_fusion(
+        scorer, measured, pairs = fit_fusion(
             corpus, queries, candidates([proposer], queries, depth, others=others), terms=terms, indexed=proposing,
-            embedded=embedded, words=words if config.fusion.words else None, sparse=sparse, config=config.fusion)
+            embedded=embedded, words=words if config.fusion.words else None, sparse=sparse, config=config.fusion,
+            lexicon=None if words is None else words.lexicon_of_training())
+    else:
+        ids = candidates([proposer], queries, 0, min(HELD_OUT, corpus.n_labels))
+        pairs = ScoredPairs.of(ids, scorer(queries, ids))
     save_retriever(out, corpus, method=method, encoder=encoder, proposers={"labels": proposer}, shortlist=depth,
-                   scorer=scorer)
+                   scorer=scorer, calibration=calibrate(corpus, pairs))
     return measured
 
 
@@ -106,7 +112,7 @@ def _lexical(corpus: Corpus, proposer: Proposer, vectors: Callable[[np.ndarray],
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],
-                   shortlist: int, scorer: Scorer) -> None:
+                   shortlist: int, scorer: Scorer, calibration: Calibration) -> None:
     """Write everything that a retriever needs to `out`, an empty folder.
 
     shortlist: labels that each proposer returns for a query, to be ranked by the scorer.
@@ -116,6 +122,7 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
     for name, proposer in proposers.items():
         proposer.save(out / "index" / name)
     scorer.save(out)
+    calibration.save(out)
     save_examples(corpus, out / "examples")
     np.save(out / REMOVED, ann.NOTHING)
     np.save(out / seen_texts.FILE, seen_texts.trained_on(corpus))

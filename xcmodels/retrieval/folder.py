@@ -5,6 +5,7 @@
     tokenizer/         its tokenizer
     index/<name>/      indexes that propose labels (`proposers`)
     ...                data of the scorer that the indexes do not hold (`scorers`, `fusion`, `centroid_mix`)
+    calibration.json   what turns a score into the chance that its label is right (`calibration`)
     examples/          training texts of each label, to explain predictions (`examples`)
     label.uid.* label.title.*    uids and texts of the labels
     removed.npy        ids of labels that are no longer predicted
@@ -19,7 +20,7 @@ from typing import Any
 
 from xcmodels.checks import Unusable
 
-FORMAT = 10
+FORMAT = 11
 FACTS, REMOVED = "retriever.json", "removed.npy"
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,12 +13,15 @@ from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
+from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.lexical import CorpusWords, LabelWords, Lexicon
 from xcmodels.retrieval.scorers import NewLabels, Scorer
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR, SPARSE, SUM, TREES, WORDS, FusionConfig
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
+
+FOLDS = 2    # of the validation queries, each scored by trees that are fitted on the others
 
 
 @dataclass(frozen=True)
@@ -159,16 +163,25 @@ def _file(folder: Path, term: str) -> Path:
     return folder / f"term.{term.replace(' ', '-')}.npy"
 
 
+class Fitted(NamedTuple):
+    """A fusion, how many pairs it was fitted on, and the same pairs scored as those of later queries would be."""
+
+    fusion: TreeFusion
+    measured: dict[str, float]
+    pairs: ScoredPairs
+
+
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
-               config: FusionConfig, words: CorpusWords | None = None,
-               sparse: SparseClassifiers | None = None) -> tuple[TreeFusion, dict[str, float]]:
+               config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
+               lexicon: Lexicon | None = None) -> Fitted:
     """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
     embedded: makes the vectors (N, d) of the training side that label centroids are means of, where those are a term;
     they are multiplied with a query's first d dimensions. words: where the words that labels share are a term. sparse:
-    classifiers trained without the validation split, where they are one.
-    Returns the fusion, and how many pairs it was fitted on. Frequencies are those in the queries trained on, and labels
+    classifiers trained without the validation split, where they are one. lexicon: by which the pairs that are returned
+    are scored, each by trees that were fitted on the queries of other FOLDS.
+    Frequencies are those in the queries trained on, and labels
     that none of those has are left out: only the validation query itself is known to have such a label, which no later
     query can rely on. The paper adds the positives that the shortlist missed. Those would be the only pairs of low
     scores, all of them relevant, and the tree would learn that a low score is a good sign; here it is fitted on pairs
@@ -193,9 +206,20 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
     unfitted = fusion(no_trees, held_out=False)
     pairs = pairs[unfitted.frequencies[pairs % corpus.n_labels] > 0]
     relevant = among(pairs, distinct(truth.keys(corpus.n_labels)))
-    features = unfitted.features(queries, corpus.sides["train"].tokens(corpus.validation), pairs // corpus.n_labels,
-                                 pairs % corpus.n_labels)
-    trees = fit_trees(features, relevant.astype(np.float32), trees=config.trees, rate=config.rate, depth=config.depth,
-                      min_leaf=config.min_leaf)
-    trees = replace(trees, value=np.float32(config.weight) * trees.value)
-    return fusion(trees, held_out=True), {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
+    tokens, (rows, labels) = corpus.sides["train"].tokens(corpus.validation), np.divmod(pairs, corpus.n_labels)
+    features = unfitted.features(queries, tokens, rows, labels)
+
+    def trees_of(chosen: np.ndarray) -> RegressionTrees:
+        trees = fit_trees(features[chosen], relevant[chosen].astype(np.float32), trees=config.trees, rate=config.rate,
+                          depth=config.depth, min_leaf=config.min_leaf)
+        return replace(trees, value=np.float32(config.weight) * trees.value)
+
+    trees, later, scores = trees_of(np.ones(len(pairs), dtype=bool)), features.copy(), np.zeros_like(features[:, 0])
+    if lexicon is not None:
+        for column, score in enumerate(unfitted.lexical.values(), len(unfitted.terms)):
+            later[:, column] = score.reading(lexicon).scores(tokens, rows, labels)
+    for own in (rows % FOLDS == fold for fold in range(FOLDS)):
+        fold_trees = no_trees if own.all() else trees_of(~own)
+        scores[own] = later[own, :-1].sum(axis=1) + fold_trees.predict(later[own])
+    return Fitted(fusion(trees, held_out=True), {"pairs": float(len(relevant)), "relevant": float(relevant.sum())},
+                  ScoredPairs(rows, labels, scores))

@@ -1,8 +1,8 @@
 """Labels added to and removed from a retriever, without training.
 
 A label's id is its row and never changes: an added label takes the next row, a removed one keeps its row and is no
-longer proposed. An added label is scored like one without training queries, with its own text in place of a query;
-docs/labels.md has measurements of how well that works.
+longer proposed. An added label is scored like one without training queries, with its own text in place of a query, and
+a score means the same confidence whichever label it is of; docs/labels.md has measurements of how well that works.
 """
 
 import os
@@ -99,6 +99,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
         index = ann.with_rows(proposer.index, rows, vectors[name]) if name in vectors else proposer.index
         replace(proposer, index=index, labels=proposer.labels and proposer.labels.less(rows)).save(out / "index" / name)
     scorer.save(out)
+    retriever.calibration.save(out)
     retriever.examples.without(rows, len(labels.ids)).save(out / "examples")
     np.save(out / REMOVED, np.array(sorted(labels.removed), dtype=np.int64))
     Texts.save(out, "label.uid", list(labels.ids))

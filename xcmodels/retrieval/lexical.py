@@ -4,7 +4,7 @@ A dense vector of a few hundred numbers captures similar meanings and blurs rare
 with a label's training queries are therefore a separate score in the fusion. A word is a token or a bigram.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,15 @@ class CorpusWords:
                  for start in range(0, queries_of.shape[0], CHUNK)]
         return normalise_rows(sp.vstack(parts, format="csr"))
 
+    def lexicon_of_training(self) -> Lexicon:
+        """Return the lexicon in which a validation query's words weigh as a later query's would.
+
+        Nothing, where no training query has the word: it is known from validation queries alone.
+        """
+        known = np.zeros(len(self.lexicon.idf), dtype=bool)
+        known[self.queries[self.corpus.training_rows()].indices] = True
+        return Lexicon(np.where(known, self.lexicon.idf, np.float32(0)))
+
     def labels(self, held_out: bool) -> "LabelWords":
         """Return `centroids` as the words of labels: their inner product with a text's is the tf-idf cosine."""
         return LabelWords.of(self.lexicon, self.centroids(held_out))
@@ -141,6 +150,10 @@ class LabelWords:
         weights, words, _ = self.lexicon.weigh(tokens)
         position, same = located(self.ids[label], words)
         return self.ids[label][same], self.weights[label][same] * weights[position[same]]
+
+    def reading(self, lexicon: Lexicon) -> "LabelWords":
+        """Return this with texts read by another lexicon of the same words."""
+        return replace(self, lexicon=lexicon)
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens, scale: float = 1.0) -> "LabelWords":
         """Return this with the words of n texts as those of labels `rows`, replaced or added, at length `scale`."""

@@ -13,6 +13,7 @@ from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus, Side, Texts
 from xcmodels.data.tokens import Tokenizer, Tokens
 from xcmodels.nn.encoders import QUERY, Encoder, load_encoder
+from xcmodels.retrieval.calibration import Calibration
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.folder import REMOVED, read_facts
 from xcmodels.retrieval.fusion import TreeFusion
@@ -39,6 +40,7 @@ class Ranker:
                           for name in self.facts["proposers"]}
         self.indexes = {name: proposer.index for name, proposer in self.proposers.items()}
         self.scorer: Scorer = SCORERS[self.facts["scorer"]].load(folder, self.indexes)
+        self.calibration = Calibration.load(folder)
         self.uids = Texts.load(folder, "label.uid")
         self.trained = seen_texts.load(folder)    # digests of the training texts; None where unknown
 

@@ -18,12 +18,16 @@ WORDS_SHOWN = 6    # of a text, for a label
 
 @dataclass(frozen=True)
 class Label:
-    """One predicted label: `id` is its line in the label file, counted from 0."""
+    """One predicted label: `id` is its line in the label file, counted from 0; confidence: the chance that it is right.
+
+    Scores compare labels of one retriever; confidences, which rise with them, also those of others.
+    """
 
     id: int
     uid: str
     text: str
     score: float
+    confidence: float
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -74,19 +78,24 @@ class Retriever(Ranker):
     def __repr__(self) -> str:
         return f"Retriever({self.facts['method']} on {self.facts['data']}, {len(self):,} labels)"
 
-    def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None) -> list[list[Label]]:
+    def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None,
+                threshold: float = 0.0) -> list[list[Label]]:
         """Return the best `k` labels of each text, best first; none for white space alone.
 
-        contents: a longer text for each query, where queries have titles and contents.
-        Raises ValueError for k < 1 and for a single text in place of a list.
+        contents: a longer text for each query, where queries have titles and contents. threshold: the least confidence
+        of a label, 0 to 1; a text that no label fits as surely gets none.
+        Raises ValueError for k < 1, for another threshold, and for a single text in place of a list.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
         ids, scores = self.search(self._tokens(texts, contents), min(k, len(self)))
         given = [(text + content).strip() != "" for text, content in zip_longest(texts, contents or (), fillvalue="")]
-        valid = (ids >= 0) & np.array(given, bool)[:, None]
+        confidences = self.calibration(scores).round(6)
+        valid = (ids >= 0) & np.array(given, bool)[:, None] & (confidences >= threshold)
         labels = map(Label, ids[valid].tolist(), self.uids.take(ids[valid]), self.titles.take(ids[valid]),
-                     (round(score, 6) for score in scores[valid].tolist()))
+                     (round(score, 6) for score in scores[valid].tolist()), confidences[valid].tolist())
         return [list(islice(labels, count)) for count in valid.sum(1).tolist()]
 
     def explain(self, text: str, labels: Sequence[Label], nearest: int = 3, content: str = "") -> list[Explanation]:

@@ -4,7 +4,7 @@ Dense vectors capture similar meanings; a linear classifier over words captures 
 share tells them apart. Sparse linear trees win by that; here no tree is needed, since dense search finds the negatives.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -64,6 +64,10 @@ class SparseClassifiers:
         words, added = self.words.contributions(tokens, label)
         spelled = spellings(tokens, len(self.words.lexicon.idf) - PAIRS)
         return {spelled[word]: value for word, value in zip(words.tolist(), added.tolist(), strict=True)}
+
+    def reading(self, lexicon: Lexicon) -> "SparseClassifiers":
+        """Return this with texts read by another lexicon of the same words."""
+        return replace(self, words=self.words.reading(lexicon))
 
     def with_labels(self, rows: np.ndarray, tokens: Tokens) -> "SparseClassifiers":
         """Return this with labels `rows` replaced or added, their classifiers where training would start on n texts."""

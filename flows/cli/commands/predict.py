@@ -30,9 +30,11 @@ class InputOptions:
 
 NO_INPUT = InputOptions()
 K = Annotated[int, shared("k", "Labels a text.", variable=False)]
+Threshold = Annotated[float, shared("threshold", "Least confidence of a label, 0 to 1; a text may get none.",
+                                    variable=False)]
 
 
-def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10,
+def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10, threshold: Threshold = 0.0,
             form: Annotated[Literal["json", "csv"], Parameter(
                 name="--format", help="One JSON object a text, or CSV with a row a label.")] = "json",
             model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
@@ -47,11 +49,13 @@ def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10,
         raise UsageError(f"--{next(iter(columns))} names a column of a file", hint="give the file: --input FILE")
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
+    if not 0 <= threshold <= 1:
+        raise UsageError(f"--threshold must be between 0 and 1, got {threshold:g}")
     retriever = open_retriever(model, home, mlflow)
     if texts:
-        predict_texts(retriever, texts, k, form)
+        predict_texts(retriever, texts, k, form, threshold=threshold)
     else:
-        predict_file(retriever, given.source, k, form, given.columns())
+        predict_file(retriever, given.source, k, form, given.columns(), threshold=threshold)
 
 
 def open_retriever(model: str, home: Path, mlflow: str) -> Any:

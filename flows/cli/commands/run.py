@@ -124,7 +124,7 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
     version = f"{finished.model} version {finished.version}: " if finished.version else ""
     lines += [f"{version}{finished.verdict}", ""]
     for example in finished.examples:
-        labels = "; ".join(f"{label['text']} ({label['score']:.2f})" for label in example["labels"])
+        labels = "; ".join(f"{label['text']} ({100 * label['confidence']:.0f}%)" for label in example["labels"])
         lines.append(f"  {_short(example['text'], 40)} -> {_short(labels, 110)}")
     # Not `mlflow ui`, which lets every user of this machine change models, and run code as this one.
     shown = "" if finished.mlflow.startswith("http") else f"; xc up{home_flag(home)} shows it"

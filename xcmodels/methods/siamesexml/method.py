@@ -16,6 +16,7 @@ from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, ExtremeMod
 from xcmodels.nn.autograd import normalise
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all
 from xcmodels.retrieval.builder import Trained, save_retriever
+from xcmodels.retrieval.calibration import ScoredPairs, calibrate
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.proposers import Proposer, best_of
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
@@ -44,10 +45,12 @@ class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig, ExtremeM
         classifiers, queries, labels = trained.labels[CLASSIFIER], trained.queries, trained.labels[ENCODER]
         assert queries is not None
         fitted = proposers(config, corpus, queries, labels)
-        alpha, measured = self._best_alpha(self._mix(classifiers, labels, fitted), fitted, trained.encoder, corpus)
+        alpha, measured, pairs = self._best_alpha(self._mix(classifiers, labels, fitted), fitted, trained.encoder,
+                                                  corpus)
         served = proposers(config, corpus, queries, labels, held_out=True)
         save_retriever(out, corpus, method=self.method, encoder=trained.encoder, proposers=served,
-                       shortlist=config.shortlist, scorer=self._mix(classifiers, labels, served, alpha))
+                       shortlist=config.shortlist, scorer=self._mix(classifiers, labels, served, alpha),
+                       calibration=calibrate(corpus, pairs))
         return measured
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
@@ -69,23 +72,30 @@ class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig, ExtremeM
                            alpha, share, self.config.scored_query == "intermediate")
 
     def _best_alpha(self, mix: CentroidMix, proposing: Mapping[str, Proposer], encoder: Encoder,
-                    corpus: Corpus) -> tuple[float, dict[str, float]]:
-        """Return the alpha of highest P@1 on the validation split, and the P@1; the mix's alpha without a split."""
+                    corpus: Corpus) -> tuple[float, dict[str, float], ScoredPairs]:
+        """Return the alpha of highest P@1 on the validation split, the P@1, and the pairs as it scores them.
+
+        Without a split, the mix's alpha, and no pairs.
+        """
         rows = corpus.validation
         if not len(rows):
-            return mix.alpha, {}
+            return mix.alpha, {}, ScoredPairs.of(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32))
         queries = encode_all(encoder, corpus.sides["train"], QUERY, rows=rows)
         filters = corpus.filters["train"].subset(rows).keys(corpus.n_labels)
         ids = shortlists(proposing, queries, self.config.shortlist, filters, corpus.n_labels)
         # -inf, the score of a missing label, times an alpha of 0 would be NaN
         classified, similar = (np.maximum(replace(mix, alpha=alpha)(queries, ids), -1e9) for alpha in (1.0, 0.0))
         truth, p1 = corpus.positives["train"].subset(rows), {}
+
+        def scores(alpha: float) -> np.ndarray:
+            return np.where(ids >= 0, alpha * classified + (1 - alpha) * similar, -np.inf)
+
         for alpha in np.linspace(0, 1, 11).round(1).tolist():
-            best, _ = best_of(ids, np.where(ids >= 0, alpha * classified + (1 - alpha) * similar, -np.inf), 1)
+            best, _ = best_of(ids, scores(alpha), 1)
             p1[alpha] = 100 * float(metrics.match(best, truth, None, corpus.n_labels).hits.mean())
         alpha = max(p1, key=p1.__getitem__)
         return alpha, {"alpha": alpha, "validation/P/1": p1[alpha], "validation/P/1/classifiers": p1[1.0],
-                       "validation/P/1/embeddings": p1[0.0]}
+                       "validation/P/1/embeddings": p1[0.0]}, ScoredPairs.of(ids, scores(alpha))
 
 
 def siamesexml(config: SiamesexmlConfig) -> Method:
