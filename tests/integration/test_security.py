@@ -90,7 +90,8 @@ def test_the_walk_sees_what_it_is_for(code):
 
 def test_what_is_imported_is_declared_and_what_is_pinned_is_allowed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {canonicalize_name(each.name): each for each in map(Requirement, project["dependencies"])}
+    named = project["dependencies"] + project["optional-dependencies"]["export"]
+    declared = {canonicalize_name(each.name): each for each in map(Requirement, named)}
     of = importlib.metadata.packages_distributions()
     used = {name.partition(".")[0] for _, tree in trees() for name in imported(tree)} - {*PACKAGES, "tests"}
     strange = {name: of.get(name) for name in used - sys.stdlib_module_names

@@ -79,5 +79,5 @@ def test_the_benchmark_writes_what_is_read(data, tmp_path, monkeypatch, capsys):
     bench_jobs.main(data, larger, tmp_path / TIMES.name)
     assert read_times(tmp_path) == dict.fromkeys(CANDIDATES, (5.0, 0.01))
     assert "| unidec, cpu | 15 | 25 |" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="LARGE must have more texts"):
+    with pytest.raises(UsageError, match="LARGE must have more texts"):
         bench_jobs.main(larger, data)
