@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tasks.export.label_vectors import NAMES, VECTORS, Named
+from tasks.export.label_vectors import NAMES, VECTORS, LabelVectors
 from tasks.registry.tags import METRICS, Version
 from xcmodels.data.tokens import MINILM, Tokenizer
 from xcmodels.metrics import SHOWN, name_of
@@ -58,7 +58,7 @@ All inputs are int64, a row a text. `attention_mask` is 0 for padding, which sta
 `token_type_ids` is 1 for tokens of a content, which follow those of its title. {contents}"""
 
 
-def card(retriever: Retriever, version: Version, named: Mapping[str, Named], to: str, plain: bool) -> str:
+def card(retriever: Retriever, version: Version, named: Mapping[str, LabelVectors], to: str, plain: bool) -> str:
     """Return the text of README.md.
 
     named: the label vectors beside it. to: sentence-transformers | onnx. plain: whether no code comes with the folder.
@@ -99,7 +99,7 @@ def _code(plain: bool, to: str) -> str:
         "Its code is `xcflow_encoder.py`, to be read before `trust_remote_code=True` lets it run.\n")
 
 
-def _usage(retriever: Retriever, named: Mapping[str, Named], to: str, plain: bool) -> str:
+def _usage(retriever: Retriever, named: Mapping[str, LabelVectors], to: str, plain: bool) -> str:
     name, first = next(iter(named.items()))
     document = ("`encode_document` encodes a label's text" if LABEL in retriever.encoder.layout.views
                 else "labels have no encoder of their own")

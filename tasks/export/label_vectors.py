@@ -10,13 +10,12 @@ from safetensors.numpy import save_file
 from xcmodels.retrieval.fusion import TreeFusion
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.scorers import InnerProduct
-from xcmodels.retrieval.serving_config import ENCODER
 
 VECTORS, NAMES = "labels.safetensors", "labels.jsonl"
 
 
 @dataclass(frozen=True)
-class Named:
+class LabelVectors:
     """Label vectors (L, d), and the first of a query vector's dimensions that they are multiplied with."""
 
     vectors: np.ndarray
@@ -28,21 +27,18 @@ class Named:
         return self.first, self.first + self.vectors.shape[1]
 
 
-def named_vectors(retriever: Retriever) -> dict[str, Named]:
+def named_vectors(retriever: Retriever) -> dict[str, LabelVectors]:
     """Return the label vectors of a retriever by the name of their score: "encoder", "classifier" or another."""
     scorer = retriever.scorer
     if isinstance(scorer, TreeFusion):
-        return {name: Named(term.matrix, term.first) for name, term in scorer.terms.items()}
+        return {name: LabelVectors(term.matrix, term.first) for name, term in scorer.terms.items()}
     if isinstance(scorer, InnerProduct):
-        spans = scorer.spans or {ENCODER: scorer.vectors.shape[1]}
-        ends = np.cumsum(list(spans.values())).tolist()
-        return {name: Named(scorer.vectors[:, end - width:end], end - width)
-                for (name, width), end in zip(spans.items(), ends, strict=True)}
-    return {name: Named(proposer.index.vectors, 0) for name, proposer in retriever.proposers.items()
+        return {name: LabelVectors(scorer.vectors[:, part], part.start) for name, part in scorer.slices().items()}
+    return {name: LabelVectors(proposer.index.vectors, 0) for name, proposer in retriever.proposers.items()
             if proposer.labels is None}
 
 
-def write_labels(retriever: Retriever, folder: Path) -> dict[str, Named]:
+def write_labels(retriever: Retriever, folder: Path) -> dict[str, LabelVectors]:
     """Write VECTORS and NAMES to `folder`, removed labels left out; return what `named_vectors` does.
 
     VECTORS has a float32 tensor (labels, d) for each name; its metadata has, by the same names, the dimensions

@@ -15,9 +15,7 @@ TEXTS = ["a wolf that lives in the mountains", "", "an oak of the forest"]
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    made = tiny.World(tmp_path_factory.mktemp("world") / "home")
-    made.enter(0)
-    return made
+    return tiny.with_champion(tmp_path_factory.mktemp("world") / "home")
 
 
 @pytest.fixture

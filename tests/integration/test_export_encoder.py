@@ -210,9 +210,7 @@ def test_the_card_has_metadata_that_hubs_read(place):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    made = tiny.World(tmp_path_factory.mktemp("world") / "home")
-    made.enter(0)
-    return made
+    return tiny.with_champion(tmp_path_factory.mktemp("world") / "home")
 
 
 @pytest.fixture
@@ -277,8 +275,7 @@ def test_the_packages_that_are_missing_are_named(run, tmp_path, monkeypatch):
 
 
 def test_a_damaged_version_is_refused(tmp_path_factory, cli):
-    broken = tiny.World(tmp_path_factory.mktemp("broken") / "home")
-    broken.enter(0)
+    broken = tiny.with_champion(tmp_path_factory.mktemp("broken") / "home")
     for file in broken.store.home.rglob("encoder/model.safetensors"):
         file.chmod(0o600)
         file.write_bytes(file.read_bytes()[:-1])

@@ -22,9 +22,7 @@ CHANGED = ["pyfunc_model.py", "code/xcmodels/retrieval/retriever.py", "MLmodel",
 @pytest.fixture(scope="module")
 def registered(tmp_path_factory):
     """A home with a champion; not to be changed."""
-    world = tiny.World(tmp_path_factory.mktemp("registered") / "home")
-    world.enter(0)
-    return world
+    return tiny.with_champion(tmp_path_factory.mktemp("registered") / "home")
 
 
 @pytest.fixture

@@ -32,8 +32,7 @@ from xcmodels.retrieval.retriever import Retriever
 @pytest.fixture
 def old(tmp_path):
     """A home with a champion, as it was left where it was."""
-    world = tiny.World(tmp_path / "first place" / ".xc")
-    world.enter(0)
+    world = tiny.with_champion(tmp_path / "first place" / ".xc")
     world.tracker.log_text("said", "notes.txt")
     world.tracker.finish("FINISHED", f"done\n\n    xc run --data d --home '{world.store.home}' --set seed=1")
     return world.store.home

@@ -2,12 +2,11 @@
 
 import json
 
-from tests.support.tiny import World
+from tests.support.tiny import with_champion
 
 
 def test_a_threshold_leaves_the_labels_that_are_as_sure(cli, tmp_path):
-    world = World(tmp_path / "home")
-    world.enter(0)
+    world = with_champion(tmp_path / "home")
     home = ("--home", str(world.store.home))
     [every] = [json.loads(line)["labels"] for line in cli("predict", "a wolf", "--k", "6", *home)[1].splitlines()]
     least = every[2]["confidence"]

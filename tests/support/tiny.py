@@ -149,6 +149,13 @@ class World:
             return {alias: str(version) for alias, version in client.get_registered_model("xc").aliases.items()}
 
 
+def with_champion(home):
+    """Return a new home with one version, the champion."""
+    world = World(home)
+    world.enter(0)
+    return world
+
+
 @contextmanager
 def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Run an MLflow server with its database in `home`; yield its address and process, a group of its own."""

@@ -163,7 +163,7 @@ def _file(folder: Path, term: str) -> Path:
     return folder / f"term.{term.replace(' ', '-')}.npy"
 
 
-class Fitted(NamedTuple):
+class FittedFusion(NamedTuple):
     """A fusion, how many pairs it was fitted on, and the same pairs scored as those of later queries would be."""
 
     fusion: TreeFusion
@@ -174,7 +174,7 @@ class Fitted(NamedTuple):
 def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: Mapping[str, FusedScore],
                indexed: tuple[str, ...], embedded: Callable[[], np.ndarray],
                config: FusionConfig, words: CorpusWords | None = None, sparse: SparseClassifiers | None = None,
-               lexicon: Lexicon | None = None) -> Fitted:
+               lexicon: Lexicon | None = None) -> FittedFusion:
     """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
     embedded: makes the vectors (N, d) of the training side that label centroids are means of, where those are a term;
@@ -221,5 +221,5 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
     for own in (rows % FOLDS == fold for fold in range(FOLDS)):
         fold_trees = no_trees if own.all() else trees_of(~own)
         scores[own] = later[own, :-1].sum(axis=1) + fold_trees.predict(later[own])
-    return Fitted(fusion(trees, held_out=True), {"pairs": float(len(relevant)), "relevant": float(relevant.sum())},
-                  ScoredPairs(rows, labels, scores))
+    measured = {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
+    return FittedFusion(fusion(trees, held_out=True), measured, ScoredPairs(rows, labels, scores))

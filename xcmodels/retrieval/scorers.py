@@ -93,7 +93,7 @@ class InnerProduct(Scorer):
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the inner products over each span."""
         return {name: pair_scores(queries[:, span], self.vectors[:, span], rows, labels)
-                for name, span in self._slices().items()}
+                for name, span in self.slices().items()}
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[InnerProduct, dict[str, np.ndarray]]":
         """Give each label its embedding, and its text encoded as a query for a classifier.
@@ -104,15 +104,16 @@ class InnerProduct(Scorer):
         (name,) = indexes
         vectors = np.concatenate([new.embeddings if part == ENCODER else
                                   new.queries[:, span] * new.score_scale(span, self.vectors[:, span])
-                                  for part, span in self._slices().items()], axis=1)
+                                  for part, span in self.slices().items()], axis=1)
         return replace(self, vectors=put(self.vectors, new.rows, vectors)), {name: vectors}
 
     def save(self, folder: Path) -> None:
         """Write the spans; the index holds the vectors."""
         (folder / "spans.json").write_text(json.dumps(
-            [(name, span.stop - span.start) for name, span in self._slices().items()]))
+            [(name, span.stop - span.start) for name, span in self.slices().items()]))
 
-    def _slices(self) -> dict[str, slice]:
+    def slices(self) -> dict[str, slice]:
+        """Return the dimensions of each named part, of a label's vector as of a query's."""
         spans = self.spans or {ENCODER: self.vectors.shape[1]}
         ends = accumulate(spans.values())
         return {name: slice(end - width, end) for (name, width), end in zip(spans.items(), ends, strict=True)}

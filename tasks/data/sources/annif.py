@@ -24,7 +24,7 @@ def is_uri(text: str) -> bool:
     return _URI.fullmatch(text) is not None
 
 
-def bare(uri: str) -> str:
+def bare_uri(uri: str) -> str:
     """Return a URI without blanks and angle brackets around it."""
     return uri.strip().removeprefix("<").removesuffix(">")
 
@@ -46,7 +46,7 @@ def read_tsv(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
             if not tab:
                 raise ContractError(f"the line has no tab: {line[:80]!r}", where=f"{path}:{number}",
                                     hint="a line is a text, a tab, and the URIs of its subjects")
-            yield Row(f"{path}:{number}", number, {"text": text, "labels": [*map(bare, uris.split())]}, {})
+            yield Row(f"{path}:{number}", number, {"text": text, "labels": [*map(bare_uri, uris.split())]}, {})
 
 
 def is_csv(path: Path) -> bool:
@@ -58,7 +58,7 @@ def is_csv(path: Path) -> bool:
 def read_csv(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
     """Yield the documents of a CSV file, in any dialect that a table may have; the URIs have blanks between them."""
     for row in read_rows(path, Layout(columns, tuple(columns))):
-        yield replace(row, cells={**row.cells, "labels": [*map(bare, row.text("labels").split())]})
+        yield replace(row, cells={**row.cells, "labels": [*map(bare_uri, row.text("labels").split())]})
 
 
 def is_json(path: Path) -> bool:
@@ -110,7 +110,7 @@ def _files(folder: Path) -> list[Path]:
 def _subject(line: str) -> tuple[str, str]:
     """Return the URI and the label of a line `<URI> tab label`, or of a line that is a label."""
     first, _, second = line.partition("\t")
-    return (bare(first), second.partition("\t")[0].strip()) if is_uri(first.strip()) else ("", line.strip())
+    return (bare_uri(first), second.partition("\t")[0].strip()) if is_uri(first.strip()) else ("", line.strip())
 
 
 # ---- subjects and JSON
@@ -137,7 +137,7 @@ def _document(text: str, where: str, number: int) -> Row:
                                                  for each in subjects):
         raise ContractError(f"subjects must be a list of objects with a uri or a label, got {str(subjects)[:80]}",
                             where=where, hint=_JSON_HINT)
-    pairs = [(bare(each.get("uri") or ""), each.get("label") or "") for each in subjects]
+    pairs = [(bare_uri(each.get("uri") or ""), each.get("label") or "") for each in subjects]
     title = metadata.get("title") if isinstance(metadata, dict) else None
     words = {"text": title, "content": data.get("text")} if title else {"text": data.get("text")}
     return Row(where, number, {"uid": data.get("document_id") or "", **words, **_labels(pairs)}, {})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.data.sources.annif import bare, is_uri
+from tasks.data.sources.annif import bare_uri, is_uri
 from tasks.data.sources.files import text_lines
 from tasks.data.sources.skos import FORMS, Terms, read_skos
 from tasks.data.sources.tabular import Layout, file_kind, read_rows
@@ -40,7 +40,7 @@ class Vocabulary:
 
     def find(self, *names: str) -> str | None:
         """Return the URI of the concept that has one of a label's names as its URI, or else as a preferred name."""
-        found = [*(uri for name in names if (uri := bare(name)) in self.concepts),
+        found = [*(uri for name in names if (uri := bare_uri(name)) in self.concepts),
                  *(self.uris[name] for name in names if name in self.uris)]
         return found[0] if found else None
 
@@ -156,11 +156,11 @@ def _read_csv(file: Path) -> Terms:
 
 
 def _add(terms: Terms, uri: str, names: Iterable[tuple[str, str]], where: str) -> None:
-    if not bare(uri):
+    if not (uri := bare_uri(uri)):
         raise ContractError("the concept has no URI", where=where)
-    if bare(uri) in terms.preferred:
-        raise ContractError(f"the concept {bare(uri)} is in the file twice", where=where, hint="remove one of the two")
-    terms.preferred[bare(uri)] = [(language, name) for language, name in names if clean(name)]
+    if uri in terms.preferred:
+        raise ContractError(f"the concept {uri} is in the file twice", where=where, hint="remove one of the two")
+    terms.preferred[uri] = [(language, name) for language, name in names if clean(name)]
 
 
 READERS: dict[str, Callable[[Path], Terms]] = {**dict.fromkeys(FORMS, read_skos), ".csv": _read_csv, ".tsv": _read_tsv}
