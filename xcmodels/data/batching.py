@@ -139,6 +139,16 @@ def sample_negatives(matrix: np.ndarray, count: int, rng: np.random.Generator) -
     return drawn[drawn >= 0]
 
 
+def with_rejected(corpus: Corpus, rows: np.ndarray, mined: np.ndarray) -> np.ndarray:
+    """Return the labels rejected for each of `rows`, then those mined for it, each once: (R, J + H), -1 = none.
+
+    mined (R, H): label ids, -1 = none.
+    """
+    rejected = padded(*corpus.rejected.take(rows))
+    known = (mined[:, :, None] == rejected[:, None, :]).any(2)
+    return np.concatenate([rejected, np.where(known, -1, mined)], axis=1)
+
+
 def membership(ragged: Ragged, rows: np.ndarray, pool: np.ndarray) -> np.ndarray:
     """Return (R, C) bool: whether row rows[r] has label pool[c]; `pool` sorted and unique."""
     member = np.zeros((len(rows), len(pool)), dtype=bool)

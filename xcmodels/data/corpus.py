@@ -2,7 +2,8 @@
 
 One folder. Per side (`train`, `test`, `label`): `<side>.tokens.{offsets,values}.npy`, `<side>.titles.npy`,
 texts (`label.uid`, `label.title`; `test.uid`, `test.title`, `test.content`; and `train.text`, the text of a training
-query that is shown to people). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted.
+query that is shown to people). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted;
+`rejected.train.*`, labels that reviewers said are wrong for a training query, where any did.
 `weights.train.npy`, what each training positive weighs, where they differ. `idf.npy`, `validation.npy`, `tokenizer/`,
 and `corpus.json` with the counts.
 """
@@ -45,11 +46,13 @@ class PrepareConfig:
     walk_degree: int = 500        # edges of a node or anchor, at most: those with more are left out of walks
     leak_share: float = 0.01      # share of test queries whose text may stand in train too
     drift_fail: float = 0.25      # stability index of label frequencies, against the last run, that stops a run
+    feedback_held_out: float = 0.2    # share of the texts with feedback that only measure what it changed
+    feedback_most: float = 0.5    # share of the training queries that may come from feedback
 
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "vocabulary", "max_title", "walk_hops", "walk_top", "walk_degree")
         checks.at_least(self, 0, "max_content", "validation_max", "drift_fail", "weight_power")
-        checks.share(self, "leak_share", "walk_restart")
+        checks.share(self, "leak_share", "walk_restart", "feedback_held_out", "feedback_most")
         checks.share(self, "validation", whole=False)
 
 
@@ -210,6 +213,7 @@ class Corpus:
         self.sides = {name: Side.load(folder, name) for name in ("train", "test", "label")}
         self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
         self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
+        self.rejected = self._rejected()
         weights = folder / "weights.train.npy"
         self.weights = mapped(weights) if weights.exists() else None    # of positives["train"], 1 on average
         self.graphs = {name: Graph(Side.load(folder, f"anchors.{name}"),
@@ -217,6 +221,12 @@ class Corpus:
                        for name in self.facts["anchors"]}
         self.idf = mapped(folder / "idf.npy")
         self.validation = np.load(folder / "validation.npy")
+
+    def _rejected(self) -> Ragged:
+        """Return the labels rejected for each row of the training side: negatives that every epoch trains on."""
+        if (self.folder / "rejected.train.offsets.npy").exists():
+            return Ragged.load(self.folder, "rejected.train")
+        return Ragged(np.zeros(len(self.sides["train"]) + 1, np.int64), np.zeros(0, np.int64))
 
     @property
     def n_labels(self) -> int:

@@ -74,9 +74,12 @@ class EncoderModule(EncoderStage[Encoder]):
         return build_encoder(self.config, corpus.idf, self.seed)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against the pool of their positives, one drawn per query, and of their mined negatives."""
+        """Return queries against the pool of their positives, one drawn per query, and of their mined negatives.
+
+        Labels that were rejected for a query are in its pool, too.
+        """
         chosen = sample_positive(corpus.train_positives, rows, rng)[:, None]
-        picked = [chosen.ravel()]
+        picked = [chosen.ravel(), corpus.rejected.take(rows)[0]]
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.module.mined, rng))
         pool = distinct(np.concatenate(picked))

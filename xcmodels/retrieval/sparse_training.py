@@ -42,12 +42,16 @@ class TrainingPairs:
 def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> TrainingPairs:
     """Return the positives, and as negatives the nearest labels of each training row and `uniform` drawn ones.
 
-    nearest (training rows, k): label ids, -1 for none. A filter pair is neither.
+    Labels that were rejected for a row are its negatives, too, even where it has no positive. nearest (training rows,
+    k): label ids, -1 for none. A filter pair is neither.
     """
     rows, n, n_labels = corpus.training_rows(), len(corpus.sides["train"]), corpus.n_labels
     drawn = seeds.generator(0, "sparse negatives").integers(0, n_labels, (len(rows), uniform))
     labels = np.concatenate([nearest, drawn], axis=1)
-    negatives = distinct((labels * n + rows[:, None])[labels >= 0])
+    judged = np.setdiff1d(np.flatnonzero(corpus.rejected.lengths), corpus.validation)
+    wrong, counts = corpus.rejected.take(judged)
+    negatives = distinct(np.concatenate([(labels * n + rows[:, None])[labels >= 0],
+                                         wrong * n + np.repeat(judged, counts)]))
     known = corpus.positives["train"].keys(n_labels)
     known = np.concatenate([known, corpus.filters["train"].keys(n_labels)])
     known = np.sort(known % n_labels * n + known // n_labels)

@@ -16,7 +16,7 @@ from scipy.special import expit
 from torch import nn
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, BatchSide, pooled_block, shortlist_block, uniform_block
+from xcmodels.data.batching import Batch, BatchSide, pooled_block, shortlist_block, uniform_block, with_rejected
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.astra.config import STAGE, AstraConfig
@@ -128,6 +128,7 @@ class JointStage(Stage[OneVsAll]):
                          {"pool": pooled_block(corpus, rows, pool)})
         hard, uniform = config.counts(round_)
         hardest = mined.negatives[rows, :hard] if mined.negatives is not None else np.empty((len(rows), 0), np.int32)
+        hardest = with_rejected(corpus, rows, hardest)
         pool = np.sort(rng.choice(n, min(uniform, n), replace=False))
         weight = n / max(len(pool), 1) if config.unbiased else 1.0
         return Batch({"queries": queries, "labels": BatchSide(torch.from_numpy(pool))},

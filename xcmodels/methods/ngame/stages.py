@@ -59,9 +59,9 @@ class ClassifierModule(Stage[Classifiers]):
         return Classifiers(vectors["labels"], self.module.dropout, self.module.unit)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against the pool of all their positives."""
+        """Return queries against the pool of all their positives, and of the labels rejected for them."""
         chosen = padded(*corpus.train_positives.take(rows))
-        pool = distinct(chosen[chosen >= 0])
+        pool = distinct(np.concatenate([chosen[chosen >= 0], corpus.rejected.take(rows)[0]]))
         sides = {"queries": BatchSide(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
                  "labels": BatchSide(torch.from_numpy(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})

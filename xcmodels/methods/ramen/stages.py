@@ -134,7 +134,7 @@ def augmented(corpus: Corpus, most: int) -> Corpus:
     truth = corpus.positives["train"]
     width, filters = corpus.n_labels, corpus.filters["train"]
     keys = distinct(np.concatenate([truth.keys(width), *(labels.keys(width) for labels in shared)]))
-    keys = keys[~among(keys, distinct(filters.keys(width)))]
+    keys = keys[~among(keys, distinct(np.concatenate([filters.keys(width), corpus.rejected.keys(width)])))]
     out = copy(corpus)
     for cached in ("train_positives", "train_weights"):
         vars(out).pop(cached, None)

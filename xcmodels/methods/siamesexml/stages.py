@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, BatchSide, label_block, sample_pair, shortlist_block
+from xcmodels.data.batching import Batch, BatchSide, label_block, sample_pair, shortlist_block, with_rejected
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
@@ -172,8 +172,9 @@ class ExtremeModule(Stage[Extreme]):
         assert mined.negatives is not None
         queries = BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
             else BatchSide(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows]))
+        hard = with_rejected(corpus, rows, mined.negatives[rows])
         return Batch({"queries": queries},
-                     {"shortlist": shortlist_block(corpus, rows, self.config.positives, mined.negatives[rows], rng)})
+                     {"shortlist": shortlist_block(corpus, rows, self.config.positives, hard, rng)})
 
     def loss(self, model: Extreme, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the incomplete negative log-likelihood over classifiers."""

@@ -69,8 +69,9 @@ class JointStage(EncoderStage[Joint]):
             model.labels.set_all(partial(encode_all, model.encoder, corpus.sides["label"], LABEL))
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
-        """Return queries against the pool of their picked positives and hard negatives."""
-        picked = [sample_positives(corpus.train_positives, rows, self.config.positives, rng)[0]]
+        """Return queries against the pool of their picked positives, hard negatives and rejected labels."""
+        picked = [sample_positives(corpus.train_positives, rows, self.config.positives, rng)[0],
+                  corpus.rejected.take(rows)[0]]
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
