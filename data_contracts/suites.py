@@ -68,8 +68,8 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
     """
     kind, *parts = table.split(".")
     kind_of(table)
-    needed = {"queries": 1, "positives": 1, "filters": 1, "anchors": 1, "edges": 2, "walks": 2, "pruned": 2,
-              "tokens": 1}
+    needed = {"queries": 1, "positives": 1, "filters": 1, "rejected": 1, "anchors": 1, "edges": 2, "walks": 2,
+              "pruned": 2, "tokens": 1}
     if len(parts) < needed.get(kind, 0) or not all(parts):
         raise ValueError(f"table name {table!r} needs {needed.get(kind, 0)} part(s) after {kind!r}")
     if kind in ("queries", "labels", "anchors"):
@@ -80,7 +80,7 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
     if kind in ("edges", "walks", "pruned"):
         nodes = augmented if kind == "pruned" else (points,)
         return {"node": nodes, "anchor": (f"anchors.{'.'.join(parts[:-1])}",)}
-    if kind in ("positives", "filters"):
+    if kind in ("positives", "filters", "rejected"):
         return {"query": (points,), "label": ("labels",)}
     return {"id": augmented} if kind == "tokens" else {"query": augmented}
 

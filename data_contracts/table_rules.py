@@ -18,7 +18,8 @@ from data_contracts.tables import TEXT, Tables, find_duplicates, mix_bits
 # The columns that no two rows of a table may share. A repeated filter pair changes nothing, so it only warns.
 _KEYS = {"queries": ("id",), "labels": ("id",), "anchors": ("id",), "clusters": ("query",), "negatives": ("query",),
          "tokens": ("id", "augmented"), "positives": ("query", "label"), "filters": ("query", "label"),
-         "edges": ("node", "anchor"), "walks": ("node", "anchor"), "pruned": ("node", "anchor")}
+         "rejected": ("query", "label"), "edges": ("node", "anchor"), "walks": ("node", "anchor"),
+         "pruned": ("node", "anchor")}
 
 
 def table_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[Rule]:
@@ -40,6 +41,9 @@ def table_rules(tables: Tables, table: str, previous: Path | None) -> Iterator[R
     if kind == "positives" and tables.exists(f"queries.{side}"):
         yield Rule("queries_without_label", table, "every query has a label",
                    partial(_without_label, tables, table, f"queries.{side}"), (table, f"queries.{side}"), "warn")
+    if kind == "rejected" and tables.exists(f"positives.{side}"):
+        yield Rule("rejected_is_positive", table, "no rejected label is a positive of its query",
+                   partial(_rejected_positive, tables, table, f"positives.{side}"), (table, f"positives.{side}"))
     if table == "queries.train" and tables.exists("positives.train"):
         yield Rule("conflicting_labels", table, "the same title and content always has the same labels",
                    partial(_conflicts, tables), (table, "positives.train"), "warn")
@@ -128,15 +132,20 @@ def _list_rules(tables: Tables, table: str) -> Iterator[Rule]:
 
 def _positive_negative(tables: Tables, table: str) -> Finding:
     """Find rows with a positive of their query; memory: an int64, `query << 31 | label`, for each positive."""
-    positives = np.sort(np.concatenate([np.empty(0, np.int64), *(
-        (query << 31) | label for _, (query, label) in tables.ids("positives.train", "query", "label"))]))
+    positives = _pairs(tables, "positives.train")
+    return _bad_lists(tables, table, ("labels",), lambda query, label: np.isin((query << 31) | label, positives))
 
-    def bad(query: np.ndarray, label: np.ndarray) -> np.ndarray:
-        pairs = (query << 31) | label
-        place = np.minimum(np.searchsorted(positives, pairs), max(len(positives) - 1, 0))
-        return positives[place] == pairs if len(positives) else np.zeros(len(pairs), bool)
 
-    return _bad_lists(tables, table, ("labels",), bad)
+def _rejected_positive(tables: Tables, table: str, positives: str) -> Finding:
+    """Find pairs that are positives, too; memory as of `_positive_negative`."""
+    bad = np.flatnonzero(np.isin(_pairs(tables, table), _pairs(tables, positives)))
+    return Finding(len(bad), tables.report_rows(table, bad))
+
+
+def _pairs(tables: Tables, table: str) -> np.ndarray:
+    """Return the pairs of a table in its order, each as `query << 31 | label`."""
+    return np.concatenate([np.empty(0, np.int64), *(
+        (query << 31) | label for _, (query, label) in tables.ids(table, "query", "label"))])
 
 
 def _repeated(query: np.ndarray, label: np.ndarray) -> np.ndarray:

@@ -89,6 +89,8 @@ class RunConfig(TrackingOptions, TrainingOptions):
     wanted_precision: Annotated[float, Parameter(
         help="Share of the answers that are to be right, 0 to 1: the report recommends a threshold for it.")] = field(
             default=0.8, metadata={"gt": 0, "le": 1})
+    feedback: Annotated[Literal["use", "ignore"], Parameter(
+        help="Whether it learns from what reviewers said of the model's answers; see: xc feedback.")] = "use"
     command: Annotated[str, Parameter(parse=False)] = ""
 
 

@@ -12,7 +12,7 @@ import psutil
 
 from tasks.core.step import Forecast, forecast, slug
 from tasks.core.store import Store
-from tasks.core.wording import span
+from tasks.core.wording import plural, span
 from tasks.plan import Pipeline, timing_key
 
 LOOK_EVERY = 1.0    # seconds between two readings of the memory of a run's processes
@@ -48,6 +48,8 @@ class Preview:
         changed = "".join(f", {key}={value}" for key, value in self.pipeline.changed().items())
         out = [f"{data.name}: {data.format.name}, {self.size / 1e6:,.1f} MB, digest {self.pipeline.data_digest[:12]}",
                f"{self.pipeline.method_name}, preset {self.pipeline.preset}{changed}"]
+        if feedback := self.pipeline.feedback:
+            out.append(f"with feedback on {plural(len(feedback), 'text')}, {feedback.journal}")
         if not todo:
             return [*out, f"{len(self.steps)} steps, all reused: nothing they depend on has changed"]
         memory = "" if self.memory is None else f" and {self.memory / 1e9:,.1f} GB of memory"

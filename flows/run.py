@@ -26,7 +26,9 @@ from tasks.core.step import Console, Step, StepResult, remake_inputs
 from tasks.core.step import run as run_step
 from tasks.core.store import Artifact, Store
 from tasks.core.wording import span
-from tasks.plan import Pipeline, pipeline
+from tasks.data.feedback.decisions import NO_FEEDBACK
+from tasks.data.sources import describe
+from tasks.plan import Pipeline, feedback_on, pipeline
 from tasks.session import Finished, Session, finish
 from xcmodels.metrics import name_of
 
@@ -186,7 +188,9 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
     with (exclusive(store, patience, terminal),
           Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers):
         store.sweep()
-        laid_out = pipeline(config.data, config.method, config.preset, config.settings)
+        feedback = feedback_on(config.home, config.name or describe(config.data).name, begin=True) \
+            if config.feedback == "use" else NO_FEEDBACK
+        laid_out = pipeline(config.data, config.method, config.preset, config.settings, feedback)
         tag_this_run(laid_out)
         for line in preview(laid_out, store, UNTIL.index(until)).lines():
             terminal.line(line)

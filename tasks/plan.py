@@ -12,6 +12,8 @@ from tasks.core.files import folder_digests
 from tasks.core.step import Step, StepContext
 from tasks.core.store import digest_of
 from tasks.data import prepare
+from tasks.data.feedback.decisions import NO_FEEDBACK, Decisions
+from tasks.data.feedback.journal import FeedbackJournal
 from tasks.data.sources import RawDataSet, describe
 from tasks.evaluation.evaluate import evaluate_step
 from tasks.training.recipe import Recipe
@@ -34,6 +36,7 @@ class Pipeline:
     prepare: Sequence[Step] = field(repr=False)
     train: Sequence[Step] = field(repr=False)
     evaluate: Step = field(repr=False)
+    feedback: Decisions = field(default=NO_FEEDBACK, repr=False)
 
     @property
     def steps(self) -> list[Step]:
@@ -82,8 +85,20 @@ def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str])
     return raw, settings
 
 
-def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) -> Pipeline:
+def feedback_on(home: Path, name: str, *, begin: bool = False) -> Decisions:
+    """Return the decisions that the next training of a model learns from; begin: it begins now, see `FeedbackJournal`.
+
+    Raises DamagedArtifact where the journal is damaged.
+    """
+    journal = FeedbackJournal(home, name)
+    return Decisions.of(journal.begin() if begin else journal.read(journal.begun()), f"feedback/{name}.jsonl")
+
+
+def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str],
+             feedback: Decisions = NO_FEEDBACK) -> Pipeline:
     """Plan a run; computes the digests of what it reads: the raw files, and folders that settings name.
+
+    feedback: what it learns beside the data.
 
     Raises UsageError as `resolve_run` does.
     """
@@ -91,10 +106,10 @@ def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str]) ->
     group = timing_key(raw.name, method, preset)
     return Pipeline(raw, method, preset, settings,
                     [_with_folder(replace(step, timing_group=raw.name), settings)
-                     for step in prepare.steps(raw, settings.prepare, settings.seed)],
+                     for step in prepare.steps(raw, settings.prepare, settings.seed, feedback)],
                     [_with_folder(replace(step, timing_group=group), settings)
-                     for step in steps(Recipe(method, preset, overrides))],
-                    replace(evaluate_step(settings.seed), timing_group=group))
+                     for step in steps(Recipe(method, preset, overrides), prepare.tables_step(feedback))],
+                    replace(evaluate_step(settings.seed), timing_group=group), feedback)
 
 
 def _with_folder(step: Step, settings: Settings) -> Step:

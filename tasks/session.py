@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from tasks.collection import METRICS
 from tasks.core.code_digest import commit
 from tasks.core.step import Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
+from tasks.data.feedback.journal import FeedbackJournal
+from tasks.data.prepare import ADD_FEEDBACK
+from tasks.evaluation.feedback_effect import FeedbackEffect, feedback_effect
 from tasks.evaluation.gates import Score
 from tasks.evaluation.report import EvaluationFiles, Report, ReportFacts, verdict
 from tasks.evaluation.thresholds import advice
@@ -23,6 +26,7 @@ from tasks.registry.label_edits import with_edits
 from tasks.registry.model_card import model_card
 from tasks.registry.promotion import Decision, promote_by_gates
 from tasks.registry.register import check_owner, register
+from tasks.registry.resolve import resolve
 from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
 from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, process_name
 from tasks.tracking.tracker import StepMetrics, Tracker
@@ -120,7 +124,9 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     outcome = verdict(facts) if registered else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
     if rebuild or not report.exists() or (registered and not registered.reused):
-        _report(session, corpus, evaluation, facts, report)
+        _report(session, corpus, evaluation, replace(facts, feedback=_feedback(session, corpus, done, facts)), report)
+    if registered:    # the next training learns from all that was said since
+        FeedbackJournal(store.home, session.name).end()
     contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
     tracker.log_file(contracts, "contracts")
     session.finished = True
@@ -190,6 +196,19 @@ def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | No
         contract=_read_json(store.open(done["check tables"]) / "contract.json"))
 
 
+def _feedback(session: Session, corpus: Corpus, done: Mapping[str, Artifact],
+              facts: ReportFacts) -> FeedbackEffect | None:
+    """Return what feedback changed against the champion before; None where there was no feedback."""
+    if ADD_FEEDBACK not in done:
+        return None
+    folders = [session.store.open(done["build retriever"])]
+    if facts.champion:
+        folders.append(resolve(session.tracker, f"{session.name}/{facts.champion['version']}").folder)
+    after, before, *_ = [*map(Retriever.load, folders), None]
+    assert after is not None
+    return feedback_effect(session.store.open(done[ADD_FEEDBACK]), corpus, after, before)
+
+
 def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts, page: Path) -> None:
     """Write the report to `page` and, with its plots, to MLflow; a report that fails does not fail the run."""
     page.parent.mkdir(exist_ok=True)
@@ -197,6 +216,8 @@ def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFac
         report = Report(corpus, evaluation, facts)
         page.write_text(report.page(), encoding="utf-8")
         session.tracker.log_file(page, "report")
+        if facts.feedback:
+            session.tracker.log_text(json.dumps(asdict(facts.feedback), indent=1), "feedback.json")
         for name, svg in report.plots().items():
             session.tracker.log_text(svg.decode(), f"plots/{name}.svg")
     except Exception as error:

@@ -66,13 +66,15 @@ def _pack_texts(table: Path, out: Path, name: str, *columns: str) -> None:
 
 
 def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Path) -> None:
-    """Write a split's positives and filters; an augmented query, made of a label's text, has that label."""
+    """Write a split's positives, filters and rejected labels; an augmented query, of a label's text, has that label."""
     keys = _keys(tables / f"positives.{split}", "query", "label", augmented)
     if augmented:
         labels = np.arange(augmented)
         keys[-augmented:] = queries + labels << BITS | labels
     Ragged.of_keys(keys, queries + augmented).save(out, f"positives.{split}")
     Ragged.of_keys(_keys(tables / f"filters.{split}", "query", "label"), queries).save(out, f"filters.{split}")
+    if (rejected := tables / f"rejected.{split}").exists():
+        Ragged.of_keys(_keys(rejected, "query", "label"), queries + augmented).save(out, f"rejected.{split}")
 
 
 def _pack_weights(positives: Path, augmented: int, power: float, out: Path) -> None:

@@ -19,6 +19,7 @@ from data_contracts.validate import template
 from data_contracts.verdict import escape_text
 from tasks.core.wording import clean, counted, signed, span, version_name
 from tasks.evaluation import report_charts, report_confidence
+from tasks.evaluation.feedback_effect import FeedbackEffect
 from tasks.evaluation.gates import Gate
 from tasks.evaluation.thresholds import Answers
 from xcmodels import metrics
@@ -54,6 +55,7 @@ class ReportFacts:
     note: str = ""                         # on the comparison with the champion
     wanted_precision: float = 0.8          # share of right labels that a threshold is recommended for
     became: str | None = None              # the version that was promoted: this one, or this one with edited labels
+    feedback: FeedbackEffect | None = None    # what reviewers' decisions changed, where it learned from any
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from xcmodels.method import Method
 from xcmodels.training.step_graph import EMBED, MINE, TRAIN, TrainingStep, training_steps
 
 
-def steps(recipe: Recipe) -> list[Step]:
-    """Return the steps from the corpus, which `pack` makes, to the retriever, in order."""
+def steps(recipe: Recipe, tables: str = "read") -> list[Step]:
+    """Return the steps from the corpus, which `pack` makes, to the retriever; tables: the step of its tables."""
     method = recipe.make()
-    return [_step(recipe, method, step) for step in training_steps(method)]
+    return [_step(recipe, method, step, tables) for step in training_steps(method)]
 
 
-def _step(recipe: Recipe, method: Method, step: TrainingStep) -> Step:
+def _step(recipe: Recipe, method: Method, step: TrainingStep, tables: str) -> Step:
     needs = {"corpus": "pack", **step.needs}
     if not step.stage:
         settings = {key: value for stage in method.stages for key, value in stage.settings.items()}
@@ -35,7 +35,7 @@ def _step(recipe: Recipe, method: Method, step: TrainingStep) -> Step:
     assert step.round is not None
     if step.kind == MINE:
         return Step(step.name, "mined", partial(mine, stage, step.round), ("tasks.training.mining", *code), settings,
-                    {"tables": "read", **needs}, can_overlap=True)
+                    {"tables": tables, **needs}, can_overlap=True)
     assert step.kind == TRAIN
     return Step(step.name, "checkpoint", partial(train, recipe, step.name), ("tasks.training.train_round", *code),
                 settings, needs)

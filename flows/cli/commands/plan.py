@@ -50,11 +50,15 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     from flows.preview import preview, server_addresses
     from flows.services.catalogue import mlflow_of
     from tasks.core.wording import span
-    from tasks.plan import pipeline
+    from tasks.data.feedback.decisions import NO_FEEDBACK
+    from tasks.data.sources import describe
+    from tasks.plan import feedback_on, pipeline
     from tasks.tracking.mlflow_client import without_passwords
     from xcmodels.methods.presets import flat
 
-    laid_out = pipeline(options.data, options.method, options.preset, changed)
+    feedback = feedback_on(options.home, options.name or describe(options.data).name) \
+        if options.feedback == "use" else NO_FEEDBACK
+    laid_out = pipeline(options.data, options.method, options.preset, changed, feedback)
     with _store(options.home) as store:
         planned = preview(laid_out, store)
     addresses = server_addresses(options.home, mlflow_of(options.home, options.mlflow))

@@ -1,0 +1,50 @@
+"""Decisions on texts: what all feedback on a text says in the end, label by label, the last word first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tasks.data.feedback.journal import Feedback
+from tasks.data.sources.train_test import key_of
+from xcmodels.data.text import clean
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The labels of a text that are right and those that are wrong, by uid; line: the last in the journal on it."""
+
+    text: str
+    right: Sequence[str]
+    wrong: Sequence[str]
+    line: int
+
+    def held_out(self, share: float) -> bool:
+        """Return whether the text is one of the share that measures what feedback changed; it stays so for ever."""
+        return (key_of("held out", self.text) >> 32) / 2**32 < share
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """All decisions on the texts of one model, in the order in which their texts came first; journal: its file."""
+
+    journal: str = ""
+    each: Sequence[Decision] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.each)
+
+    @classmethod
+    def of(cls, feedback: Sequence[Feedback], journal: str = "") -> "Decisions":
+        """Fold feedback: of a label that was accepted and rejected for the same text, the later line counts."""
+        says: dict[str, dict[str, bool]] = {}
+        last: dict[str, int] = {}
+        for line, one in enumerate(feedback, start=1):
+            text = clean(one.text)
+            labels = says.setdefault(text, {})
+            labels.update(dict.fromkeys(one.rejected, False) | dict.fromkeys((*one.accepted, *one.added), True))
+            last[text] = line
+        return cls(journal, [Decision(text, sorted(uid for uid, right in labels.items() if right),
+                                      sorted(uid for uid, right in labels.items() if not right), last[text])
+                             for text, labels in says.items() if text])
+
+
+NO_FEEDBACK = Decisions()

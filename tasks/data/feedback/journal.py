@@ -1,0 +1,107 @@
+"""The journal of feedback, HOME/feedback/NAME.jsonl: one line a text that a reviewer has decided on.
+
+It only grows. A line counts once its end is written; what a killed process left of one is ignored, and cut off by the
+next that is written.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from data_contracts.errors import DamagedArtifact
+from tasks.core.files import fsync, locked, make_folder, put_file, remove
+
+LONGEST = 1 << 22    # bytes of a line, at most
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A reviewer's decision on one text: uids of labels that are right, wrong, or right and were missing.
+
+    when: in UTC; request: the X-Request-ID of the answer that was judged; version: which version gave it.
+    """
+
+    text: str
+    accepted: Sequence[str] = ()
+    rejected: Sequence[str] = ()
+    added: Sequence[str] = ()
+    when: str = ""
+    request: str = ""
+    version: str = ""
+
+
+class FeedbackJournal:
+    """The journal of one model's feedback; a training reads up to the line where its first attempt found the end."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.path = home / "feedback" / f"{name}.jsonl"
+        self._mark = self.path.with_suffix(".begun")    # how many lines an unfinished training reads
+
+    def append(self, feedback: Sequence[Feedback]) -> None:
+        """Write decisions, which are on the disk when this returns; raise OSError where it does not take them."""
+        lines = "".join(f"{json.dumps(asdict(each), ensure_ascii=False)}\n" for each in feedback).encode()
+        make_folder(self.path.parent)
+        new = not self.path.exists()
+        os.close(os.open(self.path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if new:
+            fsync(self.path.parent)
+        with locked(self.path, fcntl.LOCK_EX), open(self.path, "r+b", buffering=0) as file:
+            end = _end_of_last_line(file)
+            try:
+                file.truncate(end)
+                file.seek(end)
+                left = memoryview(lines)
+                while left:
+                    left = left[file.write(left):]
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(end)
+                raise
+
+    def read(self, lines: int | None = None) -> list[Feedback]:
+        """Return the decisions in the first `lines` lines, by default in all. Raises DamagedArtifact for a bad line."""
+        data = self.path.read_bytes() if self.path.exists() else b""
+        out = []
+        for number, line in enumerate(data.split(b"\n")[:-1][:lines], start=1):
+            try:
+                row: dict[str, Any] = json.loads(line)
+                out.append(Feedback(**row))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise DamagedArtifact("the line is no feedback", where=f"{self.path}:{number}",
+                                      hint="restore the file, or take the line out") from error
+        return out
+
+    def begun(self) -> int | None:
+        """Return how many lines an unfinished training reads; None where there is none."""
+        try:
+            return int(self._mark.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def begin(self) -> list[Feedback]:
+        """Return what a training learns from: as much as an unfinished one did, else all, which is marked for it.
+
+        So a run that was killed resumes with the same feedback, whatever was posted meanwhile.
+        """
+        feedback = self.read(self.begun())
+        if feedback and self.begun() is None:
+            put_file(f"{len(feedback)}\n".encode(), self._mark, os.replace, self._mark.with_suffix(".new"))
+        return feedback
+
+    def end(self) -> None:
+        """Let the next training read all feedback."""
+        remove(self._mark)
+
+
+def _end_of_last_line(file: BinaryIO) -> int:
+    """Return how many bytes of a file are whole lines."""
+    size = file.seek(0, os.SEEK_END)
+    start = max(0, size - LONGEST)
+    file.seek(start)
+    return start + file.read(size - start).rfind(b"\n") + 1

@@ -1,0 +1,180 @@
+"""The journal of feedback and what is made of it: nothing acknowledged is lost, and the last word counts."""
+
+import gzip
+import json
+import shutil
+from multiprocessing import get_context
+
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.check import check
+from data_contracts.errors import ContractError, DamagedArtifact
+from data_contracts.findings import Thresholds
+from data_contracts.tables import Tables
+from tasks.core.dask_workers import Workers
+from tasks.core.step import run
+from tasks.core.store import Store
+from tasks.data.feedback.decisions import Decisions
+from tasks.data.feedback.journal import Feedback, FeedbackJournal
+from tasks.data.prepare import ADD_FEEDBACK, steps
+from tasks.data.sources import describe
+from tests.support.raw_folders import read_table, write_json
+from xcmodels.data.corpus import PrepareConfig
+
+SAID = [Feedback("a wolf", ["L1"], ["L2"]), Feedback("日本語 \u2028", added=["L3"]), Feedback("a wolf", ["L2"], ["L1"])]
+
+
+@pytest.fixture
+def journal(tmp_path):
+    return FeedbackJournal(tmp_path, "m")
+
+
+def test_what_was_written_is_read(journal):
+    assert journal.read() == []
+    journal.append(SAID[:1])
+    journal.append(SAID[1:])
+    read = journal.read()
+    assert [(one.text, *map(list, (one.accepted, one.rejected, one.added))) for one in read] == [
+        (one.text, *map(list, (one.accepted, one.rejected, one.added))) for one in SAID]
+    assert oct(journal.path.stat().st_mode & 0o777) == "0o600"
+    assert oct(journal.path.parent.stat().st_mode & 0o777) == "0o700"
+
+
+def test_wherever_a_write_is_cut_off_what_was_there_before_stays(journal):
+    journal.append(SAID[:1])
+    whole = journal.path.stat().st_size
+    journal.append(SAID[1:2])
+    data = journal.path.read_bytes()
+    for size in range(whole, len(data)):
+        journal.path.write_bytes(data[:size])
+        assert len(journal.read()) == 1
+        journal.append(SAID[2:])
+        assert [one.text for one in journal.read()] == [SAID[0].text, SAID[2].text]
+
+
+def test_a_disk_that_is_full_leaves_whole_lines(journal, monkeypatch):
+    journal.append(SAID[:1])
+    before = journal.path.read_bytes()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tasks.data.feedback.journal.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        journal.append(SAID[1:])
+    assert journal.path.read_bytes() == before
+
+
+def test_a_damaged_line_is_named(journal):
+    journal.append(SAID)
+    lines = journal.path.read_bytes().split(b"\n")
+    journal.path.write_bytes(b"\n".join([lines[0], b"{", *lines[2:]]))
+    with pytest.raises(DamagedArtifact) as caught:
+        journal.read()
+    assert caught.value.where.endswith("m.jsonl:2")
+
+
+def _write(home, number):
+    for turn in range(50):
+        FeedbackJournal(home, "m").append([Feedback(f"{number} {turn}", ["L1"])] * 2)
+
+
+def test_two_writers_do_not_mix(tmp_path):
+    writers = [get_context("spawn").Process(target=_write, args=(tmp_path, number)) for number in range(2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    texts = [one.text for one in FeedbackJournal(tmp_path, "m").read()]
+    assert len(texts) == 200 and texts[::2] == texts[1::2]
+
+
+def test_a_training_that_is_resumed_reads_what_it_began_with(journal):
+    assert journal.begin() == [] and journal.begun() is None
+    journal.append(SAID[:2])
+    assert len(journal.begin()) == 2
+    journal.append(SAID[2:])
+    assert len(journal.begin()) == 2 and journal.begun() == 2
+    journal.end()
+    assert len(journal.begin()) == 3
+
+
+def test_the_last_word_on_a_label_counts():
+    first, second = Decisions.of([*SAID, Feedback(" a wolf\t", added=["L4"])]).each
+    assert (first.text, first.right, first.wrong, first.line) == ("a wolf", ["L2", "L4"], ["L1"], 4)
+    assert (second.right, second.wrong, second.line) == (["L3"], [], 2)
+
+
+def test_a_text_is_held_out_by_itself_and_the_share_is_kept():
+    each = Decisions.of([Feedback(f"text {number}", ["L1"]) for number in range(2000)]).each
+    held = {one.text for one in each if one.held_out(0.2)}
+    assert 340 < len(held) < 460
+    assert held == {one.text for one in reversed(each) if one.held_out(0.2)}
+    assert held < {one.text for one in each if one.held_out(0.3)}
+    assert not any(one.held_out(0.0) for one in each)
+
+
+@pytest.fixture
+def titles_alone(planted, tmp_path):
+    """The planted data set with titles alone, as texts that somebody asks about have no content."""
+    folder = shutil.copytree(planted, tmp_path / "titles")
+    for name in ("trn.json.gz", "tst.json.gz"):
+        with gzip.open(folder / name, "rt") as file:
+            rows = [json.loads(line) | {"content": ""} for line in file]
+        write_json(folder, name, rows)
+    return folder
+
+
+def _learned(data, home, feedback, **config):
+    """Return the folder that `add feedback` makes of a raw data set."""
+    plan = steps(describe(data), PrepareConfig(leak_share=1.0, **config), 0, Decisions.of(feedback, "feedback/m.jsonl"))
+    done, store = {}, Store(home)
+    with Workers(count=0) as workers:
+        for step in plan[:3]:
+            done[step.name] = run(step, done, store, workers).artifact
+    return store.open(done[ADD_FEEDBACK])
+
+
+def _pairs(folder, table):
+    rows = [row for shard in sorted((folder / table).glob("*.parquet")) for row in pq.read_table(shard).to_pylist()]
+    return {(row["query"], row["label"]) for row in rows}, rows
+
+
+def test_feedback_becomes_queries_positives_and_rejected_labels(titles_alone, tmp_path):
+    known, tested = (next(read_table(describe(titles_alone), f"queries.{split}")) for split in ("train", "test"))
+    before = {(row["query"], row["label"]) for part in read_table(describe(titles_alone), "positives.train")
+              for row in part.to_pylist()}
+    row = next(at for at, title in enumerate(known["title"]) if title not in set(tested["title"]))
+    own = sorted(label for query, label in before if query == row)
+    other = next(label for label in range(80) if label not in own)
+    text = known["title"][row].as_py()
+    said = [Feedback("a text of nobody", ["L7"], ["L8", "L9"]), Feedback(text, [f"L{other}"], [f"L{own[0]}"]),
+            Feedback("only wrong", rejected=["L3"]), Feedback("of no known label", ["nobody's"]),
+            Feedback(tested["title"][0].as_py(), ["L1"])]
+    folder = _learned(titles_alone, tmp_path / "home", said, feedback_held_out=0.0)
+    check(Tables(folder, Thresholds(leak_share=1.0))).raise_for_failure()
+    places = [at for at, title in enumerate(known["title"].to_pylist()) if title == text]
+    positives, rows = _pairs(folder, "positives.train")
+    n = len(known)
+    corrected = before | {(n, 7)} | {(place, other) for place in places}
+    assert positives == corrected - {(place, own[0]) for place in places}
+    assert {row["line"] for row in rows if row["file"] == "feedback/m.jsonl"} == {1, 2}
+    assert _pairs(folder, "rejected.train")[0] == {(n, 8), (n, 9), (n + 1, 3)} | {(place, own[0]) for place in places}
+    titles = [title for shard in sorted((folder / "queries.train").glob("*.parquet"))
+              for title in pq.read_table(shard)["title"].to_pylist()]
+    assert titles[n:] == ["a text of nobody", "only wrong"]
+    assert (folder / "held_out.jsonl").read_text() == ""
+
+
+def test_too_much_feedback_is_refused(planted, tmp_path):
+    said = [Feedback(f"text {number}", ["L1"]) for number in range(200)]
+    with pytest.raises(ContractError, match="feedback is 12% of the training queries"):
+        _learned(planted, tmp_path, said, feedback_most=0.05)
+
+
+def test_without_feedback_no_step_changes(planted):
+    plain, with_none = (steps(describe(planted), PrepareConfig(), 0, *more) for more in ([], [Decisions()]))
+    assert [step.about() for step in plain] == [step.about() for step in with_none]
+    assert ADD_FEEDBACK not in [step.name for step in plain]
