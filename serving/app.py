@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from serving import schemas
 from serving.answers import Service
+from serving.feedback import FeedbackKeeper
 from serving.http.guard import Access, Guard, Problem, read_json
 from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
@@ -24,8 +25,11 @@ from serving.prometheus import ServerMetrics
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
 
-def create_app(follower: AliasFollower, access: Access) -> tuple[Guard, Service]:
-    """Return the guarded app and its prediction service; the follower starts and stops with the app."""
+def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper | None) -> tuple[Guard, Service]:
+    """Return the guarded app and its prediction service; the follower starts and stops with the app.
+
+    keeper: of the feedback that it takes; None = it takes none.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -57,23 +61,32 @@ def create_app(follower: AliasFollower, access: Access) -> tuple[Guard, Service]
 
     for kind, handler in ((HTTPException, unknown), (Problem, problem), (Exception, problem)):
         app.add_exception_handler(kind, handler)
-    _operations(app, service, counters)
+    _operations(app, service, counters, keeper)
     _pages(app)
     return Guard(app, access, counters.request, counters.refused), service
 
 
-def _operations(app: FastAPI, service: Service, counters: ServerMetrics) -> None:
+def _operations(app: FastAPI, service: Service, counters: ServerMetrics, keeper: FeedbackKeeper | None) -> None:
     @app.post("/predict", response_model=schemas.Answers, **document("/predict", "post", body=schemas.PredictRequest))
     async def predict(request: Request) -> Response:
         """Return the best labels of each text."""
         return _json(await service.predict(schemas.checked(await read_json(request))))
+
+    @app.post("/feedback", response_model=schemas.Kept, **document("/feedback", "post", body=schemas.FeedbackRequest))
+    async def feedback(request: Request) -> Response:
+        """Keep what a reviewer decided on a text's labels; answered once it is on the disk."""
+        if keeper is None:
+            raise Problem(403, "feedback", "this server takes no feedback: xc serve --feedback refuse")
+        decision = schemas.checked_feedback(await read_json(request))
+        await keeper.keep(decision, service.current(), request.client.host if request.client else "")
+        return _json({name: len(getattr(decision, name)) for name in schemas.Kept.model_fields})
 
     @app.get("/model", response_model=schemas.ModelFacts, **document("/model", "get"))
     async def model() -> Response:
         """Return which version answers at present."""
         served = service.current()
         return _json({**served.named(), "labels": len(served.retriever), "examples": served.examples,
-                      "fault": service.follower.fault})
+                      "fault": service.follower.fault, "feedback": keeper is not None})
 
     @app.get("/healthz", response_class=PlainTextResponse, **document("/healthz", "get"))
     async def healthz() -> str:

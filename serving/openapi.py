@@ -16,6 +16,10 @@ CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
                            413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
                            422: ("invalid", "explain"), 500: ("internal", "version"),
                            503: ("queue-full", "timeout", "no-model", "connections")},
+    ("/feedback", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin", "feedback"),
+                            408: ("slow",), 413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
+                            422: ("invalid",), 429: ("rate",), 500: ("internal",),
+                            503: ("disk", "journal", "no-model", "connections")},
     ("/model", "get"): {401: ("token",), 421: ("host",), 503: ("no-model",)},
     ("/healthz", "get"): {421: ("host",)},
     ("/readyz", "get"): {421: ("host",), 503: ("no-model", "draining")},
@@ -29,7 +33,11 @@ MEANING = {
     "text": f"A text is too long: {TEXT:,} bytes at most.", "content-type": "Send Content-Type: application/json.",
     "host": "The Host header names another server: xc serve --allow-host NAME.",
     "invalid": f"A field is missing, unknown or out of bounds: 1 to {TEXTS} texts, k from 1 to {LABELS}, "
-               "threshold from 0 to 1.",
+               "threshold from 0 to 1. Of feedback: a text that is not blank, a label at least, none both right and "
+               "wrong, all known to the model.",
+    "feedback": "The server takes no feedback.", "rate": "Too much feedback from one address; send the rest later.",
+    "disk": "The decision could not be written; send it again after Retry-After seconds.",
+    "journal": "The journal of feedback is full; it must be moved away before more is taken.",
     "explain": f"Too many labels are to be explained at once: {EXPLAINED} at most, k of each text.",
     "version": "The version that answers is damaged, or failed at this question; /model tells how.",
     "internal": "The server failed; its log tells why.",
@@ -46,11 +54,18 @@ _EXPLANATION = {"parts": {"encoder": 0.519936, "classifier": 0.603358, "similar 
      "labels": ["big cat, cat", "Panthera, genus Panthera"]}]}
 ANSWERS: Mapping[str, Any] = {
     "/predict": {"model": _MODEL, "results": [{"labels": [_CAT | _EXPLANATION]}]},
-    "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "fault": ""},
+    "/feedback": {"accepted": 1, "rejected": 0, "added": 0},
+    "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "fault": "", "feedback": True},
     "/healthz": "ok", "/readyz": "ok", "/metrics": 'xc_model_info{name="wordnet",version="3"} 1.0\n'}
-BODIES = {"one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
-          "sure": {"summary": "Only labels that are likely right", "value": {"texts": [EXAMPLE], "threshold": 0.5}},
-          "explained": {"summary": "Why these labels", "value": {"texts": [EXAMPLE], "k": 3, "explain": True}}}
+BODIES: Mapping[str, Mapping[str, Any]] = {
+    "/predict": {
+        "one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
+        "sure": {"summary": "Only labels that are likely right", "value": {"texts": [EXAMPLE], "threshold": 0.5}},
+        "explained": {"summary": "Why these labels", "value": {"texts": [EXAMPLE], "k": 3, "explain": True}}},
+    "/feedback": {
+        "judged": {"summary": "One label is right, one is wrong", "value": {
+            "text": EXAMPLE, "accepted": ["n02130460"], "rejected": ["n02120997"], "request_id": "a3f1"}},
+        "added": {"summary": "A label was missing", "value": {"text": EXAMPLE, "added": ["n02130460"]}}}}
 
 
 def document(path: str, method: str, body: type[BaseModel] | None = None) -> dict[str, Any]:
@@ -63,7 +78,7 @@ def document(path: str, method: str, body: type[BaseModel] | None = None) -> dic
                                  "type": "about:blank", "title": "…", "status": status, "detail": MEANING[code],
                                  "code": code, "link": f"/docs#{code}"}} for code in codes}}}}
     extra = {"requestBody": {"required": True, "content": {"application/json": {
-        "schema": body.model_json_schema(), "examples": BODIES}}}} if body else {}
+        "schema": body.model_json_schema(), "examples": BODIES[path]}}}} if body else {}
     return {"responses": responses, "openapi_extra": extra}
 
 

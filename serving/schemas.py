@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,12 +11,15 @@ from serving.http.guard import Problem
 
 TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # at most: texts of a request, bytes of a text, labels of a text
 EXPLAINED = 100                            # at most: explained labels of a request, k for each text
+UID = 4096                                 # at most: characters of a label's uid
 ERRORS = 8                                 # at most: errors that a problem lists
 UNKNOWN = "extra_forbidden"                # pydantic's type of error for an unknown field
 PLAIN = re.compile(r"/[A-Za-z][A-Za-z0-9_-]{0,31}")
 EXAMPLE = "a large wild cat with a mane"
 
+M = TypeVar("M", bound=BaseModel)
 Text = Annotated[str, Field(description=f"At most {TEXT:,} bytes of UTF-8")]
+Uid = Annotated[str, Field(min_length=1, max_length=UID)]
 
 
 class PredictRequest(BaseModel):
@@ -28,6 +31,25 @@ class PredictRequest(BaseModel):
     threshold: float = Field(0.0, ge=0, le=1, description="Least confidence of a label; a text may get none")
     explain: bool = Field(False, description="Say what each score is made of, and the training texts of the label that "
                                              f"are nearest; of at most {EXPLAINED} labels, k of each text")
+
+
+class FeedbackRequest(BaseModel):
+    """A reviewer's decision on the labels of one text; a label that is named nowhere was not judged."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    text: Text
+    accepted: list[Uid] = Field([], max_length=LABELS, description="Labels of the answer that are right, by uid")
+    rejected: list[Uid] = Field([], max_length=LABELS, description="Labels of the answer that are wrong")
+    added: list[Uid] = Field([], max_length=LABELS, description="Labels that are right and were not in the answer")
+    request_id: str = Field("", pattern="^[A-Za-z0-9._-]{0,64}$", description="X-Request-ID of the answer")
+
+
+class Kept(BaseModel):
+    """How many labels of a decision are on the server's disk, for the next training to learn from."""
+
+    accepted: int
+    rejected: int
+    added: int
 
 
 class NearText(BaseModel):
@@ -82,6 +104,7 @@ class ModelFacts(ModelName):
     labels: int
     examples: list[str]
     fault: str
+    feedback: bool = Field(description="Whether POST /feedback is taken")
 
 
 class Wrong(BaseModel):
@@ -104,18 +127,8 @@ class ProblemDetails(BaseModel):
 
 
 def checked(body: Any) -> PredictRequest:
-    """Validate a request body; raise Problem with a pointer to each wrong field."""
-    try:
-        request = PredictRequest.model_validate(body)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        listed = [_pointer_and_detail(each) for each in errors[:ERRORS]]
-        details = [f"{pointer or 'the body'}: {detail}" for pointer, detail in listed]
-        if len(errors) > ERRORS:
-            details.append(f"and {len(errors) - ERRORS} more")
-        if any(each["type"] == UNKNOWN for each in errors):
-            details.append(f"the fields are {', '.join(PredictRequest.model_fields)}")
-        raise Problem(422, "invalid", "; ".join(details), errors=listed) from None
+    """Validate the body of /predict; raise Problem with a pointer to each wrong field."""
+    request = _validated(PredictRequest, body)
     # a character has at most four bytes, so most texts are within the limit without encoding them
     long = [row for row, text in enumerate(request.texts) if len(text) * 4 > TEXT and len(text.encode()) > TEXT]
     if long:
@@ -127,7 +140,38 @@ def checked(body: Any) -> PredictRequest:
     return request
 
 
-def _pointer_and_detail(error: Mapping[str, Any]) -> tuple[str, str]:
+def checked_feedback(body: Any) -> FeedbackRequest:
+    """Validate the body of /feedback; raise Problem with a pointer to each wrong field."""
+    request = _validated(FeedbackRequest, body)
+    if len(request.text.encode()) > TEXT:
+        too_long = f"more than {TEXT:,} bytes"
+        raise Problem(413, "text", f"a text has at most {TEXT:,} bytes", errors=[("/text", too_long)])
+    right, wrong = {*request.accepted, *request.added}, set(request.rejected)
+    if not request.text.strip() or not right | wrong:
+        pointer = "/accepted" if request.text.strip() else "/text"
+        raise Problem(422, "invalid", "a decision is on a text that is not blank, and on a label at least",
+                      errors=[(pointer, "it is empty")])
+    if both := [place for place, uid in enumerate(request.rejected) if uid in right]:
+        raise Problem(422, "invalid", "a label is right or wrong, not both",
+                      errors=[(f"/rejected/{place}", "it is accepted or added, too") for place in both[:ERRORS]])
+    return request
+
+
+def _validated(model: type[M], body: Any) -> M:
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        listed = [_pointer_and_detail(each, model) for each in errors[:ERRORS]]
+        details = [f"{pointer or 'the body'}: {detail}" for pointer, detail in listed]
+        if len(errors) > ERRORS:
+            details.append(f"and {len(errors) - ERRORS} more")
+        if any(each["type"] == UNKNOWN for each in errors):
+            details.append(f"the fields are {', '.join(model.model_fields)}")
+        raise Problem(422, "invalid", "; ".join(details), errors=listed) from None
+
+
+def _pointer_and_detail(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:
     """Return the JSON pointer to a field and what is wrong with it.
 
     The sender chose the name of an unknown field, so a name that is not a plain word is not repeated.
@@ -137,5 +181,5 @@ def _pointer_and_detail(error: Mapping[str, Any]) -> tuple[str, str]:
         return pointer, error["msg"]
     if not PLAIN.fullmatch(pointer):
         return "", "an unknown field, whose name is not a plain word"
-    near = get_close_matches(pointer[1:].lower(), PredictRequest.model_fields, 1)
+    near = get_close_matches(pointer[1:].lower(), model.model_fields, 1)
     return pointer, "unknown field" + (f", did you mean {near[0]}?" if near else "")

@@ -20,6 +20,7 @@ import uvicorn
 from data_contracts.errors import ServerError, UsageError
 from serving.answers import WAIT, Service
 from serving.app import create_app
+from serving.feedback import FeedbackKeeper
 from serving.http.guard import LOOPBACK, SECONDS, Access
 from serving.http.timeouts import TimeoutProtocol
 from serving.model_watcher import AliasFollower, Registry
@@ -34,11 +35,12 @@ TOKEN = 16              # least characters of a token
 _log = logging.getLogger("serving")
 
 
-def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: Access, wait: bool) -> None:
+def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: Access, wait: bool,
+          feedback: bool = True) -> None:
     """Serve the model that `model` names in the registry until SIGTERM or Ctrl-C; open requests are answered first.
 
-    wait: start even if there is no such model yet. Raises ServerError where the address cannot be used, and any error
-    that prevents loading the first version.
+    wait: start even if there is no such model yet. feedback: take it, into the journal of the home. Raises ServerError
+    where the address cannot be used, and any error that prevents loading the first version.
     """
     _log_to_stderr()
     with listener(host, port) as sock:
@@ -49,7 +51,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
             follower.step()    # so that a model that exists is loaded before the first request
         else:
             follower.first()
-        app, service = create_app(follower, access)
+        app, service = create_app(follower, access, FeedbackKeeper(home) if feedback else None)
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
         TimeoutProtocol.most = max(8, min(TimeoutProtocol.most, descriptors))
         TimeoutProtocol.refused = staticmethod(service.metrics.refused)

@@ -27,6 +27,7 @@ from flows.cli.commands import registry, run, stack
 from flows.cli.commands.data import data
 from flows.cli.commands.deploy import deploy
 from flows.cli.commands.export import export
+from flows.cli.commands.feedback import feedback
 from flows.cli.commands.gc import gc
 from flows.cli.commands.labels import labels
 from flows.cli.commands.plan import plan
@@ -51,7 +52,7 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
           version_flags=["--version"], suppress_keyboard_interrupt=False,
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
 command: Any
-for command in (data, labels, export, plan, presets, runs, gc, predict, deploy,
+for command in (data, labels, feedback, export, plan, presets, runs, gc, predict, deploy,
                 run.run, run.prepare, run.train, run.evaluate, run.register, run.report,
                 registry.models, registry.promote, registry.rollback, registry.fetch,
                 serve, stack.up, stack.down, stack.status, stack.doctor):

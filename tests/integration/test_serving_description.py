@@ -1,5 +1,6 @@
 """What the server says of itself: the API's description, its page, metrics, headers."""
 
+import json
 import re
 
 import jsonschema
@@ -29,9 +30,14 @@ def test_every_answer_has_a_name_and_the_headers_that_protect(server):
     assert server.ask("/healthz", X_Request_ID="<script>").headers["x-request-id"] != "<script>"
 
 
+def asked_of_tiny(bodies):
+    """Return examples of requests, with labels of the tiny model in place of WordNet's."""
+    return json.loads(re.sub(r'"n\d{8}"', lambda uid: f'"tiny:{int(uid[0][-3:-1]) % 50}"', json.dumps(bodies)))
+
+
 def test_the_description_is_true(server):
     description = server.ask("/openapi.json").json()
-    assert set(description["paths"]) == {"/predict", "/model", "/healthz", "/readyz", "/metrics"}
+    assert set(description["paths"]) == {"/predict", "/feedback", "/model", "/healthz", "/readyz", "/metrics"}
     schemas = {"components": description["components"]}
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
@@ -40,7 +46,7 @@ def test_the_description_is_true(server):
             assert bool(asked) == (method == "post")
             for body in asked:
                 jsonschema.validate(body, bodies["schema"])
-            replies = [server.ask(path, body) for body in asked or [None]]
+            replies = [server.ask(path, body) for body in asked_of_tiny(asked) or [None]]
             [(kind, told)] = operation["responses"]["200"]["content"].items()
             for reply in replies:
                 assert reply.status == 200 and reply.headers["content-type"].startswith(kind)
@@ -76,7 +82,7 @@ def test_the_metrics_are_prometheus(server):
     assert wanted <= found.keys()
     assert all(found[name].documentation for name in wanted)
     assert {sample.labels.get("route") for sample in found["xc_requests"].samples} <= {
-        "/", "/predict", "/model", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "other"}
+        "/", "/predict", "/feedback", "/model", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "other"}
     assert found["xc_model_info"].samples[0].labels == {"name": "xc", "version": "1"}
     assert found["xc_labels"].samples[0].value == 50
     assert found["xc_index_recall_ratio"].samples[0].value == 0.995

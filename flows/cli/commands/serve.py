@@ -1,7 +1,7 @@
 """`xc serve`: a retriever over HTTP."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -15,6 +15,8 @@ def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
           port: Annotated[int, Parameter(help="Port to listen on; 0 is a free one.")] = 8000,
           token_file: Annotated[Path | None, Parameter(help="File of the token that is asked for, mode 0600.")] = None,
           allow_host: Annotated[tuple[str, ...], Parameter(help="Name that the server goes by; repeatable.")] = (),
+          feedback: Annotated[Literal["take", "refuse"], Parameter(
+              help="What reviewers say of answers: take it into the home's journal, for the next training.")] = "take",
           wait: Annotated[bool, Parameter(help="Begin although there is no model yet.")] = False) -> None:
     """Answer over HTTP with the version that an alias names, and follow the alias."""
     if not wait:
@@ -27,4 +29,4 @@ def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
     from serving.server import serve as run
 
     run(home, mlflow and mlflow_of(home, mlflow), model, host=host, port=port,
-        access=make_access(host, token_file, allow_host), wait=wait)
+        access=make_access(host, token_file, allow_host), wait=wait, feedback=feedback == "take")

@@ -1,0 +1,47 @@
+"""`xc feedback ...`: what reviewers decided on a model's answers, for the next training to learn from."""
+
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App
+
+from flows.cli.options import HOME, Home, Json, Mlflow, Model, json_line, open_tracker, require_home, say
+
+feedback = App(name="feedback", help="See what reviewers decided on a model's answers.")
+
+
+@feedback.command(name="list")
+def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
+    """List every decision: when, on which text, and the labels that are right (+) and wrong (-)."""
+    from tasks.core.wording import plural
+
+    journal, name = _journal(model, home, mlflow)
+    entries = journal.read()
+    for one in entries:
+        if as_json:
+            print(json_line(dict(vars(one))))
+        else:
+            labels = [f"+{uid}" for uid in (*one.accepted, *one.added)] + [f"-{uid}" for uid in one.rejected]
+            print("\t".join([one.when, f"v{one.version}", " ".join(labels), " ".join(one.text.split())]))
+    begun = journal.begun()
+    later = "" if begun is None else f"; {len(entries) - begun:,} came after the training that is under way began"
+    say(f"{name}: {plural(len(entries), 'decision')}{later}")
+
+
+@feedback.command
+def export(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
+    """Print what stands in the end for each text, a JSON line each: text, right, wrong (uids of labels)."""
+    from tasks.data.feedback.decisions import Decisions
+
+    journal, _ = _journal(model, home, mlflow)
+    for one in Decisions.of(journal.read()).each:
+        print(json_line({"text": one.text, "right": one.right, "wrong": one.wrong}))
+
+
+def _journal(model: str, home: Path, mlflow: str) -> tuple[Any, str]:
+    from tasks.data.feedback.journal import FeedbackJournal
+    from tasks.registry.resolve import model_name
+
+    require_home(home)
+    name = model_name(open_tracker(home, mlflow), model or None)
+    return FeedbackJournal(home, name), name

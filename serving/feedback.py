@@ -1,0 +1,87 @@
+"""Feedback over HTTP: checked, limited by rate, and acknowledged once it is on the disk."""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from serving.http.guard import Problem
+from serving.model_watcher import Served
+from serving.schemas import FeedbackRequest
+from tasks.data.feedback.journal import Feedback, FeedbackJournal
+
+RATE, BURST = 10.0, 100     # posts of a client: a second, and at once
+CLIENTS = 1024              # addresses whose rate is kept
+FULL = 1 << 30              # bytes of a journal, at most
+_log = logging.getLogger("serving")
+
+
+class RateLimit:
+    """A bucket of posts for each client's address, which fills again over time; the longest silent are forgotten."""
+
+    def __init__(self, rate: float = RATE, burst: int = BURST) -> None:
+        self.rate, self.burst = rate, burst
+        self._buckets = OrderedDict[str, tuple[float, float]]()    # address -> posts left, and when
+
+    def admit(self, client: str) -> None:
+        """Count a post; raise Problem where the client has sent too many."""
+        now = time.monotonic()
+        left, then = self._buckets.pop(client, (float(self.burst), now))
+        left = min(self.burst, left + (now - then) * self.rate)
+        self._buckets[client] = (left - 1, now) if left >= 1 else (left, now)
+        while len(self._buckets) > CLIENTS:
+            self._buckets.popitem(last=False)
+        if left < 1:
+            raise Problem(429, "rate", f"at most {self.rate:g} decisions a second are taken from one address",
+                          headers={"Retry-After": "1"})
+
+
+class FeedbackKeeper:
+    """Writes feedback to the journal of a home; what comes while one write lasts is written together by the next."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.limit = home, RateLimit()
+        self._waiting: list[tuple[str, Feedback, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def keep(self, request: FeedbackRequest, served: Served, client: str) -> None:
+        """Return when a decision is on the disk; raise Problem where it is refused or cannot be kept."""
+        self.limit.admit(client)
+        unknown = [(f"/{name}/{place}", "no label has this uid; xc labels add makes one")
+                   for name in ("accepted", "rejected", "added")
+                   for place, uid in enumerate(getattr(request, name)) if uid not in served.uids]
+        if unknown:
+            raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels", errors=unknown[:8])
+        feedback = Feedback(request.text, request.accepted, request.rejected, request.added,
+                            datetime.now(UTC).isoformat(timespec="seconds"), request.request_id, served.version)
+        kept = asyncio.get_running_loop().create_future()
+        self._waiting.append((served.name, feedback, kept))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        await kept
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            for name in dict.fromkeys(name for name, _, _ in batch):
+                part = [(feedback, kept) for of, feedback, kept in batch if of == name]
+                error: Problem | None = None
+                try:
+                    await asyncio.to_thread(self._append, name, [feedback for feedback, _ in part])
+                except OSError as failure:
+                    _log.warning("feedback cannot be kept: %s", failure)
+                    error = Problem(503, "disk", "the decision could not be kept; send it again later",
+                                    headers={"Retry-After": "60"})
+                except Problem as failure:
+                    error = failure
+                for _, kept in part:
+                    if not kept.done():    # its client may have gone
+                        kept.set_exception(error) if error else kept.set_result(None)
+
+    def _append(self, name: str, feedback: list[Feedback]) -> None:
+        journal = FeedbackJournal(self.home, name)
+        if journal.path.exists() and journal.path.stat().st_size > FULL:
+            raise Problem(503, "journal", "the journal of feedback is full: xc feedback export, then move it away")
+        journal.append(feedback)
