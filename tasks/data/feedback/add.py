@@ -116,13 +116,13 @@ def _sort_out(decisions: Decisions, rules: FeedbackRules, tables: Path, queries:
 def _rows_with(table: Path, values: Collection[str], column: str = "") -> Iterator[tuple[int, str]]:
     """Yield id and value of the rows whose value in a column is one of `values`.
 
-    By default the value is the row's text; one with both a title and a content is no text that anybody can ask for.
+    By default the value is the row's text: its title and its content, with a space between.
     """
     wanted = pa.array(sorted(values), pa.string())
     for shard in shards(table):
         part = pq.read_table(shard, columns=["id", *([column] if column else ["title", "content"])])
-        found = part[column] if column else pc.if_else(
-            pc.equal(part["title"], ""), part["content"], pc.if_else(pc.equal(part["content"], ""), part["title"], ""))
+        found = part[column] if column else pc.utf8_trim(
+            pc.binary_join_element_wise(part["title"], part["content"], " "), " ")
         hit = pc.is_in(found, value_set=wanted)
         yield from zip(part["id"].filter(hit).to_pylist(), found.filter(hit).to_pylist(), strict=True)
 
