@@ -131,7 +131,7 @@ def keeper(home, monkeypatch, append):
     made = FeedbackKeeper(home)
     made.limit = RateLimit(rate=1e9)
     served = SimpleNamespace(name="xc", version="1", uids={"tiny:0"})
-    return made, lambda text: made.keep(FeedbackRequest(text=text, accepted=["tiny:0"]), served, "127.0.0.1")
+    return made, lambda text: made.keep([FeedbackRequest(text=text, accepted=["tiny:0"])], served, "127.0.0.1")
 
 
 def test_a_disk_that_takes_nothing_is_no_acknowledgement(tmp_path, monkeypatch):
