@@ -78,7 +78,7 @@ def _operations(app: FastAPI, service: Service, counters: ServerMetrics, keeper:
         if keeper is None:
             raise Problem(403, "feedback", "this server takes no feedback: xc serve --feedback refuse")
         decision = schemas.checked_feedback(await read_json(request))
-        await keeper.keep([decision], service.current(), request.client.host if request.client else "")
+        await keeper.keep(decision, service.current(), request.client.host if request.client else "")
         return _json({name: len(getattr(decision, name)) for name in schemas.Kept.model_fields})
 
     @app.get("/model", response_model=schemas.ModelFacts, **document("/model", "get"))

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,24 +45,27 @@ class FeedbackKeeper:
 
     def __init__(self, home: Path) -> None:
         self.home, self.limit = home, RateLimit()
-        self._waiting: list[tuple[str, list[Feedback], asyncio.Future[None]]] = []
+        self._waiting: list[tuple[str, Sequence[Feedback], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def keep(self, requests: Sequence[FeedbackRequest], served: Served, client: str) -> None:
-        """Return when decisions are on the disk; raise Problem where one is refused or cannot be kept: then none is."""
-        self.limit.admit(client, len(requests))
-        for request in requests:
-            unknown = [(f"/{name}/{place}", "no label has this uid; xc labels add makes one")
-                       for name in ("accepted", "rejected", "added")
-                       for place, uid in enumerate(getattr(request, name)) if uid not in served.uids]
-            if unknown:
-                raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels",
-                              errors=unknown[:ERRORS])
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        feedback = [Feedback(request.text, request.accepted, request.rejected, request.added, when, request.request_id,
-                             served.version) for request in requests]
+    async def keep(self, decision: FeedbackRequest, served: Served, client: str) -> None:
+        """Return when a decision is on the disk; raise Problem where it is refused or cannot be kept."""
+        unknown = [(f"/{name}/{place}", "no label has this uid; xc labels add makes one")
+                   for name in ("accepted", "rejected", "added")
+                   for place, uid in enumerate(getattr(decision, name)) if uid not in served.uids]
+        if unknown:
+            raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels",
+                          errors=unknown[:ERRORS])
+        await self.write([Feedback(decision.text, decision.accepted, decision.rejected, decision.added,
+                                   request=decision.request_id)], served, client)
+
+    async def write(self, feedback: Sequence[Feedback], served: Served, client: str) -> None:
+        """Return when decisions, of labels that the version has, are all on the disk; raise Problem as `keep` does."""
+        self.limit.admit(client, len(feedback))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        stamped = [replace(one, when=now, version=served.version) for one in feedback]
         kept = asyncio.get_running_loop().create_future()
-        self._waiting.append((served.name, feedback, kept))
+        self._waiting.append((served.name, stamped, kept))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
         await kept
