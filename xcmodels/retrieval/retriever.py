@@ -95,9 +95,10 @@ class Retriever(Ranker):
         """
         return self.predict_among(self.select(only, without), texts, k, contents, threshold)
 
-    def predict_among(self, selection: Selection, texts: Sequence[str], k: int = 10,
+    def predict_among(self, selection: Selection | None, texts: Sequence[str], k: int = 10,
                       contents: Sequence[str] | None = None, threshold: float = 0.0) -> list[list[Label]]:
-        """Return what `predict` does, of the labels of a selection that `select` made."""
+        """Return what `predict` does, of the labels of a selection that `select` made, None for all."""
+        selection = selection or self.everything
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         if not 0 <= threshold <= 1:

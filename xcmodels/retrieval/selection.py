@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from xcmodels.retrieval.uid_index import UidIndex
 SCORED = 4096
 DEEPER = 4         # times as long are shortlists where a request leaves labels out; docs/serving.md has what it gains
 UNDER = "under"
-Entry = str | Mapping[str, str]    # a label's uid, or {"under": uid} for a branch
+Entry = str | Mapping[Any, str]    # a label's uid, or {"under": uid} for a branch
 
 
 class UnknownLabel(ValueError):
