@@ -37,7 +37,8 @@ KEYS = {
     "contract": RULES,
     "tokens": TOKENS | {"data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
     "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.mining.graph"},
-    "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.seeds"},
+    "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.branches",
+                         "xcmodels.data.seeds"},
     "checkpoint": LOOP | MINING | NGAME | {"data_contracts.errors", "tasks.training.mined_files",
                                            "tasks.training.train_round"},
     "mined": LOOP | MINING | NGAME | RULES | {
@@ -47,7 +48,7 @@ KEYS = {
     "retriever": (LOOP | MINING | NGAME | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
         "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples",
-        "xcmodels.retrieval.sparse_training"})
+        "xcmodels.data.branches", "xcmodels.retrieval.sparse_training"})
     - {"xcmodels.metrics", "xcmodels.training.loop"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",

@@ -11,6 +11,7 @@ from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Ragged, Texts
 from xcmodels.retrieval import selection, uid_index
 from xcmodels.retrieval.folder import REMOVED
+from xcmodels.retrieval.label_editing import ADD, Edit, edit_retriever
 from xcmodels.retrieval.proposers import best_of
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.selection import NoBranches, UnknownLabel
@@ -116,6 +117,13 @@ def test_a_branch_is_a_concept_and_all_that_is_narrower_whatever_its_cycles(with
     assert {label.id for row in left for label in row} == {*range(4, LABELS)}
     with pytest.raises(UnknownLabel, match=r"no label for without\[1\], 'nowhere'"):
         with_branches.predict(titles, without=["label:1", {"under": "nowhere"}])
+
+
+def test_an_added_label_is_in_the_branch_that_the_vocabulary_has_it_in(with_branches, tmp_path):
+    (tmp_path / "edited").mkdir()
+    edit_retriever(tmp_path / "r", [Edit(ADD, "not yet", "l3w1 l7w2")], tmp_path / "edited")
+    found = Retriever.load(tmp_path / "edited").predict(["l3w1 l7w2"], only=[{"under": "other"}])
+    assert [label.uid for label in found[0]] == ["not yet", "label:9"]
 
 
 def test_what_is_unknown_is_named_with_its_place(with_branches, retriever, titles):

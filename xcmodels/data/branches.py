@@ -1,5 +1,6 @@
 """The broader relation of a vocabulary's concepts, and the branch of all that is narrower than one of them."""
 
+import shutil
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,13 @@ class Branches:
         keys = distinct(np.array([ids[narrow] << BITS | ids[broad] for narrow, broad in pairs], dtype=np.int64))
         Texts.save(folder, UIDS, uids)
         Ragged.of_keys(keys, len(uids), np.int32).save(folder, BROADER)
+
+    @staticmethod
+    def copy(folder: Path, out: Path) -> None:
+        """Copy what `save` wrote to a folder, if it did, to another one."""
+        for name in FILES:
+            if (folder / name).exists():
+                shutil.copy(folder / name, out)
 
     @cached_property
     def narrower(self) -> Ragged:

@@ -69,10 +69,12 @@ class Selector:
 
     def _labels(self, name: str, entries: Sequence[Entry]) -> tuple[np.ndarray, list[tuple[str, int, str]]]:
         """Return the ids of the labels that a list names, and what it names that is unknown."""
-        places = [place for place, entry in enumerate(entries) if isinstance(entry, str)]
-        labels = self.index.rows([str(entries[place]) for place in places])
-        unknown = [(name, places[i], str(entries[places[i]])) for i in np.flatnonzero(labels < 0).tolist()]
         roots = {place: entry[UNDER] for place, entry in enumerate(entries) if not isinstance(entry, str)}
+        uids = [entry for entry in entries if isinstance(entry, str)]
+        labels, unknown = self.index.rows(uids), list[tuple[str, int, str]]()
+        if (lost := np.flatnonzero(labels < 0).tolist()):
+            places = [place for place in range(len(entries)) if place not in roots]
+            unknown = [(name, places[i], uids[i]) for i in lost]
         if not roots:
             return labels[labels >= 0], unknown
         if self.branches is None or self.concepts is None:
@@ -96,6 +98,8 @@ def _checked(name: str, entries: Iterable[Entry]) -> list[Entry]:
     if isinstance(entries, str | Mapping):
         raise ValueError(f"{name} must be a list of uids, got {entries!r}; write [{entries!r}]")
     listed = list(entries)
+    if {*map(type, listed)} <= {str}:
+        return listed
     for place, entry in enumerate(listed):
         if not isinstance(entry, str) and not (isinstance(entry, Mapping) and [*entry] == [UNDER]
                                                and isinstance(entry[UNDER], str)):

@@ -9,6 +9,7 @@ from xcmodels.data.corpus import Texts
 from xcmodels.data.sorted_ids import located
 
 CHUNK = 1 << 14    # uids in memory as strings at once
+_hash = hash       # Python's differs from process to process, so that nobody can choose uids that collide
 
 
 class UidIndex:
@@ -35,13 +36,12 @@ class UidIndex:
         found = np.full(len(uids), -1, dtype=np.int64)
         found[same] = ordered[place[same]]
         known = np.flatnonzero(same)
-        for i, uid in zip(known.tolist(), self.uids.take(found[known]), strict=True):
-            if uid != uids[i]:    # of another uid with the same hash
-                alike = ordered[place[i]:np.searchsorted(hashes, hashes[place[i]], side="right")]
-                found[i] = next((row for row in alike.tolist() if self.uids[row] == uids[i]), -1)
+        values, lengths = self.uids.bytes.take(found[known])
+        there = uids if len(known) == len(uids) else [uids[i] for i in known.tolist()]
+        wanted = [uid.encode(errors="surrogatepass") for uid in there]
+        if lengths.tolist() == [*map(len, wanted)] and values.tobytes() == b"".join(wanted):
+            return found
+        for i in known.tolist():    # some are other uids with the same hash
+            alike = ordered[place[i]:np.searchsorted(hashes, hashes[place[i]], side="right")]
+            found[i] = next((row for row in alike.tolist() if self.uids[row] == uids[i]), -1)
         return found
-
-
-def _hash(uid: str) -> int:
-    """Return Python's hash, which differs from process to process, so that nobody can choose uids that collide."""
-    return hash(uid)
