@@ -36,12 +36,17 @@ class UidIndex:
         found = np.full(len(uids), -1, dtype=np.int64)
         found[same] = ordered[place[same]]
         known = np.flatnonzero(same)
-        values, lengths = self.uids.bytes.take(found[known])
-        there = uids if len(known) == len(uids) else [uids[i] for i in known.tolist()]
-        wanted = [uid.encode(errors="surrogatepass") for uid in there]
-        if lengths.tolist() == [*map(len, wanted)] and values.tobytes() == b"".join(wanted):
+        if self._are(found[known], uids if len(known) == len(uids) else [uids[i] for i in known.tolist()]):
             return found
         for i in known.tolist():    # some are other uids with the same hash
             alike = ordered[place[i]:np.searchsorted(hashes, hashes[place[i]], side="right")]
             found[i] = next((row for row in alike.tolist() if self.uids[row] == uids[i]), -1)
         return found
+
+    def _are(self, rows: np.ndarray, uids: Sequence[str]) -> bool:
+        """Return whether rows (n,) are those of n uids; their bytes are compared, which is faster than decoding."""
+        values, lengths = self.uids.bytes.take(rows)
+        joined = "".join(uids)
+        encoded = joined.encode(errors="surrogatepass")
+        each = uids if len(encoded) == len(joined) else [uid.encode(errors="surrogatepass") for uid in uids]
+        return values.tobytes() == encoded and np.array_equal(np.fromiter(map(len, each), np.int64, len(uids)), lengths)
