@@ -29,7 +29,7 @@ _ABOVE_0 = {"min_value": 0, "strict_min": True, "max_value": FLOAT32_MAX}
 _RANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "relevance": ("relevance_range", _ABOVE_0), "weight": ("weight_range", _ABOVE_0),
     "cluster": ("cluster_range", {"min_value": 0}), "line": ("origin", {"min_value": 1})}
-_NOT_BLANK = {"uid": "uid_present", "file": "origin"}
+_NOT_BLANK = {"uid": "uid_present", "concept": "uid_present", "broader": "uid_present", "file": "origin"}
 
 MEANING = {
     "columns": "exactly the columns of the schema",
@@ -74,6 +74,8 @@ def references(table: str) -> dict[str, tuple[str, ...]]:
         raise ValueError(f"table name {table!r} needs {needed.get(kind, 0)} part(s) after {kind!r}")
     if kind in ("queries", "labels", "anchors"):
         return {"id": (table,)}
+    if kind == "broader":
+        return {}
     side = parts[-1] if parts else "train"
     points = "labels" if side == "label" else f"queries.{side}"
     augmented = (points, "labels") if side == "train" else (points,)

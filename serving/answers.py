@@ -1,34 +1,45 @@
 """Prediction service: answers requests in batches by the version that is current."""
 
 import asyncio
+import hashlib
+from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import orjson
 
 from data_contracts.errors import DamagedArtifact
 from serving.batcher import Batcher, QueueFull
 from serving.http.guard import Problem
 from serving.model_watcher import AliasFollower, Served
 from serving.prometheus import ServerMetrics
-from serving.schemas import PredictRequest
+from serving.schemas import PredictRequest, no_branches, unknown_labels
+from xcmodels.retrieval.proposers import Selection
+from xcmodels.retrieval.selection import NoBranches, UnknownLabel
 
 LARGEST, ROOM = 32, 1024    # most texts in a batch, most texts in the queue
 WAIT = 10.0                 # seconds for an answer
 RECENT = 0.02               # seconds for which a check of the files still counts before the next batch
 NEAREST = 3                 # training texts that explain a label
+SELECTIONS = 16             # kept: those of the last requests that chose labels or left some out
 # What a faulty version raises: requests are validated before, so the version is to blame.
 VERSION_ERRORS = (DamagedArtifact, ArithmeticError, LookupError, ValueError)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A text to tag with up to `k` labels of at least a confidence, explained or not, and the version that answers."""
+    """A text to tag with up to `k` labels of at least a confidence, explained or not, and the version that answers.
+
+    selection: the labels of the version to choose from, None for all.
+    """
 
     served: Served
     text: str
     k: int
     threshold: float
     explain: bool
+    selection: Selection | None = None
 
 
 class Service:
@@ -36,6 +47,7 @@ class Service:
 
     def __init__(self, follower: AliasFollower, metrics: ServerMetrics) -> None:
         self.follower, self.metrics, self.draining = follower, metrics, False
+        self.selections = Selections()
         self.batcher = Batcher(answer, largest=LARGEST, room=ROOM, on_batch=metrics.batch_begun)
 
     def current(self) -> Served:
@@ -53,10 +65,12 @@ class Service:
     async def predict(self, request: PredictRequest) -> dict[str, Any]:
         """Return the answers to a request, all by the same version."""
         served = self.answering()
+        selection = self.selections(served, request)
         try:
             async with asyncio.timeout(WAIT):
-                results = await self.batcher([Question(served, text, request.k, request.threshold, request.explain)
-                                              for text in request.texts])
+                results = await self.batcher([
+                    Question(served, text, request.k, request.threshold, request.explain, selection)
+                    for text in request.texts])
         except QueueFull:
             raise Problem(503, "queue-full", "too many texts wait already", headers={"Retry-After": "1"}) from None
         except TimeoutError:
@@ -65,6 +79,39 @@ class Service:
             self.follower.doubt(served, error)
             raise refused() from None
         return {"model": served.named(), "results": [{"labels": labels} for labels in results]}
+
+
+class Selections:
+    """Selections of labels that requests asked for; texts of the same one are ranked together.
+
+    The last ones are kept, for clients that send the same lists again, until another version answers.
+    """
+
+    def __init__(self) -> None:
+        self._served: Served | None = None
+        self._kept: OrderedDict[bytes, Selection] = OrderedDict()
+
+    def __call__(self, served: Served, request: PredictRequest) -> Selection | None:
+        """Return the selection of a request, None for all labels.
+
+        Raises Problem where the request names what the version does not know.
+        """
+        if request.only is None and not request.without:
+            return None
+        if self._served is not served:
+            self._served, self._kept = served, OrderedDict()
+        key = hashlib.sha256(orjson.dumps([request.only, request.without])).digest()
+        if key not in self._kept:
+            try:
+                self._kept[key] = served.retriever.select(request.only, request.without)
+            except UnknownLabel as error:
+                raise unknown_labels(error) from None
+            except NoBranches as error:
+                raise no_branches(error) from None
+            if len(self._kept) > SELECTIONS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
 
 
 def refused() -> Problem:
@@ -80,14 +127,17 @@ def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
     versions = {id(question.served): question.served for question in questions}.values()
     _check_files(versions, RECENT)    # reading a truncated file would end the process
     out = [_explained(question) if question.explain else [] for question in questions]
-    for served in versions:
-        rows = [row for row, question in enumerate(questions) if question.served is served and not question.explain]
-        if rows:
-            answers = served.retriever.predict([questions[row].text for row in rows],
-                                               max(questions[row].k for row in rows))
-            for row, labels in zip(rows, answers, strict=True):
-                question = questions[row]
-                out[row] = [label.to_json() for label in labels[:question.k] if label.confidence >= question.threshold]
+    alike: dict[tuple[int, int], list[int]] = {}
+    for row, question in enumerate(questions):
+        if not question.explain:
+            alike.setdefault((id(question.served), id(question.selection)), []).append(row)
+    for rows in alike.values():
+        first = questions[rows[0]]
+        answers = first.served.retriever.predict_among(first.selection, [questions[row].text for row in rows],
+                                                       max(questions[row].k for row in rows))
+        for row, labels in zip(rows, answers, strict=True):
+            question = questions[row]
+            out[row] = [label.to_json() for label in labels[:question.k] if label.confidence >= question.threshold]
     _check_files(versions)
     return out
 
@@ -101,6 +151,6 @@ def _check_files(versions: Collection[Served], recent: float = 0.0) -> None:
 def _explained(question: Question) -> list[dict[str, Any]]:
     """Return explained labels; alone in its batch, since the other texts change the last digits of a sum."""
     retriever = question.served.retriever
-    [labels] = retriever.predict([question.text], question.k, threshold=question.threshold)
+    [labels] = retriever.predict_among(question.selection, [question.text], question.k, threshold=question.threshold)
     explanations = retriever.explain(question.text, labels, nearest=NEAREST)
     return [label.to_json() | asdict(why) for label, why in zip(labels, explanations, strict=True)]

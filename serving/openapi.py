@@ -7,14 +7,14 @@ from typing import Any
 from jinja2 import Environment
 from pydantic import BaseModel
 
-from serving.http.guard import VALUES
-from serving.schemas import EXAMPLE, EXPLAINED, LABELS, TEXT, TEXTS, ProblemDetails
+from serving.http.guard import CONTAINERS, VALUES
+from serving.schemas import EXAMPLE, EXPLAINED, LABELS, LISTED, TEXT, TEXTS, ProblemDetails
 
 # The error statuses of each operation, and the problem codes of each status.
 CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
     ("/predict", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin",), 408: ("slow",),
                            413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
-                           422: ("invalid", "explain"), 500: ("internal", "version"),
+                           422: ("invalid", "explain", "unknown-label", "no-branches"), 500: ("internal", "version"),
                            503: ("queue-full", "timeout", "no-model", "connections")},
     ("/feedback", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin", "feedback"),
                             408: ("slow",), 413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
@@ -28,13 +28,16 @@ MEANING = {
     "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not well-formed HTTP/1.1.",
     "token": "The server asks for a token: send Authorization: Bearer TOKEN.",
     "origin": "A page of another origin asks; only the server's own page may.",
-    "values": f"The body's JSON has too many values: {VALUES:,} at most, of which {TEXTS} may be texts.",
+    "values": f"The body's JSON has too many values: {VALUES:,} at most, of which {CONTAINERS:,} may be lists and "
+              f"objects, and {TEXTS} texts.",
     "slow": "The body did not come in time.", "body": "The body is too large: 1 MiB at most.",
     "text": f"A text is too long: {TEXT:,} bytes at most.", "content-type": "Send Content-Type: application/json.",
     "host": "The Host header names another server: xc serve --allow-host NAME.",
     "invalid": f"A field is missing, unknown or out of bounds: 1 to {TEXTS} texts, k from 1 to {LABELS}, "
-               "threshold from 0 to 1. Of feedback: a text that is not blank, a label at least, none both right and "
-               "wrong, all known to the model.",
+               f"threshold from 0 to 1, {LISTED:,} labels in a list. Of feedback: a text that is not blank, a label at "
+               "least, none both right and wrong, all known to the model.",
+    "unknown-label": "An entry of only or without names no label: /model tells which version answers.",
+    "no-branches": "A branch is named, and the version was trained on data without a broader relation.",
     "feedback": "The server takes no feedback.", "rate": "Too much feedback from one address; send the rest later.",
     "disk": "The decision could not be written; send it again after Retry-After seconds.",
     "journal": "The journal of feedback is full; it must be moved away before more is taken.",
@@ -61,6 +64,8 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "/predict": {
         "one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
         "sure": {"summary": "Only labels that are likely right", "value": {"texts": [EXAMPLE], "threshold": 0.5}},
+        "chosen": {"summary": "Two labels to choose from, and a branch that is left out", "value": {
+            "texts": [EXAMPLE], "only": ["n02130460", "n02127275"], "without": [{"under": "n02129604"}]}},
         "explained": {"summary": "Why these labels", "value": {"texts": [EXAMPLE], "k": 3, "explain": True}}},
     "/feedback": {
         "judged": {"summary": "One label is right, one is wrong", "value": {

@@ -3,23 +3,30 @@
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serving.http.guard import Problem
+from xcmodels.retrieval.selection import NoBranches, UnknownLabel
 
 TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # at most: texts of a request, bytes of a text, labels of a text
 EXPLAINED = 100                            # at most: explained labels of a request, k for each text
 UID = 4096                                 # at most: characters of a label's uid
+LISTED = 50_000                            # at most: labels and branches that a request lists in each of two lists
+FIELDS = 1024                              # at most: fields of a body that are looked at
 ERRORS = 8                                 # at most: errors that a problem lists
 UNKNOWN = "extra_forbidden"                # pydantic's type of error for an unknown field
+LISTS = ("only", "without")
 PLAIN = re.compile(r"/[A-Za-z][A-Za-z0-9_-]{0,31}")
 EXAMPLE = "a large wild cat with a mane"
 
 M = TypeVar("M", bound=BaseModel)
 Text = Annotated[str, Field(description=f"At most {TEXT:,} bytes of UTF-8")]
 Uid = Annotated[str, Field(min_length=1, max_length=UID)]
+Branch = Annotated[dict[Literal["under"], str], Field(min_length=1)]
+Entries = Annotated[list[str | Branch], Field(max_length=LISTED, fail_fast=True)]
+ENTRY = 'must be a uid, or {"under": uid} for a branch of the vocabulary'
 
 
 class PredictRequest(BaseModel):
@@ -29,6 +36,11 @@ class PredictRequest(BaseModel):
     texts: list[Text] = Field(min_length=1, max_length=TEXTS)
     k: int = Field(10, ge=1, le=LABELS, description="Labels of each text")
     threshold: float = Field(0.0, ge=0, le=1, description="Least confidence of a label; a text may get none")
+    only: Entries | None = Field(None, description=(
+        "Labels to choose from, by uid; {\"under\": uid} is a concept of the vocabulary and all that is narrower. By "
+        "default all, and of an empty list none"))
+    without: Entries = Field([], description="Labels to leave out, given as those of `only`; the next best take their "
+                                             "places")
     explain: bool = Field(False, description="Say what each score is made of, and the training texts of the label that "
                                              f"are nearest; of at most {EXPLAINED} labels, k of each text")
 
@@ -140,6 +152,21 @@ def checked(body: Any) -> PredictRequest:
     return request
 
 
+def unknown_labels(error: UnknownLabel) -> Problem:
+    """Return the Problem of entries that name no label; a uid that is not a plain word is not repeated."""
+    errors = [(f"/{name}/{place}", f"there is no label {uid}" if PLAIN.fullmatch(f"/{uid}") else
+               "there is no label of this uid") for name, place, uid in error.unknown[:ERRORS]]
+    more = f"; and {len(error.unknown) - ERRORS:,} more" if len(error.unknown) > ERRORS else ""
+    return Problem(422, "unknown-label", "; ".join(f"{pointer}: {detail}" for pointer, detail in errors) + more,
+                   errors=errors)
+
+
+def no_branches(error: NoBranches) -> Problem:
+    """Return the Problem of a branch where the version knows none."""
+    detail = "the version knows no broader relation; train it on data with a vocabulary that has one"
+    return Problem(422, "no-branches", detail, errors=[(f"/{error.name}/{error.place}", detail)])
+
+
 def checked_feedback(body: Any) -> FeedbackRequest:
     """Validate the body of /feedback; raise Problem with a pointer to each wrong field."""
     request = _validated(FeedbackRequest, body)
@@ -158,16 +185,19 @@ def checked_feedback(body: Any) -> FeedbackRequest:
 
 
 def _validated(model: type[M], body: Any) -> M:
+    fields = ", ".join(model.model_fields)
+    if isinstance(body, dict) and len(body) > FIELDS:
+        raise Problem(422, "invalid", f"a body has at most {len(model.model_fields)} fields: {fields}")
     try:
         return model.model_validate(body)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
-        listed = [_pointer_and_detail(each, model) for each in errors[:ERRORS]]
+        listed = [*dict.fromkeys(_pointer_and_detail(each, model) for each in errors[:ERRORS])]
         details = [f"{pointer or 'the body'}: {detail}" for pointer, detail in listed]
         if len(errors) > ERRORS:
             details.append(f"and {len(errors) - ERRORS} more")
         if any(each["type"] == UNKNOWN for each in errors):
-            details.append(f"the fields are {', '.join(model.model_fields)}")
+            details.append(f"the fields are {fields}")
         raise Problem(422, "invalid", "; ".join(details), errors=listed) from None
 
 
@@ -176,6 +206,8 @@ def _pointer_and_detail(error: Mapping[str, Any], model: type[BaseModel]) -> tup
 
     The sender chose the name of an unknown field, so a name that is not a plain word is not repeated.
     """
+    if len(error["loc"]) > 1 and error["loc"][0] in LISTS:    # wrong as a uid and as a branch
+        return f"/{error['loc'][0]}/{error['loc'][1]}", ENTRY
     pointer = "".join(f"/{part}" for part in error["loc"])
     if error["type"] != UNKNOWN:
         return pointer, error["msg"]

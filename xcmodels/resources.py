@@ -14,6 +14,7 @@ import numpy as np
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.codes import codes_of
 from xcmodels.retrieval.examples import MAX_EXAMPLES
 from xcmodels.training.optimisers import Optimisers
 
@@ -116,7 +117,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         Part(DISK, "", "checkpoints of rounds, until the retriever stands",
              len(rounds) * ((table + moments) * size.labels + fixed)),
         Part(DISK, "", "the retriever", encoder + _examples(size) + 24 * size.vocabulary
-             + (2 * 4.0 * width + ann.codes_of(width) / 2 + 6 * size.tokens) * size.labels),
+             + (2 * 4.0 * width + codes_of(width) / 2 + 6 * size.tokens) * size.labels),
     ]
     if refreshes:
         parts += _refresh_parts(refreshes[-1], size, width, len(refreshes))
@@ -127,7 +128,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
 
 def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:
     """Return what a refresh needs; it always runs on the host."""
-    vectors, codes = 4.0 * width, ann.codes_of(width) / 2
+    vectors, codes = 4.0 * width, codes_of(width) / 2
     parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points)]
     if mining.cluster_size:
         parts.append(Part(HOST, REFRESH, "the same in the order of clusters", (vectors + 16) * size.points))

@@ -6,14 +6,16 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from data_contracts.errors import ContractError
+from data_contracts.errors import ContractError, UsageError
 from flows.cli.options import json_line
 from tasks.core.wording import plural
 from xcmodels.data.text import clean
 
 CHUNK = 1024
+BRANCH = "branch:"    # before the uid of a concept, for it and all that is narrower
 COLUMNS = ("uid", "rank", "label_id", "label_uid", "label_text", "score", "confidence")
 LONG, LINES = 4_000, 3    # a text of more characters, or as many lines, is likely a list of texts
 Form = Literal["json", "csv"]
@@ -27,23 +29,57 @@ class Query(NamedTuple):
     content: str = ""
 
 
+def select(retriever: Any, only: Sequence[str], without: Sequence[str]) -> Any:
+    """Return the retriever's selection of labels: each word is a uid, branch:UID, or @FILE with one of them a line.
+
+    Raises UsageError for what is unknown, and for a file that cannot be read.
+    """
+    from xcmodels.retrieval.selection import UNDER, NoBranches, UnknownLabel
+
+    def entries(words: Sequence[str]) -> list[Any]:
+        lines = chain.from_iterable(_lines(word[1:]) if word.startswith("@") else [word] for word in words)
+        return [{UNDER: line[len(BRANCH):]} if line.startswith(BRANCH) else line for line in lines]
+
+    try:
+        return retriever.select(entries(only) if only else None, entries(without))
+    except UnknownLabel as error:
+        name, _, uid = error.unknown[0]
+        raise UsageError(f"--{name}: there is no label {uid!r}{_more(len(error.unknown) - 1)}",
+                         hint="xc labels list shows the labels") from error
+    except NoBranches as error:
+        raise UsageError(f"--{error.name} names a branch, but the model knows no broader relation",
+                         hint="train it on data with a vocabulary: xc data import ... --vocabulary FILE") from error
+
+
+def _more(count: int) -> str:
+    return f", nor {count:,} more" if count else ""
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read: {error}", hint="give a file with a uid a line: @FILE") from error
+
+
 def predict_texts(retriever: Any, texts: Iterable[str], k: int, form: Form = "json", *,
-                  threshold: float = 0.0) -> None:
+                  threshold: float = 0.0, selection: Any = None) -> None:
     """Write the labels of `texts` to stdout, with their positions as uids."""
     rows = list(texts)
     if len(rows) == 1 and (what := _list_likeness(rows[0])):
         _warn(f"{what} tagged as one text; where a list was meant: xc predict --input FILE, a text a line")
-    _answer_all(retriever, (Query(str(row), text) for row, text in enumerate(rows)), k, form, threshold)
+    found = answers(retriever, (Query(str(row), text) for row, text in enumerate(rows)), k, threshold, selection)
+    _write_all(found, form)
 
 
 def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
-                 columns: Mapping[str, str] | None = None, *, threshold: float = 0.0) -> None:
+                 columns: Mapping[str, str] | None = None, *, threshold: float = 0.0, selection: Any = None) -> None:
     """Write the labels of a table's rows, or of a text file's lines, to stdout; "-" is stdin.
 
     columns: role (uid, text or content) -> name of its column, where it is not the default.
     """
     lists: list[str] = []
-    _answer_all(retriever, queries(source, columns or {}, lists), k, form, threshold)
+    _write_all(answers(retriever, queries(source, columns or {}, lists), k, threshold, selection), form)
     if lists:
         _warn(f"{plural(len(lists), 'line')} of {source} tagged as one text each, the first {lists[0]}; a text a line "
               "was meant, or a JSON object")
@@ -75,11 +111,12 @@ def blocks(queries: Iterable[Query]) -> Iterator[list[Query]]:
         yield block
 
 
-def answers(retriever: Any, queries: Iterable[Query], k: int,
-            threshold: float = 0.0) -> Iterator[list[tuple[str, list[Any]]]]:
+def answers(retriever: Any, queries: Iterable[Query], k: int, threshold: float = 0.0,
+            selection: Any = None) -> Iterator[list[tuple[str, list[Any]]]]:
     """Yield the uid and the Labels of each query, block by block."""
     for block in blocks(queries):
-        found = retriever.predict([query.text for query in block], k, [query.content for query in block], threshold)
+        found = retriever.predict_among(selection, [query.text for query in block], k,
+                                        [query.content for query in block], threshold)
         yield list(zip([query.uid for query in block], found, strict=True))
 
 
@@ -88,11 +125,11 @@ def ranked(uid: str, labels: list[Any]) -> list[tuple[Any, ...]]:
     return [(uid, rank, *label.to_json().values()) for rank, label in enumerate(labels, 1)]
 
 
-def _answer_all(retriever: Any, queries: Iterable[Query], k: int, form: Form, threshold: float) -> None:
+def _write_all(found: Iterable[list[tuple[str, list[Any]]]], form: Form) -> None:
     table = csv.writer(sys.stdout, lineterminator="\n")
     if form == "csv":
         table.writerow(COLUMNS)
-    for uid, labels in chain.from_iterable(answers(retriever, queries, k, threshold)):
+    for uid, labels in chain.from_iterable(found):
         if form == "json":
             print(json_line({"uid": uid, "labels": [label.to_json() for label in labels]}))
         else:    # for a text without a label a row without one, so that no text is missing

@@ -24,7 +24,8 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 BODY = 1 << 20         # bytes of a body
 DEPTH = 32             # of its JSON
-VALUES = 1024          # in its JSON, keys not counted
+VALUES = 1 << 16       # in its JSON, keys not counted
+CONTAINERS = 1024      # of those, lists and objects
 SECONDS = 10.0         # that a request's headers may take to come, and its body
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # need no token
@@ -153,12 +154,18 @@ async def read_json(request: Request) -> Any:
 
 def parsed(body: bytes) -> Any:
     """Parse JSON; raise Problem where it is invalid, has too many values or nests too deep."""
-    if count_values(body) > VALUES:
-        raise Problem(413, "values", f"the body's JSON has at most {VALUES:,} values")
+    marks = body.count(b"[") + body.count(b"{")    # those in strings, too
+    if marks > CONTAINERS or marks + body.count(b",") >= VALUES:
+        values, containers = count_values(body)
+        if values > VALUES or containers > CONTAINERS:
+            raise Problem(413, "values", f"the body's JSON has at most {VALUES:,} values, {CONTAINERS:,} of them lists "
+                                         "and objects")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Problem(400, "json", f"the body is not JSON: line {error.lineno}, column {error.colno}") from None
+    if marks <= DEPTH:
+        return value
     level = [value]
     for _ in range(DEPTH):
         level = [child for parent in level if isinstance(parent, dict | list)
@@ -170,8 +177,8 @@ def parsed(body: bytes) -> Any:
     return value
 
 
-def count_values(body: bytes) -> int:
-    """Estimate how many values JSON has, by its brackets and commas outside of strings.
+def count_values(body: bytes) -> tuple[int, int]:
+    """Estimate how many values JSON has, and how many lists and objects, by brackets and commas outside of strings.
 
     It takes a millisecond a megabyte, while parsing hundreds of thousands of values would block every other request for
     most of a second.
@@ -179,5 +186,7 @@ def count_values(body: bytes) -> int:
     plain = body.replace(rb"\\", b"").replace(rb'\"', b"")    # each quotation mark left begins or ends a string
     strings = plain.count(b'"') // 2
     if strings > 2 * VALUES:    # a value has a key at most and is a string at most
-        return strings // 2
-    return 1 + sum(part.count(mark) for part in plain.split(b'"')[::2] for mark in (b",", b"[", b"{"))
+        return strings // 2, 0
+    outside = b"".join(plain.split(b'"')[::2])
+    containers = outside.count(b"[") + outside.count(b"{")
+    return 1 + outside.count(b",") + containers, containers

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds
+from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Texts
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.data.text import shown
@@ -57,12 +58,19 @@ def _jobs(inputs: Mapping[str, Path], anchors: Sequence[str], counts: dict[str, 
         yield _pack_texts, tables / "queries.test", out, f"test.{column}", column
     for column in ("uid", "title"):
         yield _pack_texts, tables / "labels", out, f"label.{column}", column
+    if (tables / "broader").exists():
+        yield _pack_branches, tables / "broader", out
 
 
 def _pack_texts(table: Path, out: Path, name: str, *columns: str) -> None:
     """Write a column of texts, or two columns joined to one text per row."""
     texts = (chain.from_iterable(column_parts(table, column)) for column in columns)
     Texts.save(out, name, map(shown, *texts) if len(columns) == 2 else chain(*texts))
+
+
+def _pack_branches(table: Path, out: Path) -> None:
+    """Write the broader relation of the vocabulary."""
+    Branches.save(out, zip(*(chain(*column_parts(table, column)) for column in ("concept", "broader")), strict=True))
 
 
 def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Path) -> None:

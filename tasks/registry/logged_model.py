@@ -79,7 +79,8 @@ def _signature() -> Any:
     text, number, whole = DataType.string, DataType.double, DataType.long
     outputs: list[Any] = [ColSpec(Array(kind), name) for name, kind in (
         ("labels", text), ("scores", number), ("confidences", number), ("ids", whole), ("uids", text))]
-    params = ParamSchema([ParamSpec("k", whole, 10), ParamSpec("threshold", number, 0.0)])
+    params = ParamSchema([ParamSpec("k", whole, 10), ParamSpec("threshold", number, 0.0),
+                          ParamSpec("only", text, [], (-1,)), ParamSpec("without", text, [], (-1,))])
     return ModelSignature(outputs=Schema(outputs), params=params)
 
 

@@ -31,11 +31,14 @@ class RetrieverModel(PythonModel):
         """Return one row per text with lists, best first: labels, scores, confidences, ids and uids.
 
         model_input: a data frame with a column "text" and maybe "content", or a list of texts. params: at most how many
-        labels, and their least confidence, {"k": 10, "threshold": 0.0}.
+        labels, and their least confidence, {"k": 10, "threshold": 0.0}; and the uids of labels to choose from and to
+        leave out, {"only": ["printer"], "without": []}, where an empty `only` is all labels.
         """
         texts, contents = columns(model_input)
         given = params or {}
-        predictions = self.retriever.predict(texts, int(given.get("k", 10)), contents, float(given.get("threshold", 0)))
+        only, without = (list(map(str, given.get(name, ()))) for name in ("only", "without"))
+        predictions = self.retriever.predict(texts, int(given.get("k", 10)), contents, float(given.get("threshold", 0)),
+                                             only=only or None, without=without)
         return pd.DataFrame({column: [[getattr(label, field) for label in row] for row in predictions] for column, field
                              in (("labels", "text"), ("scores", "score"), ("confidences", "confidence"), ("ids", "id"),
                                  ("uids", "uid"))})

@@ -11,6 +11,7 @@ from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.support.toy import FAMILIES
 from xcmodels.data import seeds
+from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
@@ -54,6 +55,14 @@ def test_texts_labels_and_graphs_are_those_of_the_vocabulary(corpus):
     assert [broader["label"][row].tolist() for row in range(6)] == [[1], [1], [0], [1], [0], [1]]
     assert [related["label"][row].tolist() for row in range(6)] == [[1], [], [], [0], [], []]
     assert not broader["train"].lengths[:corpus.n_queries].any()
+
+
+def test_the_branches_are_those_of_the_vocabulary_whichever_concepts_are_labels(corpus):
+    branches = Branches.load(corpus.folder)
+    uids = [*map(branches.uids.__getitem__, range(len(branches.uids)))]
+    assert uids == [f"http://example.org/{name}" for name in sorted([*ANIMALS, "mammal", "bird"])]
+    under = branches.under(np.array([uids.index("http://example.org/bird")]))
+    assert [uids[row].rpartition("/")[2] for row in under.tolist()] == ["bird", "hawk", "owl"]
 
 
 def test_ramen_trains_on_graphs_of_labels_alone(corpus):

@@ -23,7 +23,7 @@ LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
-    "retrieval.inner_products", "retrieval.serving_config")}
+    "retrieval.codes", "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "folder", "fusion", "lexical", "proposers", "scorers",
     "sparse_classifiers")} | {"xcmodels.data.seen_texts"}
@@ -37,7 +37,8 @@ KEYS = {
     "contract": RULES,
     "tokens": TOKENS | {"data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
     "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.mining.graph"},
-    "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.seeds"},
+    "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.branches",
+                         "xcmodels.data.seeds"},
     "checkpoint": LOOP | MINING | NGAME | {"data_contracts.errors", "tasks.training.mined_files",
                                            "tasks.training.train_round"},
     "mined": LOOP | MINING | NGAME | RULES | {
@@ -47,16 +48,18 @@ KEYS = {
     "retriever": (LOOP | MINING | NGAME | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
         "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples",
-        "xcmodels.retrieval.sparse_training"})
+        "xcmodels.data.branches", "xcmodels.retrieval.sparse_training"})
     - {"xcmodels.metrics", "xcmodels.training.loop"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",
+        "xcmodels.retrieval.codes",
         "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker",
         "xcmodels.retrieval.serving_config"},
 }
 # Files of which an edit can change no step's result, but where a method's own is trained.
 FREE = ("data_contracts/validate.py", "tasks/evaluation/report.py", "tasks/session.py",
-        "xcmodels/retrieval/retriever.py", "xcmodels/resources.py", "serving/app.py", "flows/cli/app.py",
+        "xcmodels/retrieval/retriever.py", "xcmodels/retrieval/selection.py", "xcmodels/resources.py",
+        "serving/app.py", "flows/cli/app.py",
         "xcmodels/methods/registry.py", "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")
 
 

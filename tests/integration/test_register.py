@@ -51,6 +51,9 @@ def test_the_pyfunc_answers_as_the_retriever_does(world):
     least = retriever.predict(["a wolf"])[0][3].confidence
     assert [len(row) for row in model.predict(["a wolf"], params={"threshold": least})["confidences"]] == [4]
     assert model.predict(["a wolf"], params={"threshold": 1.0})["labels"].tolist() == [[]]
+    some = [label.uid for label in retriever.predict(["a wolf"], 9)[0]]
+    assert model.predict(["a wolf"], params={"only": some[::2], "k": 3})["uids"].tolist() == [some[:6:2]]
+    assert model.predict(["a wolf"], params={"without": some[:2], "k": 3})["uids"].tolist() == [some[2:5]]
     with pytest.raises(ValueError, match='need a column "text", got txet'):
         model.predict(pd.DataFrame({"txet": ["a wolf"]}))
 

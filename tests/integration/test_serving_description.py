@@ -48,7 +48,10 @@ def test_the_description_is_true(server):
                 jsonschema.validate(body, bodies["schema"])
             replies = [server.ask(path, body) for body in asked_of_tiny(asked) or [None]]
             [(kind, told)] = operation["responses"]["200"]["content"].items()
-            for reply in replies:
+            for body, reply in zip(asked or [None], replies, strict=True):
+                if body and "only" in body:    # the labels of another model
+                    problem(reply, 422, "unknown-label" if reply.json()["code"] == "unknown-label" else "no-branches")
+                    continue
                 assert reply.status == 200 and reply.headers["content-type"].startswith(kind)
                 if kind == "application/json":
                     jsonschema.validate(reply.json(), told["schema"] | schemas)

@@ -190,7 +190,7 @@ def test_unknown_fields_are_named(server):
         {"pointer": "/top_k", "detail": "unknown field"},
         {"pointer": "", "detail": "an unknown field, whose name is not a plain word"}]
     assert told["detail"].startswith("/texts: Field required; /text: unknown field, did you mean texts?; /top_k: ")
-    assert told["detail"].endswith("; the fields are texts, k, threshold, explain")
+    assert told["detail"].endswith("; the fields are texts, k, threshold, only, without, explain")
     told = problem(server.ask("/predict", {f"field_{number}": 1 for number in range(900)}), 422, "invalid")
     assert len(told["errors"]) == 8 and "; and 893 more; the fields are" in told["detail"]
 

@@ -132,13 +132,13 @@ def test_another_copy_takes_over_from_a_damaged_one(world, follower, monkeypatch
 
 
 def test_a_file_written_to_in_the_middle_of_an_answer_spoils_it(world, follower, monkeypatch):
-    predict = follower.current.retriever.predict
+    predict = follower.current.retriever.predict_among
 
     def meanwhile(*given):
         os.utime(vectors(world))
         return predict(*given)
 
-    monkeypatch.setattr(follower.current.retriever, "predict", meanwhile)
+    monkeypatch.setattr(follower.current.retriever, "predict_among", meanwhile)
     with pytest.raises(DamagedArtifact, match="was written to"):
         answer([Question(follower.current, "a wolf", 3, 0.0, False)])
 

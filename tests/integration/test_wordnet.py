@@ -65,6 +65,8 @@ def test_a_line_gives_lemmas_without_markers_a_gloss_and_labels():
     assert synset.gloss == 'draw air; "breathe | out"'
     assert synset.category == 29
     assert synset.targets == {"v00005041", "a03121972", "v00002325"}
+    assert parse_synset("00001740 03 n 01 x 0 002 @ 00000002 n 0000 @i 00000003 n 0000 | y")[1].broader == {
+        "n00000002", "n00000003"}
 
 
 def test_the_split_is_a_quarter_by_sha1_of_the_key():
@@ -120,7 +122,7 @@ def test_the_same_database_gives_the_same_bytes(database: Path, tmp_path: Path):
     write_wordnet(tmp_path / "one", database)
     write_wordnet(tmp_path / "two", database)
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert len(names) == 14
+    assert len(names) == 15
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
     header = (tmp_path / "one" / "trn.json.gz").read_bytes()[:10]
@@ -162,11 +164,11 @@ def test_anything_else_is_left_alone(database: Path, tmp_path: Path):
         write_wordnet(out, database)
     (out / "dataset.json").unlink()  # without it nothing says that the rest is ours
     (out / "thesis.tex").unlink()
-    with pytest.raises(UsageError, match=r"holds 'category.raw.txt'"):
+    with pytest.raises(UsageError, match=r"holds 'broader.tsv'"):
         write_wordnet(out, database)
     # another program may keep its own list of files under this name
     (out / "dataset.json").write_text(json.dumps({"name": "x", "files": [path.name for path in out.iterdir()]}))
-    with pytest.raises(UsageError, match=r"holds 'category.raw.txt'"):
+    with pytest.raises(UsageError, match=r"holds 'broader.tsv'"):
         write_wordnet(out, database)
     assert len(points(out / "trn.json.gz")) == 5
     with pytest.raises(UsageError, match="is a file"):

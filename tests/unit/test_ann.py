@@ -73,9 +73,34 @@ def test_quantised_scores_as_many_as_wanted_and_labels_left_out_besides():
     assert all(np.array_equal(*each) for each in zip(everything, oracles.search(vectors, queries, 3000), strict=True))
 
 
+@pytest.mark.parametrize("kind", ann.KINDS)
+@pytest.mark.parametrize("gone", ["some", "the best", "nearly all", "all"])
+def test_labels_left_out_are_replaced_by_the_next(kind, gone):
+    rng = np.random.default_rng(6)
+    vectors, queries = rng.standard_normal((4000, 8), np.float32), rng.standard_normal((12, 8), np.float32)
+    order = np.argsort(-(vectors @ queries[0]))    # the first query's best: to others as good as drawn at random
+    left_out = {"some": order[::3], "the best": order[:1500], "nearly all": order[:3990], "all": order}[gone]
+    without, index = np.sort(left_out), build(vectors, kind)
+    kept = np.setdiff1d(np.arange(4000), without)
+    found = index.search(queries, 20, without)
+    depth = min(20, len(kept))
+    assert np.isin(found[1][:, :depth], kept).all() and (found[1][:, depth:] == -1).all()
+    proposed = index.propose(queries, 20, without)
+    assert np.isin(proposed[:, :depth], kept).all() and proposed.shape == (12, 20)
+    assert all(len(np.unique(row[:depth])) == depth for row in found[1])
+    if gone == "all":
+        return
+    wanted = oracles.search(vectors[kept], queries, depth)
+    if kind == "exact" or gone == "nearly all":
+        assert np.array_equal(found[1][:, :depth], kept[wanted[1]])
+    assert np.isin(found[1], kept[wanted[1]]).sum() >= 0.97 * 12 * depth
+    alone = [index.propose(query[None], 20, without)[0] for query in queries]
+    assert np.array_equal(np.sort(proposed), np.sort(alone)), "whoever is asked beside"
+
+
 def test_what_hnsw_does_not_find_scores_nothing(monkeypatch):
     answer = np.array([[2.0, -3.4e38]], np.float32), np.array([[1, -1]])
-    monkeypatch.setattr(ann.Index, "_search_hnsw", lambda self, queries, k, without: answer)
+    monkeypatch.setattr(ann.Index, "_search_faiss", lambda self, queries, k, without: answer)
     scores, ids = build(np.eye(2, dtype=np.float32), "hnsw").search(np.ones((1, 2)), 2)
     assert scores.tolist() == [[2, -np.inf]] and ids.tolist() == [[1, -1]]
 

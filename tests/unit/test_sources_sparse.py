@@ -36,6 +36,12 @@ def test_a_wrong_sparse_file_is_refused(xc_sparse: Path, text: str, message: str
     assert found.startswith(message), found
 
 
+@pytest.mark.parametrize("line", ["fox", "fox\t", "\tanimal", "fox\tanimal\tbeing", "fox animal"])
+def test_a_wrong_pair_of_concepts_is_refused(xc_json: Path, line: str):
+    (xc_json / "broader.tsv").write_text(f"fox\tanimal\n\n{line}\n")
+    assert fails(xc_json, "broader").startswith("broader.tsv:3: the line is not two uids with a tab between")
+
+
 def test_a_wrong_edge_names_the_anchors(xc_json: Path):
     add_anchors(xc_json)
     (xc_json / "category_lbl_X_Y.txt").write_text("3 2\n\n2:1\n\n")

@@ -4,6 +4,7 @@ One folder. Per side (`train`, `test`, `label`): `<side>.tokens.{offsets,values}
 texts (`label.uid`, `label.title`; `test.uid`, `test.title`, `test.content`; and `train.text`, the text of a training
 query that is shown to people). Per split: `positives.<split>.*`, `filters.<split>.*`, ragged rows of label ids, sorted;
 `rejected.train.*`, labels that reviewers said are wrong for a training query, where any did.
+`branch.uid.*`, `branch.broader.*`, the broader relation of a vocabulary (`branches`), if there is one.
 `weights.train.npy`, what each training positive weighs, where they differ. `idf.npy`, `validation.npy`, `tokenizer/`,
 and `corpus.json` with the counts.
 """

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from xcmodels.data.sorted_ids import among
+from xcmodels.retrieval.codes import codes_index
 from xcmodels.retrieval.inner_products import largest, pair_scores, put, single_threaded
 
 KINDS = ("exact", "quantised", "hnsw")
@@ -22,8 +23,7 @@ CHOICES = ("auto", *KINDS)        # values of the setting `index`
 EXACT_MAX_BATCH, EXACT_MAX_ONLINE = 200_000, 20_000    # labels searched exactly, for batches, for single queries
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _RESCORED = (2, 100), (4, 200)    # best codes that are proposed, or rescored: per label returned, at least
-_SCANNED = 64                     # codes scanned at once: for many queries, 0.7 of the time that 32 take
-_SINGLE_CODES = 128               # up to this dimension, every dimension has its own code
+_SPARE, _DEEPER = 50, 4           # searched beyond those expected, where labels are left out; times as deep, if too few
 _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -62,7 +62,8 @@ class Index:
                without: np.ndarray = NOTHING) -> tuple[np.ndarray, np.ndarray]:
         """Return inner products float32 (n, k), largest first, and label ids int64 (n, k).
 
-        `queries` is (n, d) float32; the ids `without` are left out. Where there are fewer than k labels (or HNSW finds
+        `queries` is (n, d) float32; the ids `without`, which ascend, are left out, and the next nearest take their
+        places. Where there are fewer than k labels (or HNSW finds
         fewer), the rest is -1 and -inf. Equal scores are in ascending order of id, except with HNSW.
         Raises ValueError for a wrong shape, k below 1 and for queries that are not finite.
         """
@@ -70,8 +71,8 @@ class Index:
         scores, ids = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int64)
         depth = min(k, len(self) - len(without))
         if depth > 0 and len(queries):
-            search = getattr(self, f"_search_{self.kind}")
-            scores[:, :depth], ids[:, :depth] = search(queries, depth, without)
+            search = {"exact": self._search_exact, "quantised": self._search_quantised, "hnsw": self._search_faiss}
+            scores[:, :depth], ids[:, :depth] = search[self.kind](queries, depth, without)
             scores[ids < 0] = -np.inf
         return scores, ids
 
@@ -85,13 +86,9 @@ class Index:
         For callers that score them anyway: scoring and sorting double the time of `search`. Raises ValueError as
         `search` does.
         """
-        if self.kind != "quantised" or self._too_few(depth := k + len(without)):
+        if self.kind != "quantised" or self._too_few(k, without):
             return self.search(queries, k, without)[1]
-        ids = self.faiss_index.search(self._checked(queries, k), depth)[1]
-        if not len(without):
-            return ids
-        ids[np.isin(ids, without)] = -1
-        return np.take_along_axis(ids, np.argsort(ids < 0, axis=1, kind="stable")[:, :k], 1)
+        return self._search_faiss(self._checked(queries, k), k, without)[1]
 
     def _checked(self, queries: np.ndarray, k: int) -> np.ndarray:
         """Return contiguous float32 queries; raise ValueError as `search` does."""
@@ -101,9 +98,37 @@ class Index:
         _need_finite(queries, "query")
         return queries
 
-    def _too_few(self, depth: int) -> bool:
+    def _too_few(self, depth: int, without: np.ndarray = NOTHING) -> bool:
         """Return whether there are too few labels for codes: faiss then leaves out some of the worst."""
-        return 2 * depth > len(self)
+        return 2 * depth > len(self) - len(without)
+
+    def _search_faiss(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores and ids (n, k) of the best that faiss finds, in its order; for codes, scores of the codes.
+
+        faiss leaves no code out of a scan, and a walk may end among labels left out. It searches as deep as labels left
+        out at random take, and deeper for queries whose best ones are; beyond half of the labels, search is exact.
+        """
+        if not len(without):
+            return self._faiss(queries, k)
+        out = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
+        rows, depth = np.arange(len(queries)), -(-k * len(self) // (len(self) - len(without))) + _SPARE
+        while len(rows) and not self._too_few(depth):
+            found = self._faiss(queries[rows], depth)
+            kept = (found[1] >= 0) & ~among(found[1], without)
+            enough = kept.sum(1) >= k
+            first = np.argsort(~kept[enough], axis=1, kind="stable")[:, :k]
+            out[0][rows[enough]], out[1][rows[enough]] = (np.take_along_axis(each[enough], first, 1) for each in found)
+            rows, depth = rows[~enough], _DEEPER * depth
+        if len(rows):
+            out[0][rows], out[1][rows] = self._search_exact(queries[rows], k, without)
+        return out
+
+    def _faiss(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        from faiss import SearchParametersHNSW  # type: ignore[attr-defined]
+
+        # passed with the call, not set on the index, so that threads may search with different k
+        params = SearchParametersHNSW(efSearch=max(self.ef_search, k)) if self.kind == "hnsw" else None
+        return self.faiss_index.search(queries, k, params=params)
 
     def _search_exact(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Search with label blocks in the outer loop, so that a mapped file is read once; k <= labels - excluded."""
@@ -125,30 +150,20 @@ class Index:
 
     def _search_quantised(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rescore the labels of the best codes exactly; other queries in the batch change no digit of a score."""
-        depth = _depth(_RESCORED, k) + len(without)
-        if self._too_few(depth):
+        depth = _depth(_RESCORED, k)
+        if self._too_few(depth, without):
             return self._search_exact(queries, k, without)
         scores, ids = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
-        excluded = np.append(without, -1)
         for start in range(0, len(queries), _QUERIES):
             part = queries[start : start + _QUERIES]
-            shortlist = np.sort(self.faiss_index.search(part, depth)[1], axis=1)
+            shortlist = np.sort(self._search_faiss(part, depth, without)[1], axis=1)
             exact = pair_scores(part, self.vectors, np.repeat(np.arange(len(part)), depth),
                                 np.maximum(shortlist, 0).ravel())
-            exact = np.where(np.isin(shortlist, excluded), -np.inf, exact.reshape(shortlist.shape))
+            exact = np.where(shortlist < 0, -np.inf, exact.reshape(shortlist.shape))
             order = np.argsort(-exact, axis=1, kind="stable")[:, :k]
             rows = slice(start, start + len(part))
             scores[rows], ids[rows] = np.take_along_axis(exact, order, 1), np.take_along_axis(shortlist, order, 1)
         return scores, ids
-
-    def _search_hnsw(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from faiss import IDSelectorBatch, IDSelectorNot, SearchParametersHNSW  # type: ignore[attr-defined]
-
-        # passed with the call, not set on the index, so that threads may search with different k
-        depth = {"efSearch": max(self.ef_search, k)}
-        params = SearchParametersHNSW(sel=IDSelectorNot(IDSelectorBatch(without)), **depth) if len(without) \
-            else SearchParametersHNSW(**depth)
-        return self.faiss_index.search(queries, k, params=params)
 
     def save(self, folder: Path) -> None:
         """Write index.json, vectors.npy (except for HNSW) and the faiss index to a folder."""
@@ -176,7 +191,7 @@ def build(
         raise ValueError(f"label vectors must be (L, d), got shape {vectors.shape}")
     _need_finite(vectors, "label vector")
     if (kind := choose(kind, len(vectors), limit)) != "hnsw":
-        return Index(kind, vectors, _codes_index(vectors) if kind == "quantised" else None)
+        return Index(kind, vectors, codes_index(vectors) if kind == "quantised" else None)
     import faiss
 
     graph = faiss.IndexHNSWFlat(vectors.shape[1], m, faiss.METRIC_INNER_PRODUCT)
@@ -195,26 +210,6 @@ def _hnsw_index(graph: Any, ef_search: int) -> Index:
     vectors = faiss.rev_swig_ptr(store.get_xb(), graph.ntotal * graph.d).reshape(shape) if graph.ntotal else \
         np.empty(shape, np.float32)
     return Index("hnsw", vectors, graph, ef_search)
-
-
-def codes_of(dim: int) -> int:
-    """Return how many 4-bit codes a quantised index keeps of a vector."""
-    return dim if dim <= _SINGLE_CODES or dim % 2 else dim // 2
-
-
-def _codes_index(vectors: np.ndarray) -> Any:
-    """Return a faiss index of 4-bit codes, one for each dimension of the vectors, or for two where there are many."""
-    import faiss
-
-    d = vectors.shape[1]
-    codes = faiss.IndexPQFastScan(d, codes_of(d), 4, faiss.METRIC_INNER_PRODUCT, _SCANNED)
-    codes.pq.cp.min_points_per_centroid = 1    # no warning: too few vectors are repeated below
-    if len(vectors):
-        few = len(vectors) < 2 ** codes.nbits
-        codes.train(np.ascontiguousarray(np.resize(vectors, (2 ** codes.nbits, d)) if few else vectors, np.float32))
-        for start in range(0, len(vectors), _LABELS):
-            codes.add(np.ascontiguousarray(vectors[start : start + _LABELS], dtype=np.float32))
-    return codes
 
 
 def with_rows(index: Index, rows: np.ndarray, vectors: np.ndarray) -> Index:

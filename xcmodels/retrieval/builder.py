@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from xcmodels.data import seen_texts
+from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Corpus
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all, save_encoder
 from xcmodels.retrieval import ann
@@ -129,5 +130,6 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
     for part in ("label.uid", "label.title"):
         for half in ("offsets", "values"):
             shutil.copy(corpus.folder / f"{part}.{half}.npy", out)
+    Branches.copy(corpus.folder, out)
     write_facts(out, {"method": method, "data": corpus.name, "shortlist": shortlist, "labels": corpus.n_labels,
                       "proposers": list(proposers), "scorer": scorer.kind, "trained": True})

@@ -11,7 +11,7 @@ import numpy as np
 from xcmodels.data.corpus import Corpus, mapped
 from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.data.tokens import Tokens
-from xcmodels.retrieval.ann import Index
+from xcmodels.retrieval.ann import NOTHING, Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
@@ -75,9 +75,9 @@ class TreeFusion(Scorer):
         """The scores that read a text's words, by name."""
         return {name: score for name, score in ((WORDS, self.words), (SPARSE, self.sparse)) if score is not None}
 
-    def propose(self, tokens: Tokens) -> list[np.ndarray]:
+    def propose(self, tokens: Tokens, without: np.ndarray = NOTHING) -> list[np.ndarray]:
         """Return the labels that the sparse view proposes."""
-        return [self.sparse.propose(tokens)] if self.sparse is not None and self.sparse.proposed else []
+        return [self.sparse.propose(tokens, without)] if self.sparse is not None and self.sparse.proposed else []
 
     def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:

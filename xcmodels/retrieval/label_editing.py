@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds, seen_texts
+from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Texts
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.encoder_config import LABEL, QUERY
@@ -91,6 +92,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
         shutil.copytree(folder / part, out / part, copy_function=link_or_copy)
     if retriever.trained is not None:
         shutil.copy(folder / seen_texts.FILE, out)
+    Branches.copy(folder, out)
     rows = np.array(sorted(labels.new), dtype=np.int64)
     scorer, vectors = retriever.scorer, dict[str, np.ndarray]()
     if len(rows):

@@ -1,13 +1,15 @@
 """Candidate labels of a query, from indexes over labels or over training queries."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from xcmodels.data.batching import padded
 from xcmodels.data.corpus import Ragged
+from xcmodels.data.sorted_ids import among
 from xcmodels.retrieval import ann
 
 NEIGHBOURS = 5     # places in a shortlist per training query that is searched for
@@ -17,12 +19,25 @@ NEIGHBOURS = 5     # places in a shortlist per training query that is searched f
 class Proposer:
     """An index over labels, which it proposes, or over training queries, whose labels it proposes.
 
-    It uses the first dimensions of a query vector, as many as its own vectors have.
+    It uses the first dimensions of a query vector, as many as its own vectors have. Labels `without` are left out of
+    its searches: the next ones are proposed in their places.
     """
 
     index: ann.Index
     labels: Ragged | None = None     # labels of each vector of the index; None = the vectors are of labels
-    removed: np.ndarray = field(default_factory=lambda: ann.NOTHING)    # ids of labels that are not proposed
+    without: np.ndarray = field(default_factory=lambda: ann.NOTHING)    # ids of labels not proposed, ascending
+
+    def leaving_out(self, without: np.ndarray) -> "Proposer":
+        """Return this with other labels left out."""
+        return replace(self, without=without)
+
+    @cached_property
+    def _idle(self) -> np.ndarray:
+        """The rows of the index that are left out: labels, or training queries all of whose labels are."""
+        if self.labels is None or not len(self.without):
+            return self.without
+        proposed = self.labels.where(~among(self.labels.values, self.without))
+        return np.flatnonzero(proposed.lengths == 0)
 
     def nearest(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
         """Return the nearest rows of the index for queries (n, width), (n, S) int64, -1 for none.
@@ -31,8 +46,8 @@ class Proposer:
         """
         queries = queries[:, :self.index.dim]
         if self.labels is None:
-            return self.index.propose(queries, max(shortlist, self.index.reach(k)), self.removed)
-        return self.index.search(queries, max(k, 1))[1]
+            return self.index.propose(queries, max(shortlist, self.index.reach(k)), self.without)
+        return self.index.search(queries, max(k, 1), self._idle)[1]
 
     def __call__(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
         """Return labels proposed for each query (n, width), (n, S) int64, -1 for none.
@@ -43,9 +58,11 @@ class Proposer:
             return self.nearest(queries, shortlist, k)
         near = self.nearest(queries, shortlist, max(shortlist, k) // NEIGHBOURS)
         labels, lengths = self.labels.take(near[near >= 0])
-        per_query = np.bincount(np.nonzero(near >= 0)[0], weights=lengths, minlength=len(near)).astype(np.int64)
-        proposed = padded(labels, per_query)[:, :max(shortlist, k)]
-        return np.where(np.isin(proposed, self.removed), -1, proposed) if len(self.removed) else proposed
+        query = np.repeat(np.nonzero(near >= 0)[0], lengths)
+        if len(self.without):
+            kept = ~among(labels, self.without)
+            labels, query = labels[kept], query[kept]
+        return padded(labels, np.bincount(query, minlength=len(near)))[:, :max(shortlist, k)]
 
     def save(self, folder: Path) -> None:
         """Write the index, and the labels of its training queries."""
@@ -54,9 +71,25 @@ class Proposer:
             self.labels.save(folder, "labels")
 
     @classmethod
-    def load(cls, folder: Path, removed: np.ndarray = ann.NOTHING) -> "Proposer":
+    def load(cls, folder: Path, without: np.ndarray = ann.NOTHING) -> "Proposer":
         of_queries = (folder / "labels.offsets.npy").exists()
-        return cls(ann.load(folder), Ragged.load(folder, "labels") if of_queries else None, removed)
+        return cls(ann.load(folder), Ragged.load(folder, "labels") if of_queries else None, without)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The labels that a request may get, and how they are searched; those left out are never proposed.
+
+    without: ids of those left out, ascending. count: of all others. scored: their ids, where they are few enough to be
+    scored one by one. proposers: by name, for where they are not; depth: by which the length of shortlists is
+    multiplied.
+    """
+
+    without: np.ndarray
+    count: int
+    proposers: Mapping[str, Proposer]
+    scored: np.ndarray | None = None
+    depth: int = 1
 
 
 def candidates(proposers: Iterable[Proposer], queries: np.ndarray, shortlist: int, k: int = 0,

@@ -18,7 +18,7 @@ from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.folder import REMOVED, read_facts
 from xcmodels.retrieval.fusion import TreeFusion
 from xcmodels.retrieval.inner_products import single_threaded
-from xcmodels.retrieval.proposers import Proposer, best_of, candidates
+from xcmodels.retrieval.proposers import Proposer, Selection, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
 
 SCORERS: Mapping[str, type[InnerProduct] | type[TreeFusion] | type[CentroidMix]] = {
@@ -42,6 +42,7 @@ class Ranker:
         self.scorer: Scorer = SCORERS[self.facts["scorer"]].load(folder, self.indexes)
         self.calibration = Calibration.load(folder)
         self.uids = Texts.load(folder, "label.uid")
+        self.everything = Selection(self.removed, len(self), self.proposers)
         self.trained = seen_texts.load(folder)    # digests of the training texts; None where unknown
 
     def __len__(self) -> int:
@@ -59,22 +60,30 @@ class Ranker:
         with torch.inference_mode():
             return self.encoder(tokens, QUERY).numpy()
 
-    def search(self, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids (n, k) int64, scores (n, k) float32) of n query texts, best first, -1 / -inf padded."""
-        queries = self.embed(tokens)
+    def search(self, tokens: Tokens, k: int, selection: Selection | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids (n, k) int64, scores (n, k) float32) of n query texts, best first, -1 / -inf padded.
+
+        selection: the labels to choose from, by default all but removed ones.
+        """
+        queries, selection = self.embed(tokens), selection or self.everything
         blocks = [slice(start, start + BLOCK) for start in range(0, len(tokens), BLOCK)]
         if len(blocks) <= 1:
-            return self._rank(queries, tokens, k)
+            return self._rank(queries, tokens, k, selection)
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            ranked = list(pool.map(lambda block: self._rank(queries[block], tokens.part(block), k), blocks))
+            ranked = list(pool.map(lambda block: self._rank(queries[block], tokens.part(block), k, selection), blocks))
         ids, scores = zip(*ranked, strict=True)
         return np.concatenate(ids), np.concatenate(scores)
 
-    def _rank(self, queries: np.ndarray, tokens: Tokens, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _rank(self, queries: np.ndarray, tokens: Tokens, k: int,
+              selection: Selection) -> tuple[np.ndarray, np.ndarray]:
         """Return what `search` returns, for a block of texts with vectors `queries`."""
         with single_threaded():
-            others = [np.where(np.isin(ids, self.removed), -1, ids) for ids in self.scorer.propose(tokens)]
-            shortlist = candidates(self.proposers.values(), queries, self.facts["shortlist"], k, others)
+            if selection.scored is None:
+                others = self.scorer.propose(tokens, selection.without)
+                shortlist = candidates(selection.proposers.values(), queries,
+                                       selection.depth * self.facts["shortlist"], selection.depth * k, others)
+            else:
+                shortlist = np.repeat(selection.scored[None], len(queries), axis=0)
             scores = self.scorer(queries, shortlist, tokens)
             check_finite("a score", scores[shortlist >= 0])
             ids, scores = best_of(shortlist, scores, k)

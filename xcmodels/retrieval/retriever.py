@@ -1,6 +1,6 @@
 """The public retriever: predicts the labels of texts by name, and explains them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Texts
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.examples import Examples
+from xcmodels.retrieval.proposers import Selection
 from xcmodels.retrieval.ranker import Ranker, check_finite
+from xcmodels.retrieval.selection import Entry, Selector
 
 WORDS_SHOWN = 6    # of a text, for a label
 
@@ -69,6 +72,7 @@ class Retriever(Ranker):
         super().__init__(folder)
         self.examples = Examples.load(folder / "examples")
         self.titles = Texts.load(folder, "label.title")
+        self.select = Selector(self.everything, self.uids, Branches.load(folder))
 
     @classmethod
     def load(cls, folder: Path | str) -> "Retriever":
@@ -79,18 +83,27 @@ class Retriever(Ranker):
         return f"Retriever({self.facts['method']} on {self.facts['data']}, {len(self):,} labels)"
 
     def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None,
-                threshold: float = 0.0) -> list[list[Label]]:
+                threshold: float = 0.0, *, only: Iterable[Entry] | None = None,
+                without: Iterable[Entry] = ()) -> list[list[Label]]:
         """Return the best `k` labels of each text, best first; none for white space alone.
 
         contents: a longer text for each query, where queries have titles and contents. threshold: the least confidence
-        of a label, 0 to 1; a text that no label fits as surely gets none.
-        Raises ValueError for k < 1, for another threshold, and for a single text in place of a list.
+        of a label, 0 to 1; a text that no label fits as surely gets none. only, without: the labels to choose from, and
+        those to leave out, each by its uid, or {"under": uid} for a concept and all that is narrower.
+        Raises ValueError for k < 1, for another threshold, for a single text in place of a list, and for labels that
+        are unknown.
         """
+        return self.predict_among(self.select(only, without), texts, k, contents, threshold)
+
+    def predict_among(self, selection: Selection | None, texts: Sequence[str], k: int = 10,
+                      contents: Sequence[str] | None = None, threshold: float = 0.0) -> list[list[Label]]:
+        """Return what `predict` does, of the labels of a selection that `select` made, None for all."""
+        selection = selection or self.everything
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
-        ids, scores = self.search(self._tokens(texts, contents), min(k, len(self)))
+        ids, scores = self.search(self._tokens(texts, contents), min(k, selection.count), selection)
         given = [(text + content).strip() != "" for text, content in zip_longest(texts, contents or (), fillvalue="")]
         confidences = self.calibration(scores).round(6)
         valid = (ids >= 0) & np.array(given, bool)[:, None] & (confidences >= threshold)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from xcmodels.data.tokens import Tokens
-from xcmodels.retrieval.ann import Index
+from xcmodels.retrieval.ann import NOTHING, Index
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.serving_config import ENCODER
 
@@ -47,8 +47,11 @@ class Scorer:
         out[rows, slots] = self.scores(queries, tokens, rows, ids[rows, slots])
         return out
 
-    def propose(self, tokens: Tokens) -> list[np.ndarray]:
-        """Return labels to score beside those of the indexes, (n, .) int64 of n texts, -1 for none; by default none."""
+    def propose(self, tokens: Tokens, without: np.ndarray = NOTHING) -> list[np.ndarray]:
+        """Return labels to score beside those of the indexes, (n, .) int64 of n texts, -1 for none; by default none.
+
+        without: the ids of labels that are not proposed, ascending.
+        """
         return []
 
     def scores(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -13,7 +13,9 @@ import scipy.sparse as sp
 from scipy.special import expit
 
 from xcmodels.data.corpus import mapped
+from xcmodels.data.sorted_ids import among
 from xcmodels.data.tokens import Tokens
+from xcmodels.retrieval.ann import NOTHING
 from xcmodels.retrieval.inner_products import put
 from xcmodels.retrieval.lexical import PAIRS, LabelWords, Lexicon, heaviest, spellings
 
@@ -44,18 +46,23 @@ class SparseClassifiers:
         """Return the probabilities of (text row, label) pairs, (p,) float32; `rows` ascend."""
         return expit(self.words.scores(tokens, rows, labels) + self.bias[labels])
 
-    def propose(self, tokens: Tokens) -> np.ndarray:
+    def propose(self, tokens: Tokens, without: np.ndarray = NOTHING) -> np.ndarray:
         """Return labels of high score that share a word with a text, for n texts, (n, proposed) int64; -1 for none.
 
-        Scores are sums of positive weights here, and a word proposes no more than MAX_LABELS.
+        Scores are sums of positive weights here, and a word proposes no more than MAX_LABELS. The ids `without`, which
+        ascend, are left out.
         """
         found = self.words.lexicon(tokens) @ self.index
         found.data += self.bias[found.indices]
+        if len(without):
+            found.data[among(found.indices, without)] = -np.inf
         out = np.full((len(tokens), self.proposed), -1, dtype=np.int64)
         for row, (first, last) in enumerate(pairwise(found.indptr.tolist())):
             worse = max(last - first - self.proposed, 0)
             if worse < last - first:
-                best = np.argpartition(found.data[first:last], worse)[worse:]
+                scores = found.data[first:last]
+                best = np.argpartition(scores, worse)[worse:]
+                best = best[scores[best] > -np.inf]
                 out[row, :len(best)] = found.indices[first:last][best]
         return out
 

@@ -34,12 +34,19 @@ Threshold = Annotated[float, shared("threshold", "Least confidence of a label, 0
                                     variable=False)]
 
 
+def _labels(role: str) -> Parameter:
+    return Parameter(negative=(), allow_leading_hyphen=True, help=f"{role}, by uid, or branch:UID for a concept of the "
+                     "vocabulary and all that is narrower; @FILE has one a line. Can be repeated.")
+
+
 def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10, threshold: Threshold = 0.0,
+            only: Annotated[tuple[str, ...], _labels("Label to choose from")] = (),
+            without: Annotated[tuple[str, ...], _labels("Label to leave out")] = (),
             form: Annotated[Literal["json", "csv"], Parameter(
                 name="--format", help="One JSON object a text, or CSV with a row a label.")] = "json",
             model: Spec = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Tag texts, in their order."""
-    from flows.cli.predict import predict_file, predict_texts
+    from flows.cli.predict import predict_file, predict_texts, select
 
     if given.source.startswith("--"):
         raise UsageError(f"--input is followed by {given.source}", hint="name a file, or - for stdin")
@@ -52,10 +59,11 @@ def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10, threshold: T
     if not 0 <= threshold <= 1:
         raise UsageError(f"--threshold must be between 0 and 1, got {threshold:g}")
     retriever = open_retriever(model, home, mlflow)
+    selection = select(retriever, only, without) if only or without else None
     if texts:
-        predict_texts(retriever, texts, k, form, threshold=threshold)
+        predict_texts(retriever, texts, k, form, threshold=threshold, selection=selection)
     else:
-        predict_file(retriever, given.source, k, form, given.columns(), threshold=threshold)
+        predict_file(retriever, given.source, k, form, given.columns(), threshold=threshold, selection=selection)
 
 
 def open_retriever(model: str, home: Path, mlflow: str) -> Any:

@@ -15,9 +15,10 @@ from tasks.data.sources.annif import is_uri
 from tasks.data.sources.documents import Documents, find_documents
 from tasks.data.sources.files import refuse_other
 from tasks.data.sources.label_cells import guess_separator, label_names, weigh
+from tasks.data.sources.raw import BROADER
 from tasks.data.sources.tabular import Row
 from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
-from tasks.data.sources.vocabulary import Vocabulary, read_vocabulary, write_graphs
+from tasks.data.sources.vocabulary import Vocabulary, read_vocabulary, write_broader, write_graphs
 from tasks.data.sources.writing import json_lines, point, raw_folder, refuse_foreign, write_json_lines
 
 _IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
@@ -224,6 +225,7 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
         write_json_lines(folder / "lbl.json.gz", (_label(plan, collected, name) for name in names))
         if plan.vocabulary is not None:
             counts.update(write_graphs(plan.vocabulary, names, counts["train"], folder))
+            counts.update(write_broader(plan.vocabulary, folder / BROADER))
         refuse_other(plan.documents.path, sha256, plan.documents.digest())
     return dict(counts)
 

@@ -12,6 +12,7 @@ from tasks.data.sources.formats import FORMATS, RawFormat
 
 _EDGES = re.compile(r"(?P<anchor>.+)_(?:trn|tst|lbl)_X_Y\.(?:txt|npz)")
 _SIDES = {"train": "trn", "test": "tst", "label": "lbl"}
+BROADER = "broader.tsv"   # a concept's uid, a tab, the uid of a broader one
 ABOUT = "dataset.json"    # optional facts: name, propensity constants, number of labels
 # The papers' propensity constants (Jain et al., KDD 2016), by a word in the data set's name.
 _PROPENSITY = {"amazon": (0.6, 2.6), "wikipedia-500k": (0.5, 0.4), "": (0.55, 1.5)}
@@ -60,6 +61,8 @@ def describe(folder: Path) -> RawDataSet:
     for split in SPLITS:
         if (name := f"filter_labels_{split}.txt") in names:
             files[f"filters.{split}"] = folder / name
+    if BROADER in names:
+        files["broader"] = folder / BROADER
     anchors = tuple(sorted({match["anchor"] for name in names if (match := _EDGES.fullmatch(name))}))
     for anchor in anchors:
         files |= _anchor_files(folder, names, anchor)
@@ -150,7 +153,7 @@ def tables(data: RawDataSet) -> list[str]:
 
 def groups(data: RawDataSet) -> list[str]:
     """Return the units of work, one per raw file (which may be absent), by the name of its main table."""
-    names = list(data.format.files) + [f"filters.{split}" for split in SPLITS]
+    names = [*data.format.files, *(f"filters.{split}" for split in SPLITS), *(["broader"] * ("broader" in data.files))]
     for anchor in data.anchors:
         names += [f"anchors.{anchor}", *(f"edges.{anchor}.{side}" for side in _SIDES)]
     return names

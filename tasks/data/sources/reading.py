@@ -14,7 +14,7 @@ from tasks.data.sources.files import Share, blocks, count_lines, refuse_changed
 from tasks.data.sources.raw import RawDataSet, groups, tables_of
 from tasks.data.sources.shards import Ids, Shard, shard
 from tasks.data.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
-from tasks.data.sources.texts import Lines, numbered_labels, plain_texts
+from tasks.data.sources.texts import Lines, broader_pairs, numbered_labels, plain_texts
 
 ROWS_PER_SHARD = 65_536    # of texts; a shard of pairs of ids has more (`shards.rows_in`)
 
@@ -93,6 +93,8 @@ def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
     if (path := data.files.get(group)) is None:
         return iter([(group, shard(SCHEMAS[kind_of(group)], "", [[]] * (len(SCHEMAS[kind_of(group)]) - 1)))])
     kind, _, part = group.partition(".")
+    if kind == "broader":
+        return broader_pairs(path, size, group, data.sha256.get(group, ""))
     if kind == "labels":
         return numbered_labels(data.numbered, path.name, size, group)
     if kind == "edges":

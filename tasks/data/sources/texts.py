@@ -1,4 +1,4 @@
-"""Parsers of texts: JSON lines with their positives, and plain text.
+"""Parsers of texts: JSON lines with their positives, plain text, and pairs of uids.
 
 Each gets some of a file's lines, with their numbers, and the file's name; a row's id is its line number less one. They
 check each line alone; duplicates, empty texts and the like are left to the contract that follows.
@@ -6,10 +6,12 @@ check each line alone; duplicates, empty texts and the like are left to the cont
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import kind_of
+from tasks.data.sources.files import text_lines
 from tasks.data.sources.shards import Ids, Shard, ShardBuffer, check_relevance, short
 from xcmodels.data.text import clean
 
@@ -95,6 +97,24 @@ def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Shar
         else:
             buffer.add(row, str(row), title, "", number)
         buffer.characters += len(title)
+        yield from buffer.full()
+    yield from buffer.rest()
+
+
+def broader_pairs(path: Path, size: int, table: str, sha256: str = "") -> Iterator[Shard]:
+    """Yield shards of the broader relation, from lines of a concept's uid, a tab, and the uid of a broader one.
+
+    Raises ContractError for another line.
+    """
+    buffer = ShardBuffer(table, path.name, size)
+    for number, line in text_lines(path, sha256=sha256):
+        if not line.strip():
+            continue
+        uids = [clean(uid) for uid in line.split("\t")]
+        if len(uids) != 2 or not all(uids):
+            raise ContractError(f"the line is not two uids with a tab between: {short(repr(line))}",
+                                where=f"{path.name}:{number}", hint="a concept, a tab, and one that is broader")
+        buffer.add(*uids, number)
         yield from buffer.full()
     yield from buffer.rest()
 

@@ -95,6 +95,16 @@ def write_graphs(vocabulary: Vocabulary, labels: Sequence[str], train: int, fold
     return counts
 
 
+def write_broader(vocabulary: Vocabulary, file: Path) -> dict[str, int]:
+    """Write which concepts are broader than which, labels or not, and return how many pairs; no file for none.
+
+    Those without a name in the languages, too: a branch may go through them.
+    """
+    links = vocabulary.relations.get("broader", {})
+    pairs = [f"{uri}\t{other}" for uri in sorted(links) for other in sorted(links[uri])]
+    return {"broader_pairs": write_lines(file, pairs)} if pairs else {}
+
+
 # ---- languages
 
 def _ranks(file: Path, terms: Terms, wanted: Sequence[str]) -> Callable[[str], int | None]:

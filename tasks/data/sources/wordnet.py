@@ -14,12 +14,14 @@ from pathlib import Path
 from data_contracts.errors import ContractError
 from tasks.data.sources import writing
 from tasks.data.sources.files import text_lines
+from tasks.data.sources.raw import BROADER
 from tasks.data.sources.wordnet_database import DATA_FILES, database
 from xcmodels.data.text import clean
 
 TEST_SHARE = 0.25
 # Hyponyms would give the root of the noun tree hundreds of labels; antonyms are not similar.
 _NOT_LABELS = {"~", "~i", "!"}
+_BROADER = {"@", "@i"}    # hypernyms, of a kind and of an instance
 _MARKER = re.compile(r"\((?:a|p|ip)\)$")
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
 _LONGEST = 3  # most words of a lemma that is searched for in glosses
@@ -37,12 +39,16 @@ LEXICOGRAPHER_FILES = tuple(_FILES.split())
 
 @dataclass(frozen=True)
 class Synset:
-    """One meaning: its words, its definition, the number of its lexicographer file, and the keys it points to."""
+    """One meaning: its words, its definition, the number of its lexicographer file, and the keys it points to.
+
+    broader: the keys of those that are more general.
+    """
 
     lemmas: tuple[str, ...]
     gloss: str
     category: int
     targets: frozenset[str]
+    broader: frozenset[str] = frozenset()
 
     @property
     def title(self) -> str:
@@ -75,6 +81,8 @@ def write_wordnet(out: Path, source: Path | None = None) -> dict[str, int]:
     about = {"name": "wordnet", "propensity": {"a": 0.55, "b": 1.5}, "source": origin}
     with writing.raw_folder(out, about) as raw:
         counts = {"synsets": len(synsets)} | _write_split(raw, synsets, split)
+        counts["broader_pairs"] = writing.write_lines(raw / BROADER, (
+            f"{key}\t{other}" for key, synset in synsets.items() for other in sorted(synset.broader)))
         for anchor, (titles, edges) in {"category": categories(synsets), "hyper_link": links(synsets, split)}.items():
             counts[f"anchors_{anchor}"] = writing.write_lines(raw / f"{anchor}.raw.txt", titles)
             for side, keys in (("trn", split.train), ("tst", split.test), ("lbl", split.labels)):
@@ -121,12 +129,13 @@ def parse_synset(line: str) -> tuple[str, Synset]:
     words = int(fields[3], 16)  # the only hexadecimal count
     lemmas = tuple(_MARKER.sub("", fields[4 + 2 * i]).replace("_", " ") for i in range(words))
     start = 4 + 2 * words  # of the pointers, after their count
-    pointers = (fields[start + 1 + 4 * i:start + 5 + 4 * i] for i in range(int(fields[start])))
+    pointers = [fields[start + 1 + 4 * i:start + 5 + 4 * i] for i in range(int(fields[start]))]
+    broader = frozenset(_key(kind, offset) for symbol, offset, kind, _ in pointers if symbol in _BROADER)
     targets = frozenset(_key(kind, offset) for symbol, offset, kind, _ in pointers if symbol not in _NOT_LABELS)
     category = int(fields[1])
     if not (bar and words and 0 <= category < len(LEXICOGRAPHER_FILES)):
         raise ValueError("a part is missing")
-    return _key(fields[2], fields[0]), Synset(lemmas, clean(gloss), category, targets)
+    return _key(fields[2], fields[0]), Synset(lemmas, clean(gloss), category, targets, broader)
 
 
 def _key(kind: str, offset: str) -> str:

@@ -1,0 +1,121 @@
+"""`only` and `without` of requests: exact, whoever is asked beside; what is unknown gets a 422 with a pointer."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from serving.answers import SELECTIONS, Question, Selections, answer
+from serving.http.guard import BODY, CONTAINERS, VALUES
+from serving.schemas import LISTED, PredictRequest
+from tests.support import tiny
+from tests.support.running_server import World, problem, running
+from xcmodels.data.branches import Branches
+from xcmodels.retrieval.retriever import Retriever
+
+UIDS = [f"tiny:{i}" for i in range(50)]
+TEXT = "a wolf that lives in the mountains"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    world = World(tmp_path_factory.mktemp("served") / "home")
+    world.add()
+    with running(world.home) as server:
+        yield server
+
+
+@pytest.fixture
+def served(tmp_path):
+    shutil.copytree(tiny.tiny_retriever(tmp_path / "made"), tmp_path / "r")
+    Branches.save(tmp_path / "r", [("tiny:1", "tiny:0"), ("tiny:2", "tiny:1"), ("tiny:0", "tiny:2")])
+    return SimpleNamespace(retriever=Retriever.load(tmp_path / "r"), watch=SimpleNamespace(written=lambda recent: ""))
+
+
+def found(server, **asked) -> list[str]:
+    [result] = server.ask("/predict", {"texts": [TEXT], "k": 5, **asked}).json()["results"]
+    return [label["uid"] for label in result["labels"]]
+
+
+@pytest.mark.parametrize("more", [{}, {"explain": True}], ids=["plain", "explained"])
+def test_the_next_best_take_the_places_of_what_is_left_out(server, more):
+    every = found(server, k=50)
+    assert len(every) == 50
+    assert found(server, without=every[:3], **more) == every[3:8]
+    assert found(server, only=every[10:40:2], **more) == every[10:20:2]
+    assert found(server, only=every[10:13], without=every[11:12], **more) == [every[10], every[12]]
+    assert found(server, only=[], **more) == [] == found(server, without=UIDS, **more)
+    assert found(server, only=None, without=[], **more) == every[:5]
+
+
+def test_a_threshold_and_a_choice_together(server):
+    [every] = server.ask("/predict", {"texts": [TEXT], "k": 50}).json()["results"]
+    sure = {label["uid"]: label["confidence"] for label in every["labels"]}
+    least = sure[found(server, k=50)[20]]
+    chosen = UIDS[::2]
+    assert found(server, only=chosen, threshold=least, k=50) == [
+        uid for uid, confidence in sure.items() if uid in chosen and confidence >= least]
+
+
+def test_what_names_no_label_gets_a_pointer_and_is_not_repeated(server):
+    asked = {"texts": [TEXT], "only": ["tiny:0", "n123", "<b>x</b>"], "without": ["y z"]}
+    told = problem(server.ask("/predict", asked), 422, "unknown-label")
+    assert told["errors"] == [{"pointer": "/only/1", "detail": "there is no label n123"},
+                              {"pointer": "/only/2", "detail": "there is no label of this uid"},
+                              {"pointer": "/without/0", "detail": "there is no label of this uid"}]
+    assert "<b>" not in told["detail"] and "y z" not in told["detail"]
+    many = problem(server.ask("/predict", {"texts": [TEXT], "without": ["no"] * 5000}), 422, "unknown-label")
+    assert len(many["errors"]) == 8 and many["detail"].endswith("; and 4,992 more")
+    told = problem(server.ask("/predict", {"texts": [TEXT], "without": ["tiny:0", {"under": "tiny:1"}]}), 422,
+                   "no-branches")
+    assert told["errors"][0]["pointer"] == "/without/1" and "vocabulary" in told["detail"]
+    assert server.fine()
+
+
+@pytest.mark.parametrize(("wrong", "pointer"), [
+    ({"only": "tiny:0"}, "/only"), ({"only": [3]}, "/only/0"), ({"only": ["tiny:0", None]}, "/only/1"),
+    ({"without": [{}]}, "/without/0"), ({"without": [{"under": 3}]}, "/without/0"), ({"without": None}, "/without"),
+    ({"without": [{"under": "x", "<i>": "y"}]}, "/without/0"), ({"only": [["tiny:0"]]}, "/only/0"),
+    ({"only": ["x"] * (LISTED + 1)}, "/only")], ids=str)
+def test_what_is_no_entry_gets_a_pointer(server, wrong, pointer):
+    told = problem(server.ask("/predict", {"texts": [TEXT], **wrong}), 422, "invalid")
+    assert [each["pointer"] for each in told["errors"]] == [pointer] and "<i>" not in told["detail"]
+
+
+def test_very_many_labels_fit_into_a_request_and_more_are_refused_at_once(server):
+    asked = UIDS * (LISTED // 50)
+    assert len(asked) * len('"tiny:49", ') < BODY and found(server, only=asked) == found(server)
+    problem(server.ask("/predict", {"texts": [TEXT], "only": ["x"] * VALUES}), 413, "values")
+    told = problem(server.ask("/predict", {"texts": [TEXT], "only": [{"under": "x"}] * CONTAINERS}), 413, "values")
+    assert f"{CONTAINERS:,} of them lists and objects" in told["detail"]
+    fields = {f"field{i}": 1 for i in range(60_000)}
+    assert "at most 6 fields" in problem(server.ask("/predict", fields), 422, "invalid")["detail"]
+    assert server.fine()
+
+
+def test_texts_of_different_choices_wait_together_and_are_answered_apart(served):
+    asked = [{}, {"only": UIDS[:9]}, {"without": UIDS[:9]}, {}, {"only": UIDS[:9]}, {"only": [{"under": "tiny:1"}]}]
+    selections = Selections()
+    chosen = [selections(served, PredictRequest(texts=["x"], **each)) for each in asked]
+    assert chosen[0] is None and chosen[1] is chosen[4] and chosen[1] is not chosen[2]
+    questions = [Question(served, text, 5, 0.0, explain, selection) for selection in chosen
+                 for text, explain in ((TEXT, False), ("an oak", False), (TEXT, True))]
+    answers = answer(questions)
+    for place, given in enumerate(asked):
+        wanted = [[label.uid for label in labels]
+                  for labels in served.retriever.predict([TEXT, "an oak", TEXT], 5, **given)]
+        assert [[label["uid"] for label in labels] for labels in answers[3 * place:3 * place + 3]] == wanted
+    alone = answer([Question(served, text, 5, 0.0, False) for text in (TEXT, "an oak") for _ in range(2)])
+    assert [answers[0], answers[9], answers[1], answers[10]] == alone, "as if nobody had asked beside"
+
+
+def test_only_the_last_selections_are_kept_and_those_of_one_version(served):
+    selections, other = Selections(), SimpleNamespace(retriever=served.retriever)
+    first = selections(served, PredictRequest(texts=["x"], only=UIDS[:1]))
+    for i in range(SELECTIONS - 1):
+        selections(served, PredictRequest(texts=["x"], only=UIDS[i + 1:i + 2]))
+    assert selections(served, PredictRequest(texts=["x"], only=UIDS[:1])) is first, "and now the last used"
+    selections(served, PredictRequest(texts=["x"], without=UIDS[:1]))
+    assert selections(served, PredictRequest(texts=["x"], only=UIDS[:1])) is first
+    assert len(selections._kept) == SELECTIONS
+    assert selections(other, PredictRequest(texts=["x"], only=UIDS[:1])) is not first
