@@ -22,13 +22,17 @@ VERSION_ERRORS = (DamagedArtifact, ArithmeticError, LookupError, ValueError)
 
 @dataclass(frozen=True)
 class Question:
-    """A text to tag with up to `k` labels of at least a confidence, explained or not, and the version that answers."""
+    """A text to tag with up to `k` labels of at least a confidence, explained or not, and the version that answers.
+
+    content: a longer text of a query whose title `text` is.
+    """
 
     served: Served
     text: str
     k: int
     threshold: float
-    explain: bool
+    explain: bool = False
+    content: str = ""
 
 
 class Service:
@@ -53,10 +57,15 @@ class Service:
     async def predict(self, request: PredictRequest) -> dict[str, Any]:
         """Return the answers to a request, all by the same version."""
         served = self.answering()
+        results = await self.ask(served, [Question(served, text, request.k, request.threshold, request.explain)
+                                          for text in request.texts])
+        return {"model": served.named(), "results": [{"labels": labels} for labels in results]}
+
+    async def ask(self, served: Served, questions: list[Question]) -> list[list[dict[str, Any]]]:
+        """Return the labels of each question to a version; raise Problem where it cannot answer, or not in time."""
         try:
             async with asyncio.timeout(WAIT):
-                results = await self.batcher([Question(served, text, request.k, request.threshold, request.explain)
-                                              for text in request.texts])
+                return await self.batcher(questions)
         except QueueFull:
             raise Problem(503, "queue-full", "too many texts wait already", headers={"Retry-After": "1"}) from None
         except TimeoutError:
@@ -64,7 +73,6 @@ class Service:
         except VERSION_ERRORS as error:
             self.follower.doubt(served, error)
             raise refused() from None
-        return {"model": served.named(), "results": [{"labels": labels} for labels in results]}
 
 
 def refused() -> Problem:
@@ -84,7 +92,8 @@ def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
         rows = [row for row, question in enumerate(questions) if question.served is served and not question.explain]
         if rows:
             answers = served.retriever.predict([questions[row].text for row in rows],
-                                               max(questions[row].k for row in rows))
+                                               max(questions[row].k for row in rows),
+                                               [questions[row].content for row in rows])
             for row, labels in zip(rows, answers, strict=True):
                 question = questions[row]
                 out[row] = [label.to_json() for label in labels[:question.k] if label.confidence >= question.threshold]
@@ -101,6 +110,6 @@ def _check_files(versions: Collection[Served], recent: float = 0.0) -> None:
 def _explained(question: Question) -> list[dict[str, Any]]:
     """Return explained labels; alone in its batch, since the other texts change the last digits of a sum."""
     retriever = question.served.retriever
-    [labels] = retriever.predict([question.text], question.k, threshold=question.threshold)
-    explanations = retriever.explain(question.text, labels, nearest=NEAREST)
+    [labels] = retriever.predict([question.text], question.k, [question.content], question.threshold)
+    explanations = retriever.explain(question.text, labels, nearest=NEAREST, content=question.content)
     return [label.to_json() | asdict(why) for label, why in zip(labels, explanations, strict=True)]
