@@ -31,15 +31,17 @@ VERSION_ERRORS = (DamagedArtifact, ArithmeticError, LookupError, ValueError)
 class Question:
     """A text to tag with up to `k` labels of at least a confidence, explained or not, and the version that answers.
 
-    selection: the labels of the version to choose from, None for all.
+    selection: the labels of the version to choose from, None for all. content: a longer text of a query whose title
+    `text` is.
     """
 
     served: Served
     text: str
     k: int
     threshold: float
-    explain: bool
+    explain: bool = False
     selection: Selection | None = None
+    content: str = ""
 
 
 class Service:
@@ -66,11 +68,15 @@ class Service:
         """Return the answers to a request, all by the same version."""
         served = self.answering()
         selection = self.selections(served, request)
+        results = await self.ask(served, [
+            Question(served, text, request.k, request.threshold, request.explain, selection) for text in request.texts])
+        return {"model": served.named(), "results": [{"labels": labels} for labels in results]}
+
+    async def ask(self, served: Served, questions: list[Question]) -> list[list[dict[str, Any]]]:
+        """Return the labels of each question to a version; raise Problem where it cannot answer, or not in time."""
         try:
             async with asyncio.timeout(WAIT):
-                results = await self.batcher([
-                    Question(served, text, request.k, request.threshold, request.explain, selection)
-                    for text in request.texts])
+                return await self.batcher(questions)
         except QueueFull:
             raise Problem(503, "queue-full", "too many texts wait already", headers={"Retry-After": "1"}) from None
         except TimeoutError:
@@ -78,7 +84,6 @@ class Service:
         except VERSION_ERRORS as error:
             self.follower.doubt(served, error)
             raise refused() from None
-        return {"model": served.named(), "results": [{"labels": labels} for labels in results]}
 
 
 class Selections:
@@ -133,8 +138,9 @@ def answer(questions: list[Question]) -> list[list[dict[str, Any]]]:
             alike.setdefault((id(question.served), id(question.selection)), []).append(row)
     for rows in alike.values():
         first = questions[rows[0]]
-        answers = first.served.retriever.predict_among(first.selection, [questions[row].text for row in rows],
-                                                       max(questions[row].k for row in rows))
+        answers = first.served.retriever.predict_among(
+            first.selection, [questions[row].text for row in rows], max(questions[row].k for row in rows),
+            [questions[row].content for row in rows])
         for row, labels in zip(rows, answers, strict=True):
             question = questions[row]
             out[row] = [label.to_json() for label in labels[:question.k] if label.confidence >= question.threshold]
@@ -151,6 +157,7 @@ def _check_files(versions: Collection[Served], recent: float = 0.0) -> None:
 def _explained(question: Question) -> list[dict[str, Any]]:
     """Return explained labels; alone in its batch, since the other texts change the last digits of a sum."""
     retriever = question.served.retriever
-    [labels] = retriever.predict_among(question.selection, [question.text], question.k, threshold=question.threshold)
-    explanations = retriever.explain(question.text, labels, nearest=NEAREST)
+    [labels] = retriever.predict_among(question.selection, [question.text], question.k, [question.content],
+                                       question.threshold)
+    explanations = retriever.explain(question.text, labels, nearest=NEAREST, content=question.content)
     return [label.to_json() | asdict(why) for label, why in zip(labels, explanations, strict=True)]

@@ -15,6 +15,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from serving import schemas
+from serving.annif import add_annif
 from serving.answers import Service
 from serving.feedback import FeedbackKeeper
 from serving.http.guard import Access, Guard, Problem, read_json
@@ -62,6 +63,7 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
     for kind, handler in ((HTTPException, unknown), (Problem, problem), (Exception, problem)):
         app.add_exception_handler(kind, handler)
     _operations(app, service, counters, keeper)
+    add_annif(app, service)
     _pages(app)
     return Guard(app, access, counters.request, counters.refused), service
 

@@ -33,7 +33,10 @@ _log = logging.getLogger("serving")
 
 @dataclass(frozen=True)
 class Served:
-    """A loaded version. data: digest of its training data. recall: index -> recall against exact search, 0 to 1."""
+    """A loaded version. data: digest of its training data. recall: index -> recall against exact search, 0 to 1.
+
+    registered: when it was, in seconds since 1970.
+    """
 
     name: str
     version: str
@@ -43,6 +46,13 @@ class Served:
     watch: Watch = field(repr=False)
     examples: tuple[str, ...] = ()
     recall: Mapping[str, float] = field(default_factory=dict)
+    registered: float = 0.0
+
+    @cached_property
+    def trained_on_contents(self) -> bool:
+        """Whether most of the training texts that it keeps have a content, beside a title or without one."""
+        side = self.retriever.examples.side
+        return bool(2 * (side.ragged.lengths > side.titles).sum() > len(side.titles))
 
     @property
     def which(self) -> tuple[str, str]:
@@ -82,7 +92,8 @@ class Registry:
         metrics = json.loads(version.tags.get(METRICS, "{}"))
         recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}
         return Served(version.name, str(version.version), version.tags[DIGEST], version.tags.get(DATA, ""),
-                      retriever, watch, tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall)
+                      retriever, watch, tuple(json.loads(version.tags.get(EXAMPLES, "[]"))), recall,
+                      version.creation_timestamp / 1000)
 
 
 class AliasFollower:

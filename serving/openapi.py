@@ -7,9 +7,13 @@ from typing import Any
 from jinja2 import Environment
 from pydantic import BaseModel
 
-from serving.http.guard import CONTAINERS, VALUES
+from serving.http.guard import CONTAINERS, FORM, JSON, VALUES
 from serving.schemas import EXAMPLE, EXPLAINED, LABELS, LISTED, TEXT, TEXTS, ProblemDetails
 
+PROJECT = "/v1/projects/{project_id}"
+_ASKED = {401: ("token",), 403: ("origin",), 408: ("slow",), 415: ("content-type",), 421: ("host",)}
+_SUGGEST = {**_ASKED, 404: ("project",), 500: ("internal", "version"),
+            503: ("queue-full", "timeout", "no-model", "connections")}
 # The error statuses of each operation, and the problem codes of each status.
 CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
     ("/predict", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin",), 408: ("slow",),
@@ -23,15 +27,22 @@ CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
     ("/model", "get"): {401: ("token",), 421: ("host",), 503: ("no-model",)},
     ("/healthz", "get"): {421: ("host",)},
     ("/readyz", "get"): {421: ("host",), 503: ("no-model", "draining")},
-    ("/metrics", "get"): {401: ("token",), 421: ("host",)}}
+    ("/metrics", "get"): {401: ("token",), 421: ("host",)},
+    ("/v1/", "get"): {401: ("token",), 421: ("host",)},
+    ("/v1/projects", "get"): {401: ("token",), 421: ("host",), 503: ("no-model",)},
+    (PROJECT, "get"): {401: ("token",), 404: ("project",), 421: ("host",), 503: ("no-model",)},
+    (f"{PROJECT}/suggest", "post"): {**_SUGGEST, 400: ("form", "field", "http"), 413: ("body", "values")},
+    (f"{PROJECT}/suggest-batch", "post"): {**_SUGGEST, 400: ("json", "depth", "field", "http"),
+                                           413: ("body", "values")}}
 MEANING = {
     "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not well-formed HTTP/1.1.",
-    "token": "The server asks for a token: send Authorization: Bearer TOKEN.",
+    "token": "The server asks for a token: send Authorization: Bearer TOKEN, or Basic with it as the password.",
     "origin": "A page of another origin asks; only the server's own page may.",
-    "values": f"The body's JSON has too many values: {VALUES:,} at most, of which {CONTAINERS:,} may be lists and "
-              f"objects, and {TEXTS} texts.",
+    "values": f"The body has too many values: {VALUES:,} at most, of which {CONTAINERS:,} may be lists and objects, and "
+              f"{TEXTS} texts.",
     "slow": "The body did not come in time.", "body": "The body is too large: 1 MiB at most.",
-    "text": f"A text is too long: {TEXT:,} bytes at most.", "content-type": "Send Content-Type: application/json.",
+    "text": f"A text is too long: {TEXT:,} bytes at most.",
+    "content-type": "Send the Content-Type that the address takes.",
     "host": "The Host header names another server: xc serve --allow-host NAME.",
     "invalid": f"A field is missing, unknown or out of bounds: 1 to {TEXTS} texts, k from 1 to {LABELS}, "
                f"threshold from 0 to 1, {LISTED:,} labels in a list. Of feedback: a text that is not blank, a label at "
@@ -42,6 +53,9 @@ MEANING = {
     "disk": "The decision could not be written; send it again after Retry-After seconds.",
     "journal": "The journal of feedback is full; it must be moved away before more is taken.",
     "explain": f"Too many labels are to be explained at once: {EXPLAINED} at most, k of each text.",
+    "form": "The body is not the form that an HTML page sends, in UTF-8 and each field once.",
+    "field": "A field is missing, of the wrong type or out of bounds.",
+    "project": "There is no such project; /v1/projects lists the one that there is.",
     "version": "The version that answers is damaged, or failed at this question; /model tells how.",
     "internal": "The server failed; its log tells why.",
     "queue-full": "Too many texts wait; ask again after Retry-After seconds.",
@@ -55,11 +69,21 @@ _EXPLANATION = {"parts": {"encoder": 0.519936, "classifier": 0.603358, "similar 
                 "words": {"large": 0.133991, "cat": -0.123475}, "frequency": 6, "nearest": [
     {"text": "leopard, Panthera pardus", "similarity": 0.420658,
      "labels": ["big cat, cat", "Panthera, genus Panthera"]}]}
+_PROJECT = {"project_id": "books", "name": "books version 3", "language": "und",
+            "backend": {"backend_id": "xcflow ngame"},
+            "vocab": {"vocab_id": "books", "languages": ["und"], "size": 23648, "loaded": True},
+            "vocab_language": "und", "is_trained": True, "modification_time": "2026-05-19T16:42:42Z"}
+_SUBJECT = {"uri": "http://www.yso.fi/onto/yso/p864", "label": "cats", "notation": None, "score": 0.725337}
 ANSWERS: Mapping[str, Any] = {
     "/predict": {"model": _MODEL, "results": [{"labels": [_CAT | _EXPLANATION]}]},
     "/feedback": {"accepted": 1, "rejected": 0, "added": 0},
     "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "fault": "", "feedback": True},
+    "/v1/": {"title": "xcflow, in the shape of Annif's REST API", "version": "0.1.0"},
+    "/v1/projects": {"projects": [_PROJECT]}, PROJECT: _PROJECT, f"{PROJECT}/suggest": {"results": [_SUBJECT]},
+    f"{PROJECT}/suggest-batch": [{"results": [_SUBJECT], "document_id": "doc-1"},
+                                 {"results": [], "document_id": "doc-2"}],
     "/healthz": "ok", "/readyz": "ok", "/metrics": 'xc_model_info{name="wordnet",version="3"} 1.0\n'}
+_LIMITED = {"text": "On cats and other pets", "limit": 3, "threshold": 0.2}
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "/predict": {
         "one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
@@ -70,21 +94,48 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "/feedback": {
         "judged": {"summary": "One label is right, one is wrong", "value": {
             "text": EXAMPLE, "accepted": ["n02130460"], "rejected": ["n02120997"], "request_id": "a3f1"}},
-        "added": {"summary": "A label was missing", "value": {"text": EXAMPLE, "added": ["n02130460"]}}}}
+        "added": {"summary": "A label was missing", "value": {"text": EXAMPLE, "added": ["n02130460"]}}},
+    f"{PROJECT}/suggest": {"one": {"summary": "One document, as a form", "value": _LIMITED}},
+    f"{PROJECT}/suggest-batch": {"two": {"summary": "Two documents", "value": {"documents": [
+        {"text": "On cats and other pets", "document_id": "doc-1"}, {"text": " ", "document_id": "doc-2"}]}}}}
 
 
-def document(path: str, method: str, body: type[BaseModel] | None = None) -> dict[str, Any]:
-    """Return FastAPI's arguments for an operation: its problems, and examples of its requests and responses."""
-    kind = "application/json" if isinstance(ANSWERS[path], dict) else "text/plain"
+def document(path: str, method: str, body: type[BaseModel] | None = None, *, form: bool = False,
+             query: type[BaseModel] | None = None) -> dict[str, Any]:
+    """Return FastAPI's arguments for an operation: its problems, and examples of its requests and responses.
+
+    form: whether its body is a form, not JSON. query: the parameters in its address.
+    """
+    kind = "text/plain" if isinstance(ANSWERS[path], str) else JSON
     responses: dict[int | str, Any] = {200: {"content": {kind: {"example": ANSWERS[path]}}}}
-    for status, codes in CODES[path, method].items():
+    for status, codes in sorted(CODES[path, method].items()):
         responses[status] = {"model": ProblemDetails, "description": " ".join(MEANING[code] for code in codes),
                              "content": {"application/problem+json": {"examples": {code: {"value": {
                                  "type": "about:blank", "title": "…", "status": status, "detail": MEANING[code],
                                  "code": code, "link": f"/docs#{code}"}} for code in codes}}}}
-    extra = {"requestBody": {"required": True, "content": {"application/json": {
-        "schema": body.model_json_schema(), "examples": BODIES[path]}}}} if body else {}
+    parameters = [{"name": "project_id", "in": "path", "required": True, "schema": {"type": "string"},
+                   "description": "The model's name"}] if "{project_id}" in path else []
+    if query:
+        parameters += [{"name": name, "in": "query", "required": False, "schema": schema,
+                        "description": schema["description"]}
+                       for name, schema in query.model_json_schema()["properties"].items()]
+    extra: dict[str, Any] = {"parameters": parameters} if parameters else {}
+    if body:
+        extra["requestBody"] = {"required": True, "content": {FORM if form else JSON: {
+            "schema": _in_one(body.model_json_schema()), "examples": BODIES[path]}}}
     return {"responses": responses, "openapi_extra": extra}
+
+
+def _in_one(schema: Any, definitions: Mapping[str, Any] | None = None) -> Any:
+    """Return a JSON schema with its definitions in the places that refer to them."""
+    if isinstance(schema, list):
+        return [_in_one(each, definitions) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    definitions = schema.get("$defs", definitions or {})
+    if "$ref" in schema:
+        schema = {**definitions[schema["$ref"].rpartition("/")[2]], **schema}
+    return {key: _in_one(value, definitions) for key, value in schema.items() if key not in ("$defs", "$ref")}
 
 
 def described(openapi: dict[str, Any]) -> dict[str, Any]:

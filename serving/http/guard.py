@@ -4,6 +4,8 @@ Errors are problem+json (RFC 9457): type, title, status, detail, code, link, and
 """
 
 import asyncio
+import base64
+import binascii
 import hmac
 import logging
 import re
@@ -26,6 +28,7 @@ BODY = 1 << 20         # bytes of a body
 DEPTH = 32             # of its JSON
 VALUES = 1 << 16       # in its JSON, keys not counted
 CONTAINERS = 1024      # of those, lists and objects
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 SECONDS = 10.0         # that a request's headers may take to come, and its body
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 OPEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # need no token
@@ -74,16 +77,31 @@ class Access:
         if method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
             raise Problem(403, "origin", "pages of other origins may not ask this server")
         if self.token and path not in OPEN:
-            kind, _, given = headers.get("authorization", "").partition(" ")
-            if not hmac.compare_digest(given.strip().encode(), self.token.encode()) or kind.lower() != "bearer":
+            given = token_of(headers.get("authorization", ""))
+            if not hmac.compare_digest(given.encode(), self.token.encode()):
                 raise Problem(401, "token", "send the server's token: Authorization: Bearer TOKEN",
                               headers={"WWW-Authenticate": "Bearer"})
+
+
+def token_of(authorization: str) -> str:
+    """Return the token in an Authorization header, "" where there is none: Bearer TOKEN, or Basic with it for password.
+
+    Clients that know of no tokens, as Annif, send what stands for the host in ~/.netrc, by Basic.
+    """
+    kind, _, given = authorization.partition(" ")
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(given.strip(), validate=True).decode("latin-1").partition(":")[2]
+        except (binascii.Error, ValueError):
+            return ""
+    return given.strip() if kind.lower() == "bearer" else ""
 
 
 class Guard:
     """An ASGI app in front of another: checks access, gives each request an id, and turns exceptions into problems.
 
-    on_request: called with (path, method, status, seconds) of each request. on_refusal: with the code of each problem.
+    on_request: called with (path, method, status, seconds) of each request; where a route was found, its path, in which
+    a parameter has its name instead of its value. on_refusal: with the code of each problem.
     """
 
     def __init__(self, app: App, access: Access, on_request: Callable[[str, str, int, float], None],
@@ -126,13 +144,19 @@ class Guard:
         if problem is not None and not status:
             self._on_refusal(problem.code)
             await problem.response()(scope, receive, send_with_headers)
-        self._on_request(scope["path"], scope["method"], status, clock() - began)
+        route = app_scope.get("route")
+        self._on_request(route.path if route else scope["path"], scope["method"], status, clock() - began)
 
 
 async def read_json(request: Request) -> Any:
     """Return a request's body as JSON: at most BODY bytes within SECONDS, at most DEPTH deep."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Problem(415, "content-type", "send Content-Type: application/json")
+    return parsed(await read_body(request, JSON))
+
+
+async def read_body(request: Request, kind: str) -> bytes:
+    """Return a request's body of a media type: at most BODY bytes within SECONDS."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
+        raise Problem(415, "content-type", f"send Content-Type: {kind}")
     # The rest of such a body is read and dropped before the connection is closed: closing it at once would reset it,
     # and the client could not read the answer.
     too_large = Problem(413, "body", f"a body has at most {BODY:,} bytes")
@@ -149,7 +173,7 @@ async def read_json(request: Request) -> Any:
     except TimeoutError:
         raise Problem(408, "slow", f"the body did not come within {SECONDS:g} seconds",
                       headers={"Connection": "close"}) from None
-    return parsed(bytes(body))
+    return bytes(body)
 
 
 def parsed(body: bytes) -> Any:

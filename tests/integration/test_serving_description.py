@@ -2,6 +2,7 @@
 
 import json
 import re
+from urllib.parse import urlencode
 
 import jsonschema
 import pytest
@@ -37,16 +38,20 @@ def asked_of_tiny(bodies):
 
 def test_the_description_is_true(server):
     description = server.ask("/openapi.json").json()
-    assert set(description["paths"]) == {"/predict", "/feedback", "/model", "/healthz", "/readyz", "/metrics"}
+    assert set(description["paths"]) == {
+        "/predict", "/feedback", "/model", "/healthz", "/readyz", "/metrics", "/v1/", "/v1/projects",
+        "/v1/projects/{project_id}", "/v1/projects/{project_id}/suggest", "/v1/projects/{project_id}/suggest-batch"}
     schemas = {"components": description["components"]}
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
-            bodies = operation.get("requestBody", {}).get("content", {}).get("application/json", {"examples": {}})
+            [(sent_as, bodies)] = operation.get("requestBody", {}).get("content", {"": {"examples": {}}}).items()
             asked = [each["value"] for each in bodies["examples"].values()]
             assert bool(asked) == (method == "post")
             for body in asked:
                 jsonschema.validate(body, bodies["schema"])
-            replies = [server.ask(path, body) for body in asked_of_tiny(asked) or [None]]
+            address = path.replace("{project_id}", "xc")
+            replies = [server.ask(address, urlencode(body).encode() if "form" in sent_as else body,
+                                  Content_Type=sent_as) for body in asked_of_tiny(asked)] or [server.ask(address)]
             [(kind, told)] = operation["responses"]["200"]["content"].items()
             for body, reply in zip(asked or [None], replies, strict=True):
                 if body and "only" in body:    # the labels of another model
@@ -76,6 +81,8 @@ def test_the_documentation_needs_nothing_else(server):
 def test_the_metrics_are_prometheus(server):
     server.fine()
     problem(server.ask("/predict", b"{"), 400, "json")
+    for project in ("xc", "other", "third"):
+        server.ask(f"/v1/projects/{project}/suggest", b"text=a", Content_Type="application/x-www-form-urlencoded")
     server.send(b"WEIRD /some/secret/path HTTP/1.1\r\nHost: localhost\r\n\r\n")
     reply = server.ask("/metrics")
     found = {family.name: family for family in text_string_to_metric_families(reply.body.decode())}
@@ -85,7 +92,7 @@ def test_the_metrics_are_prometheus(server):
     assert wanted <= found.keys()
     assert all(found[name].documentation for name in wanted)
     assert {sample.labels.get("route") for sample in found["xc_requests"].samples} <= {
-        "/", "/predict", "/feedback", "/model", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json", "other"}
+        "/", "/docs", "/openapi.json", "other", *server.ask("/openapi.json").json()["paths"]}
     assert found["xc_model_info"].samples[0].labels == {"name": "xc", "version": "1"}
     assert found["xc_labels"].samples[0].value == 50
     assert found["xc_index_recall_ratio"].samples[0].value == 0.995

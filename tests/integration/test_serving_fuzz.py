@@ -7,6 +7,7 @@ import json
 import os
 import string
 from typing import Any
+from urllib.parse import quote_plus
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tests.support.running_server import World, running
 
 REQUESTS = int(os.environ.get("XC_FUZZ", "400"))
+ANNIF = "/v1/projects/xc/suggest", "/v1/projects/xc/suggest-batch"
 GROWTH = 150e6    # bytes that serving may take on top of what it has after its first requests
 MARKS = ("\x00", "\r\n", "../", "%2e%2e", "%00", "<script>", "\u202e", "\ud800", "\xff", "'", '"', "{{7*7}}", "${x}",
          "A" * 9000)
@@ -66,6 +68,15 @@ def bodies(schema: dict[str, Any]) -> st.SearchStrategy[bytes]:
     return as_bytes | as_bytes | cut | st.binary(max_size=200)
 
 
+def forms() -> st.SearchStrategy[bytes]:
+    """Forms as Annif's clients send them, and others."""
+    names = st.sampled_from(["text", "text", "limit", "threshold", "language", "metadata_title", "project", "", "%"])
+    quoted = st.text(max_size=60).map(quote_plus) | numbers() | st.sampled_from([*MARKS, "%4", "%E4", "+", "=", ";"])
+    pairs = st.tuples(names, quoted).map("=".join)
+    joined = st.lists(pairs, max_size=6).map("&".join).map(lambda text: text.encode("utf-8", "surrogatepass"))
+    return joined | joined.map(lambda form: b"text=a&" + form) | st.binary(max_size=200)
+
+
 TOKENS = st.text(string.ascii_letters + string.digits + "-_.~!$%&'*+^`|", min_size=1, max_size=20)
 HEADER_TEXT = st.text(st.characters(min_codepoint=1, max_codepoint=255), max_size=60) | st.sampled_from(MARKS)
 
@@ -79,10 +90,14 @@ def requests(draw: st.DrawFn, description: dict[str, Any]) -> bytes:
     path += draw(st.sampled_from(["", "", "", "/", "?", "?k=NaN", "#x", "/../x", "/%2e%2e/", "%00", ";a", "//"]))
     method = draw(st.sampled_from(["POST", "POST", "POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS"]) | TOKENS)
     if right:
-        method, path = "POST", "/predict"
+        method, path = "POST", draw(st.sampled_from(["/predict", *ANNIF]))
     operation = description["paths"]["/predict"]["post"]
-    body = draw(bodies(operation["requestBody"]["content"]["application/json"]["schema"]))
-    headers = {"Host": "localhost", "Content-Type": "application/json", "Content-Length": str(len(body)),
+    body = draw(forms() if path == ANNIF[0] else
+                bodies(operation["requestBody"]["content"]["application/json"]["schema"]))
+    if path == ANNIF[1]:
+        body = body.replace(b'"texts"', b'"documents"')
+    kind = "application/x-www-form-urlencoded" if path == ANNIF[0] else "application/json"
+    headers = {"Host": "localhost", "Content-Type": kind, "Content-Length": str(len(body)),
                "Connection": "close"}
     for name in [] if right else draw(st.lists(st.sampled_from(FIELDS), max_size=2)):
         headers[name] = draw(HEADER_TEXT | st.sampled_from(["", "0", "-1", "1e3", "chunked", "gzip", "100-continue",

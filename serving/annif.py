@@ -1,0 +1,249 @@
+"""Annif's REST shape: the version that answers as a project, for Annif's `http` backend and its clients.
+
+The addresses, fields and bounds are those of Annif's OpenAPI description, https://github.com/NatLibFi/Annif.
+"""
+
+import binascii
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version as installed
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from serving import openapi
+from serving.answers import Question, Service
+from serving.http.guard import FORM, VALUES, Problem, read_body, read_json
+from serving.model_watcher import Served
+from serving.openapi import PROJECT
+from serving.schemas import ERRORS, LABELS, TEXT
+
+DOCUMENTS = 32                    # at most, in a batch
+UNKNOWN_LANGUAGE = "und"          # BCP 47; a data set does not say in which language its texts are
+
+Model = TypeVar("Model", bound=BaseModel)
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+class Wanted(BaseModel):
+    """Which subjects of a document are wanted; other fields are ignored, as Annif does."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+    limit: int = Field(10, ge=0, description=f"Most subjects of a document; never more than {LABELS} are given")
+    threshold: float = Field(0.0, ge=0, le=1, description="Least score of a subject; a document may get none")
+    language: str = Field("", description="Ignored: labels have one language")
+
+
+class SuggestForm(Wanted):
+    """A document. Fields that begin with metadata_ describe it."""
+
+    text: str = Field(description=f"The whole document; {TEXT:,} bytes of it are read at most")
+    metadata_title: str = Field("", description="Its title, for a model that was trained on titles and contents")
+
+
+class Metadata(BaseModel):
+    """What is said of a document; its title is read."""
+
+    title: str = ""
+
+
+class Document(BaseModel):
+    """A document of a batch."""
+
+    model_config = ConfigDict(strict=True)
+    text: str = Field(description=f"{TEXT:,} bytes of it are read at most")
+    document_id: str | None = None
+    metadata: Metadata = Metadata()
+
+
+class SuggestBatch(BaseModel):
+    """Documents, each answered alone."""
+
+    documents: list[Document] = Field(max_length=DOCUMENTS)
+
+
+class Suggestion(BaseModel):
+    """A subject of a document. score: the confidence that it is right, above 0, at most 1."""
+
+    uri: str
+    label: str
+    notation: str | None = None
+    score: float
+
+
+class Suggestions(BaseModel):
+    """The subjects of one document, best first."""
+
+    results: list[Suggestion]
+
+
+class DocumentSuggestions(Suggestions):
+    """The subjects of a document of a batch."""
+
+    document_id: str | None
+
+
+class Backend(BaseModel):
+    """How a project was trained."""
+
+    backend_id: str
+
+
+class Vocabulary(BaseModel):
+    """The subjects of a project."""
+
+    vocab_id: str
+    languages: list[str]
+    size: int
+    loaded: bool = True
+
+
+class Project(BaseModel):
+    """The version that answers. modification_time: when it was registered."""
+
+    project_id: str
+    name: str
+    language: str = UNKNOWN_LANGUAGE
+    backend: Backend
+    vocab: Vocabulary
+    vocab_language: str = UNKNOWN_LANGUAGE
+    is_trained: bool = True
+    modification_time: datetime
+
+
+class Projects(BaseModel):
+    """All projects: one."""
+
+    projects: list[Project]
+
+
+class ApiInfo(BaseModel):
+    """What answers at this address."""
+
+    title: str
+    version: str = Field(description="Of xcflow")
+
+
+def add_annif(app: FastAPI, service: Service) -> None:
+    """Add the routes of Annif's REST API."""
+    @app.get("/v1/", response_model=ApiInfo, **openapi.document("/v1/", "get"))
+    async def info() -> Response:
+        """Name this server, as Annif's clients ask."""
+        return _json(ApiInfo(title="xcflow, in the shape of Annif's REST API", version=installed("xcflow")))
+
+    @app.get("/v1/projects", response_model=Projects, **openapi.document("/v1/projects", "get"))
+    async def projects() -> Response:
+        """Return the version that answers as the only project."""
+        return _json(Projects(projects=[_project(service.current())]))
+
+    @app.get(PROJECT, response_model=Project, **openapi.document(PROJECT, "get"))
+    async def project(request: Request) -> Response:
+        """Return the version that answers as a project, whose id is the model's name."""
+        return _json(_project(_named(service.current(), request)))
+
+    @app.post(f"{PROJECT}/suggest", response_model=Suggestions,
+              **openapi.document(f"{PROJECT}/suggest", "post", SuggestForm, form=True))
+    async def suggest(request: Request) -> Response:
+        """Return the best subjects of a document."""
+        asked = _checked(SuggestForm, parsed_form(await read_body(request, FORM)))
+        served = _named(service.answering(), request)
+        [found] = await _suggested(service, served, [(asked.text, asked.metadata_title)], asked)
+        return _json({"results": found})
+
+    @app.post(f"{PROJECT}/suggest-batch", response_model=list[DocumentSuggestions],
+              **openapi.document(f"{PROJECT}/suggest-batch", "post", SuggestBatch, query=Wanted))
+    async def suggest_batch(request: Request) -> Response:
+        """Return the best subjects of each document."""
+        documents = _checked(SuggestBatch, await read_json(request)).documents
+        wanted = _checked(Wanted, dict(request.query_params))
+        served = _named(service.answering(), request)
+        found = await _suggested(service, served, [(each.text, each.metadata.title) for each in documents], wanted)
+        return _json([{"results": results, "document_id": each.document_id}
+                      for each, results in zip(documents, found, strict=True)])
+
+
+async def _suggested(service: Service, served: Served, documents: list[tuple[str, str]],
+                     wanted: Wanted) -> list[list[dict[str, Any]]]:
+    """Return the suggestions for each document (text, title)."""
+    if not wanted.limit:
+        return [[] for _ in documents]
+    fields = [fields_of(served, _cut(text), _cut(title)) for text, title in documents]
+    answers = await service.ask(served, [
+        Question(served, title, min(wanted.limit, LABELS), wanted.threshold, content=content)
+        for title, content in fields])
+    return [[{"uri": label["uid"], "label": label["text"], "notation": None, "score": label["confidence"]}
+             for label in labels if label["confidence"] > 0] for labels in answers]
+
+
+def fields_of(served: Served, text: str, title: str) -> tuple[str, str]:
+    """Return a document's (title, content) as the training texts have them, see `tasks.data.sources.annif`.
+
+    Short texts were imported as titles; full texts, and texts with a title among their metadata, as contents.
+    """
+    if served.trained_on_contents:
+        return title, text
+    return (text if text.strip() else title), ""
+
+
+def _cut(text: str) -> str:
+    """Return the first TEXT bytes of a text: more than a model reads of any document."""
+    return text if len(text) * 4 <= TEXT else text.encode()[:TEXT].decode(errors="ignore")
+
+
+def parsed_form(body: bytes) -> dict[str, str]:
+    """Parse application/x-www-form-urlencoded; raise Problem where it is invalid or has too many fields.
+
+    It takes a few milliseconds a megabyte; urllib's parser takes most of a second for one that is all percent signs,
+    and would block every other request.
+    """
+    if body.count(b"&") >= VALUES:
+        raise Problem(413, "values", f"the form has at most {VALUES:,} fields")
+    if _BAD_ESCAPE.search(body):
+        raise Problem(400, "form", "a percent sign in the form is not followed by two hexadecimal digits")
+    pairs = [pair.partition(b"=")[::2] for pair in body.split(b"&") if pair]
+    try:
+        fields = {_unquoted(name): _unquoted(value) for name, value in pairs}
+    except UnicodeDecodeError:
+        raise Problem(400, "form", "the form is not UTF-8") from None
+    if len(fields) < len(pairs):
+        raise Problem(400, "form", "a field of the form is given twice")
+    return fields
+
+
+def _unquoted(quoted: bytes) -> str:
+    """Decode the escapes of a form. Those of quoted-printable are the same but for the sign, and decoded in C."""
+    return binascii.a2b_qp(quoted.replace(b"+", b" ").replace(b"=", b"=3D").replace(b"%", b"=")).decode()
+
+
+def _checked(model: type[Model], fields: Any) -> Model:
+    """Validate the fields of a request; raise Problem with a pointer to each wrong one."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)[:ERRORS]
+        listed = [("".join(f"/{part}" for part in each["loc"]), each["msg"]) for each in errors]
+        details = "; ".join(f"{pointer or 'the body'}: {detail}" for pointer, detail in listed)
+        raise Problem(400, "field", details, errors=listed) from None
+
+
+def _named(served: Served, request: Request) -> Served:
+    """Return the version that answers if it is of the project in the address; raise Problem where it is of another."""
+    if request.path_params["project_id"] != served.name:
+        raise Problem(404, "project", "there is no such project; /v1/projects lists the one that there is")
+    return served
+
+
+def _project(served: Served) -> Project:
+    return Project(
+        project_id=served.name, name=f"{served.name} version {served.version}",
+        backend=Backend(backend_id=f"xcflow {served.retriever.facts['method']}"),
+        vocab=Vocabulary(vocab_id=served.name, languages=[UNKNOWN_LANGUAGE], size=len(served.retriever)),
+        modification_time=datetime.fromtimestamp(served.registered, UTC))
+
+
+def _json(answer: BaseModel | Mapping[str, Any] | list[Any]) -> Response:
+    value = answer.model_dump(mode="json") if isinstance(answer, BaseModel) else answer
+    return Response(orjson.dumps(value), media_type="application/json")
