@@ -112,7 +112,11 @@ def listener(host: str, port: int) -> socket.socket:
     """Return a listening socket; raise ServerError naming the process that has the port already."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        sock = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        # Each connection inherits it. asyncio leaves it out for a socket whose protocol is told as 0, and then the end
+        # of an answer waits for the client to acknowledge its beginning: 40 ms on a kept-alive connection.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
     except OSError as error:
         where = f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
