@@ -47,6 +47,7 @@ bench: run
 	$(BIN)/python -m benchmarks.bench_prepare $(DATA)
 	$(BIN)/python -m benchmarks.bench_query $(HOME_DIR)
 	$(BIN)/python -m benchmarks.bench_serving $(HOME_DIR)
+	$(BIN)/python -m benchmarks.bench_selection $(HOME_DIR)
 
 ## bench-claims: the papers' claims on WordNet; hours, and goes on where it was stopped
 bench-claims: $(VENV)/.ready $(DATA)/dataset.json

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -22,14 +22,18 @@ from serving.http.guard import Access, Guard, Problem, read_json
 from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
 from serving.prometheus import ServerMetrics
+from serving.workers.board import Others
 
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
 
-def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper | None) -> tuple[Guard, Service]:
+def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper | None,
+               metrics: Callable[[frozenset[str]], ServerMetrics] = ServerMetrics,
+               others: Others | None = None) -> tuple[Guard, Service]:
     """Return the guarded app and its prediction service; the follower starts and stops with the app.
 
-    keeper: of the feedback that it takes; None = it takes none.
+    keeper: of the feedback that it takes; None = it takes none. metrics: counts, by routes. others: what the other
+    workers of the server know.
     """
 
     @asynccontextmanager
@@ -41,8 +45,8 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
 
     app = FastAPI(title="xcflow", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
                   redirect_slashes=False, description="Tags short texts with the few right labels out of very many.")
-    counters = ServerMetrics(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
-    service = Service(follower, counters)
+    counters = metrics(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
+    service = Service(follower, counters, others)
 
     def refuse(problem: Problem) -> Response:
         counters.refused(problem.code)
@@ -88,7 +92,7 @@ def _operations(app: FastAPI, service: Service, counters: ServerMetrics, keeper:
         """Return which version answers at present."""
         served = service.current()
         return _json({**served.named(), "labels": len(served.retriever), "examples": served.examples,
-                      "fault": service.follower.fault, "feedback": keeper is not None})
+                      "fault": service.fault, "feedback": keeper is not None})
 
     @app.get("/healthz", response_class=PlainTextResponse, **document("/healthz", "get"))
     async def healthz() -> str:
@@ -104,13 +108,13 @@ def _operations(app: FastAPI, service: Service, counters: ServerMetrics, keeper:
         """
         if service.draining:
             raise Problem(503, "draining", "the server is about to stop", headers={"Retry-After": "2"})
-        refused = service.current().watch.damage
-        return PlainTextResponse("degraded" if service.follower.fault else "ok", 503 if refused else 200)
+        refused = service.current().watch.damage or service.others.refuses
+        return PlainTextResponse("degraded" if service.fault else "ok", 503 if refused else 200)
 
     @app.get("/metrics", response_class=PlainTextResponse, **document("/metrics", "get"))
     async def metrics() -> Response:
         """Return what Prometheus reads."""
-        text = counters.text(service.follower.current, service.follower.fault, service.batcher.length)
+        text = counters.text(service.follower.current, service.fault, service.batcher.length)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

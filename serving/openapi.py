@@ -38,8 +38,8 @@ MEANING = {
     "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not well-formed HTTP/1.1.",
     "token": "The server asks for a token: send Authorization: Bearer TOKEN, or Basic with it as the password.",
     "origin": "A page of another origin asks; only the server's own page may.",
-    "values": f"The body has too many values: {VALUES:,} at most, of which {CONTAINERS:,} may be lists and objects, and "
-              f"{TEXTS} texts.",
+    "values": f"The body has too many values: {VALUES:,} at most, of which {CONTAINERS:,} may be lists and objects, "
+              f"and {TEXTS} texts.",
     "slow": "The body did not come in time.", "body": "The body is too large: 1 MiB at most.",
     "text": f"A text is too long: {TEXT:,} bytes at most.",
     "content-type": "Send the Content-Type that the address takes.",

@@ -2,68 +2,145 @@
 
 import asyncio
 import errno
+import importlib
 import logging
+import os
 import resource
+import shutil
 import signal
 import socket
 import stat
 import sys
+import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import psutil
+import torch
 import uvicorn
 
 from data_contracts.errors import ServerError, UsageError
 from serving.answers import WAIT, Service
 from serving.app import create_app
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import LOOPBACK, SECONDS, Access
+from serving.http.guard import LOOPBACK, SECONDS, Access, App, Guard
 from serving.http.timeouts import TimeoutProtocol
 from serving.model_watcher import AliasFollower, Registry
+from serving.workers.board import Board, Peers
+from serving.workers.dispatcher import SHORTAGES, Dispatcher
+from serving.workers.metrics import SummedMetrics
+from serving.workers.uvicorn_worker import Spread, WorkerProtocol, WorkerServer
 from tasks.core.devices import port_holder
+from tasks.tracking.mlflow_client import quiet_mlflow
 from tasks.tracking.tracker import Tracker
 
 NOTICE = 1.0            # seconds between /readyz saying that the server stops and stopping
 BACKLOG = 256           # connections that may wait to be accepted
 SPARE = BACKLOG + 100   # file descriptors for those, and to load a second version
-SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+END = 10.0              # seconds that a worker may take to end, beyond those for its last answers
+# What workers need of MLflow and faiss, which import it when they open a registry or an index.
+LIBRARIES = ("faiss", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store",
+             "mlflow.store.model_registry.sqlalchemy_store")
 TOKEN = 16              # least characters of a token
 _log = logging.getLogger("serving")
 
 
 def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: Access, wait: bool,
-          feedback: bool = True) -> None:
+          feedback: bool = True, workers: int = 1) -> None:
     """Serve the model that `model` names in the registry until SIGTERM or Ctrl-C; open requests are answered first.
 
-    wait: start even if there is no such model yet. feedback: take it, into the journal of the home. Raises ServerError
-    where the address cannot be used, and any error that prevents loading the first version.
+    wait: start even if there is no such model yet. feedback: take it, into the journal of the home. workers: processes
+    that answer. Raises ServerError where the address cannot be used, and any error that prevents loading the first
+    version.
     """
-    _log_to_stderr()
+    log_to_stderr()
     with listener(host, port) as sock:
-        registry = Registry(Tracker(home, mlflow or None), model or None)
-        follower = AliasFollower(registry.look, registry.load)
-        forbid_pickle()
-        if wait:
-            follower.step()    # so that a model that exists is loaded before the first request
-        else:
-            follower.first()
-        app, service = create_app(follower, access, FeedbackKeeper(home) if feedback else None)
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds() - SPARE
-        TimeoutProtocol.most = max(8, min(TimeoutProtocol.most, descriptors))
-        TimeoutProtocol.refused = staticmethod(service.metrics.refused)
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
-        serving = f"{follower.current.name} version {follower.current.version}" if follower.current else "what comes"
-        _log.warning("serving %s on %s", serving, address)
+
+        def ready(name: str, version: str) -> None:
+            _log.warning("serving %s on %s", f"{name} version {version}" if version else "what comes", address)
+
+        follow, keeper = partial(follower, home, mlflow, model, wait), FeedbackKeeper(home) if feedback else None
+        if workers > 1:
+            _serve_by_workers(sock, workers, follow, partial(create_app, access=access, keeper=keeper), ready)
+            return
+        following = follow()
+        app, service = create_app(following, access, keeper)
+        limit_connections(service)
+        served = following.current
+        ready(*(served.name, served.version) if served else ("", ""))
         # uvicorn's signal handlers raise the signal again at the end; these catch it, so that the exit code is 0.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
-        Server(uvicorn.Config(
-            app, http=TimeoutProtocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
-            server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=int(WAIT + SECONDS)), service).run([sock])
+        Server(settings(app, TimeoutProtocol), service).run([sock])
+
+
+def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], AliasFollower],
+                      make: Callable[..., tuple[Guard, Service]], ready: Callable[[str, str], None]) -> None:
+    """Serve by processes that are forked from this one, in which the libraries are in memory that they share.
+
+    Each opens the registry and the version by itself: its files are mapped, and so shared too.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"    # its threads do not outlive a fork
+    quiet_mlflow()
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    board, counts, first = Board(count), Path(tempfile.mkdtemp(prefix="xc-serve-")), os.getpid()
+    try:
+        place = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,
+                           patience=WAIT + SECONDS + END).run()
+        if place is None:    # the server has ended
+            return
+        torch.set_num_threads(max(1, torch.get_num_threads() // count))
+        peers = Peers(board, place.number)
+        app, service = make(follow(), metrics=partial(SummedMetrics, peers=peers, folder=counts), others=peers)
+        room = limit_connections(service)
+        WorkerServer(settings(Spread(app, peers), WorkerProtocol), service, peers, place.channel, room).run()
+    finally:
+        if os.getpid() == first:
+            shutil.rmtree(counts)
+
+
+def _first_ready(board: Board, ready: Callable[[str, str], None]) -> None:
+    facts = board.facts(0)
+    ready(*(facts.name, facts.version) if facts else ("", ""))
+
+
+def follower(home: Path, mlflow: str, model: str, wait: bool) -> AliasFollower:
+    """Return what follows a model's alias, with a version loaded; this process reads no pickle from then on.
+
+    Raises what prevents loading it, unless the server may wait for a model.
+    """
+    registry = Registry(Tracker(home, mlflow or None), model or None)
+    following = AliasFollower(registry.look, registry.load)
+    forbid_pickle()
+    if wait:
+        following.step()    # so that a model that exists is loaded before the first request
+    else:
+        following.first()
+    return following
+
+
+def limit_connections(service: Service) -> int:
+    """Limit the connections of this process to what its descriptors allow; count those that are refused.
+
+    Return how many may be open, those that are being refused included.
+    """
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds()
+    TimeoutProtocol.most = max(8, min(TimeoutProtocol.most, descriptors - SPARE))
+    TimeoutProtocol.refused = staticmethod(service.metrics.refused)
+    return max(TimeoutProtocol.most, min(TimeoutProtocol.most + BACKLOG, descriptors - SPARE + BACKLOG))
+
+
+def settings(app: App, protocol: type[TimeoutProtocol]) -> uvicorn.Config:
+    """Return uvicorn's settings."""
+    return uvicorn.Config(
+        app, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
+        server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=int(WAIT + SECONDS))
 
 
 class Server(uvicorn.Server):
@@ -114,7 +191,11 @@ def listener(host: str, port: int) -> socket.socket:
     """Return a listening socket; raise ServerError naming the process that has the port already."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        sock = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        # Each connection inherits it. asyncio leaves it out for a socket whose protocol is told as 0, and then the end
+        # of an answer waits for the client to acknowledge its beginning: 40 ms on a kept-alive connection.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
     except OSError as error:
         where = f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
@@ -158,7 +239,8 @@ def forbid_pickle() -> None:
     sys.addaudithook(refuse)
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
+    """Log the server's lines to stderr, and nothing of uvicorn's."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     _log.addHandler(handler)

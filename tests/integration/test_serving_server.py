@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from serving.server import Shortage
+from serving.server import Shortage, listener
 from tasks.core.devices import port_holder
 from tests.conftest import ROOT
 from tests.support.forked import run_xc, start_xc
@@ -80,6 +80,11 @@ def test_a_busy_port_names_who_has_it(world):
         code, said = refused(world.home, "--port", str(port))
         assert code == 5 and f"127.0.0.1:{port} is in use by process {os.getpid()}: " in said and "--port" in said
         assert "python" in port_holder(port)
+
+
+def test_no_part_of_an_answer_waits_for_an_acknowledgement():
+    with listener("127.0.0.1", 0) as sock, socket.create_connection(sock.getsockname()), sock.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_token_opens_the_door(world, token_file):

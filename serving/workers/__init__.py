@@ -1,0 +1,1 @@
+"""Several processes that answer at one port: `xc serve --workers N`."""

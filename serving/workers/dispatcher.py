@@ -1,0 +1,294 @@
+"""The first process of `xc serve --workers N`: starts the workers, passes connections to them, and stops them.
+
+It alone accepts connections, and gives each to the worker that has the fewest. So they spread evenly, also those that
+few clients keep open, and one that a worker has not taken yet goes to another when that worker ends. With a port that
+the workers share (SO_REUSEPORT) the kernel draws by lot, and what waits at a worker is lost with it. This process has
+no threads, no model and no requests, so that it can fork at any time, and ends only when it is told to.
+"""
+
+import errno
+import gc
+import logging
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from serving.workers.board import Board
+
+FIRST, MOST = 0.1, 60.0    # first and longest pause before a worker is started again, in seconds; it doubles each time
+STEADY = 300.0             # seconds of running after which the pause is FIRST again
+RETRY = 0.02               # seconds until a connection that no worker could take is offered again
+BATCH = 64                 # connections accepted in one turn
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_log = logging.getLogger("serving")
+
+
+@dataclass
+class Worker:
+    """A worker, and the dispatcher's end of the channel that connections go through.
+
+    passed: connections on their way to it. turn: when it got the last one, counted in connections. due: when it is
+    started again, None while it runs.
+    """
+
+    number: int
+    pid: int = 0
+    ended: int = -1    # a file descriptor that is readable once it has ended
+    channel: socket.socket | None = None
+    passed: deque[socket.socket] = field(default_factory=deque)
+    turn: int = 0
+    began: float = 0.0
+    pause: float = FIRST / 2
+    due: float | None = 0.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A worker's number, and its end of the channel; nothing more comes through it once the server stops."""
+
+    number: int
+    channel: socket.socket = field(repr=False)
+
+
+class Dispatcher:
+    """Runs `count` workers on a listening socket.
+
+    on_ready: called once, when the first worker answers. notice: seconds between SIGTERM and accepting no more.
+    patience: seconds for the workers to end after that.
+    """
+
+    def __init__(self, listener: socket.socket, board: Board, on_ready: Callable[[], None], *, notice: float,
+                 patience: float) -> None:
+        self.listener, self.board, self._on_ready, self._notice, self._patience = (
+            listener, board, on_ready, notice, patience)
+        self.workers = [Worker(number) for number in range(board.count)]
+        self._selector = selectors.DefaultSelector()
+        self._held: deque[socket.socket] = deque()    # accepted, and no worker could take them yet
+        self._turn = 0
+        self._listening, self._stop_at, self._kill_at = False, float("inf"), float("inf")
+        self._told = 0.0    # when a shortage was logged
+        self._woken, self._wake = socket.socketpair()
+
+    def run(self) -> Place | None:
+        """Return the place of a worker in each process that is forked; None in this one, once all have ended.
+
+        Raises SystemExit with the exit code of the first worker where that ends before it answers: it has said why.
+        """
+        self.listener.setblocking(False)
+        for each in (self._woken, self._wake):
+            each.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._signalled)
+        gc.collect()
+        gc.freeze()    # a collection would write to the pages that all workers share
+        if (place := self._first()) is not None:
+            return place
+        while any(worker.pid for worker in self.workers) or self._kill_at == float("inf"):
+            if (place := self._step()) is not None:
+                return place
+        return None
+
+    def _first(self) -> Place | None:
+        """Start the first worker, and wait until it answers."""
+        first = self.workers[0]
+        if (place := self._fork(first)) is not None:
+            return place
+        while first.pid and not self.board.responsive(0):
+            self._turn_once(0.05)
+            if self._stop_at < float("inf") and self._kill_at == float("inf"):
+                self._close()
+            if time.monotonic() >= self._kill_at:
+                self._kill()
+        if not first.pid:
+            sys.exit(self._code if self._kill_at == float("inf") else 0)
+        self._on_ready()
+        return None
+
+    def _step(self) -> Place | None:
+        """Do what is due, and wait for more; return the place of a worker that was forked, in that process."""
+        now = time.monotonic()
+        if now >= self._stop_at and self._kill_at == float("inf"):
+            self._close()
+        if now >= self._kill_at:
+            self._kill()
+        if self._kill_at == float("inf"):
+            for worker in self.workers:
+                if worker.due is not None and now >= worker.due and (place := self._fork(worker)) is not None:
+                    return place
+        self._listen()
+        waits = [RETRY] if self._held else [worker.due - now for worker in self.workers if worker.due is not None]
+        self._turn_once(max(0.0, min([0.25, self._stop_at - now, *waits])))
+        return None
+
+    def _turn_once(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            key.data()
+
+    # Workers
+
+    def _fork(self, worker: Worker) -> Place | None:
+        ours, theirs = socket.socketpair()
+        sys.stderr.flush()
+        if (pid := os.fork()) == 0:
+            ours.close()
+            self._become_worker()
+            return Place(worker.number, theirs)
+        theirs.close()
+        ours.setblocking(False)
+        worker.pid, worker.channel, worker.began, worker.due = pid, ours, time.monotonic(), None
+        worker.ended = os.pidfd_open(pid)
+        self._selector.register(worker.ended, selectors.EVENT_READ, partial(self._ended, worker))
+        self._selector.register(ours, selectors.EVENT_READ, partial(self._taken, worker))
+        return None
+
+    def _become_worker(self) -> None:
+        """Close what is the dispatcher's; only its signals end a worker, by the end of the channel."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self._selector.close()
+        for each in (self._woken, self._wake, self.listener, *self._held):
+            each.close()
+        for worker in self.workers:
+            if worker.channel is not None:
+                worker.channel.close()
+                os.close(worker.ended)
+                for connection in worker.passed:
+                    connection.close()
+
+    def _ended(self, worker: Worker) -> None:
+        status = os.waitpid(worker.pid, 0)[1]
+        self._code = os.waitstatus_to_exitcode(status)
+        self._selector.unregister(worker.ended)
+        os.close(worker.ended)
+        assert worker.channel is not None
+        self._taken(worker)
+        self._selector.unregister(worker.channel)
+        worker.channel.close()
+        self.board.clear(worker.number)
+        self._held += worker.passed
+        worker.passed.clear()
+        pid, worker.pid, worker.channel = worker.pid, 0, None
+        if self._kill_at == float("inf"):
+            now = time.monotonic()
+            worker.pause = FIRST if now - worker.began >= STEADY else min(2 * worker.pause, MOST)
+            worker.due = now + worker.pause
+            if self.board.count > 1 and self._listening:
+                how = signal.Signals(-self._code).name if self._code < 0 else f"exit code {self._code}"
+                _log.warning("worker %d, process %d, ended by %s; it is started again in %.1f s", worker.number, pid,
+                             how, worker.pause)
+
+    # Connections
+
+    def _listen(self) -> None:
+        """Accept connections while there is a worker for them; the others wait in the kernel's queue."""
+        while self._held and (worker := self._free()) is not None and self._pass(self._held[0], worker):
+            self._held.popleft()
+        started = self._listening or not any(worker.pid and not self.board.numbers(worker.number).pid
+                                             for worker in self.workers)
+        free = self._free()
+        if free is None and self._listening and any(worker.pid for worker in self.workers):
+            self._tell("no worker can take one")
+        wanted = not self._held and started and self._kill_at == float("inf") and free is not None
+        if wanted != (self.listener in self._registered()):
+            if wanted:
+                self._selector.register(self.listener, selectors.EVENT_READ, self._accept)
+                self._listening = True
+            else:
+                self._selector.unregister(self.listener)
+
+    def _registered(self) -> set[object]:
+        return {key.fileobj for key in self._selector.get_map().values()}
+
+    def _free(self) -> Worker | None:
+        """Return the worker with the fewest connections of those that may take one more."""
+        def load(worker: Worker) -> tuple[int, int]:
+            numbers = self.board.numbers(worker.number)
+            return numbers.open + len(worker.passed), worker.turn
+
+        running = [worker for worker in self.workers if worker.channel is not None
+                   and load(worker)[0] < self.board.numbers(worker.number).most]
+        answering = [worker for worker in running if self.board.responsive(worker.number)]
+        return min(answering, key=load, default=None)
+
+    def _accept(self) -> None:
+        for _ in range(BATCH):
+            if self._held or (worker := self._free()) is None:
+                return
+            try:
+                connection = self.listener.accept()[0]
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in SHORTAGES:
+                    raise
+                self._tell(str(error.strerror))
+                time.sleep(RETRY)
+                return
+            if not self._pass(connection, worker):
+                self._held.append(connection)
+
+    def _pass(self, connection: socket.socket, worker: Worker) -> bool:
+        """Give a connection to a worker; return whether it could take it."""
+        assert worker.channel is not None
+        worker.turn = self._turn = self._turn + 1
+        try:
+            socket.send_fds(worker.channel, [b"c"], [connection.fileno()])
+        except OSError:    # it has ended, or has too many to look at
+            return False
+        worker.passed.append(connection)
+        return True
+
+    def _taken(self, worker: Worker) -> None:
+        """Close this process's copies of connections that a worker has; it sends a byte for each."""
+        assert worker.channel is not None
+        with suppress(OSError):
+            for _ in worker.channel.recv(1 << 16):
+                worker.passed.popleft().close()
+
+    def _tell(self, reason: str) -> None:
+        """Log why connections wait, at most once a second."""
+        if time.monotonic() >= self._told + 1:
+            self._told = time.monotonic()
+            _log.warning("connections wait: %s", reason)
+
+    # The end
+
+    def _signalled(self) -> None:
+        for number in self._woken.recv(64):
+            if number == signal.SIGTERM and not self.board.draining:
+                self.board.drain()
+                self._stop_at = time.monotonic() + self._notice
+            elif self._kill_at == float("inf"):
+                self.board.drain()
+                self._stop_at = time.monotonic()
+            else:
+                self._kill_at = time.monotonic()
+
+    def _close(self) -> None:
+        """Accept what waits, then no more; the workers answer what they have, and end."""
+        self._listen()
+        if self.listener in self._registered():
+            self._accept()
+            self._selector.unregister(self.listener)
+        self.listener.close()
+        for worker in self.workers:
+            worker.due = None
+            if worker.channel is not None:
+                worker.channel.shutdown(socket.SHUT_WR)
+        self._kill_at = time.monotonic() + self._patience
+
+    def _kill(self) -> None:
+        for worker in self.workers:
+            if worker.pid:
+                os.kill(worker.pid, signal.SIGKILL)
