@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
+from tasks.core.remote import Source, name_of
 
 Until = Literal["prepare", "train", "evaluate", "register", "report"]
 HOME = Path(".xc")
@@ -36,6 +37,8 @@ def pairs(option: str, words: Sequence[str], example: str) -> dict[str, str]:
 
 
 Home = Annotated[Path, shared("home", "Folder for all state.")]
+Share = Annotated[str, shared("store", "Address where results of steps are shared with other homes: "
+                                       "s3://BUCKET/FOLDER; none where empty.")]
 Mlflow = Annotated[str, shared("mlflow", "Address of an MLflow server; the home's own where empty.")]
 
 
@@ -44,15 +47,21 @@ Mlflow = Annotated[str, shared("mlflow", "Address of an MLflow server; the home'
 class CommonOptions:
     """The options that runs and deployments share: what to do on which data, and by whom."""
 
-    data: Annotated[Path, shared("data", "Folder of the raw data set.")]
+    data: Annotated[Source, shared("data", "Folder of the raw data set, or its address: s3://BUCKET/FOLDER.")]
     method: Annotated[str, shared("method", "Method to train.")] = "ngame"
     preset: Annotated[str, shared("preset", "Named settings of the method; see: xc presets.")] = "cpu"
     overrides: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
                                                                  "repeatable.")] = field(default_factory=list)
     home: Home = HOME
+    store: Share = ""
     dask: Annotated[str, shared("dask", "Dask scheduler, tcp://HOST:PORT; embedded workers where empty.")] = ""
     workers: Annotated[int, shared("workers", "Embedded Dask workers (processes); 0 for the run's own process alone.",
                                    variable=False)] = field(default=2, metadata={"ge": 0, "le": 256})
+
+    @property
+    def subject(self) -> str:
+        """The name of the data set's folder."""
+        return name_of(self.data)
 
     @property
     def settings(self) -> dict[str, str]:
