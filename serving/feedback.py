@@ -4,12 +4,14 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from serving.http.guard import Problem
 from serving.model_watcher import Served
-from serving.schemas import FeedbackRequest
+from serving.schemas import ERRORS, FeedbackRequest
 from tasks.data.feedback.journal import Feedback, FeedbackJournal
 
 RATE, BURST = 10.0, 100     # posts of a client: a second, and at once
@@ -25,15 +27,15 @@ class RateLimit:
         self.rate, self.burst = rate, burst
         self._buckets = OrderedDict[str, tuple[float, float]]()    # address -> posts left, and when
 
-    def admit(self, client: str) -> None:
-        """Count a post; raise Problem where the client has sent too many."""
+    def admit(self, client: str, posts: int = 1) -> None:
+        """Count posts; raise Problem where the client has sent too many."""
         now = time.monotonic()
         left, then = self._buckets.pop(client, (float(self.burst), now))
         left = min(self.burst, left + (now - then) * self.rate)
-        self._buckets[client] = (left - 1, now) if left >= 1 else (left, now)
+        self._buckets[client] = (left - posts, now) if left >= posts else (left, now)
         while len(self._buckets) > CLIENTS:
             self._buckets.popitem(last=False)
-        if left < 1:
+        if left < posts:
             raise Problem(429, "rate", f"at most {self.rate:g} decisions a second are taken from one address",
                           headers={"Retry-After": "1"})
 
@@ -43,21 +45,27 @@ class FeedbackKeeper:
 
     def __init__(self, home: Path) -> None:
         self.home, self.limit = home, RateLimit()
-        self._waiting: list[tuple[str, Feedback, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[str, Sequence[Feedback], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def keep(self, request: FeedbackRequest, served: Served, client: str) -> None:
+    async def keep(self, decision: FeedbackRequest, served: Served, client: str) -> None:
         """Return when a decision is on the disk; raise Problem where it is refused or cannot be kept."""
-        self.limit.admit(client)
         unknown = [(f"/{name}/{place}", "no label has this uid; xc labels add makes one")
                    for name in ("accepted", "rejected", "added")
-                   for place, uid in enumerate(getattr(request, name)) if uid not in served.uids]
+                   for place, uid in enumerate(getattr(decision, name)) if uid not in served.uids]
         if unknown:
-            raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels", errors=unknown[:8])
-        feedback = Feedback(request.text, request.accepted, request.rejected, request.added,
-                            datetime.now(UTC).isoformat(timespec="seconds"), request.request_id, served.version)
+            raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels",
+                          errors=unknown[:ERRORS])
+        await self.write([Feedback(decision.text, decision.accepted, decision.rejected, decision.added,
+                                   request=decision.request_id)], served, client)
+
+    async def write(self, feedback: Sequence[Feedback], served: Served, client: str) -> None:
+        """Return when decisions, of labels that the version has, are all on the disk; raise Problem as `keep` does."""
+        self.limit.admit(client, len(feedback))
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        stamped = [replace(one, when=now, version=served.version) for one in feedback]
         kept = asyncio.get_running_loop().create_future()
-        self._waiting.append((served.name, feedback, kept))
+        self._waiting.append((served.name, stamped, kept))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
         await kept
@@ -69,7 +77,7 @@ class FeedbackKeeper:
                 part = [(feedback, kept) for of, feedback, kept in batch if of == name]
                 error: Problem | None = None
                 try:
-                    await asyncio.to_thread(self._append, name, [feedback for feedback, _ in part])
+                    await asyncio.to_thread(self._append, name, [one for feedback, _ in part for one in feedback])
                 except OSError as failure:
                     _log.warning("feedback cannot be kept: %s", failure)
                     error = Problem(503, "disk", "the decision could not be kept; send it again later",

@@ -73,6 +73,7 @@ class Session:
         self.tracker.start(
             pipeline.key, experiment=pipeline.data.name, name=f"{pipeline.method_name} · {pipeline.data.name}",
             params={"method": pipeline.method_name, "preset": pipeline.preset,
+                    **({"texts with feedback": str(len(pipeline.feedback))} if pipeline.feedback else {}),
                     **{key: str(value) for key, value in about["settings"].items()}},
             config_yaml=yaml.safe_dump({key: about[key] for key in ("method", "preset", "settings")}, sort_keys=True),
             data={pipeline.data.name: {"path": str(pipeline.data.folder), "digest": pipeline.data_digest}},
@@ -155,7 +156,8 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
         f"{pipeline.method_name} · {corpus.name}", score, command=session.config.command,
         use=f"Tags short texts with the fitting ones of {corpus.n_labels:,} labels of {corpus.name}.",
         data={"training queries": corpus.n_queries, "labels": corpus.n_labels,
-              "test queries": len(corpus.sides["test"]), "digest": pipeline.data_digest},
+              "test queries": len(corpus.sides["test"]), "digest": pipeline.data_digest,
+              **({"texts with feedback": len(pipeline.feedback)} if pipeline.feedback else {})},
         threshold=advice(found.answers, session.config.wanted_precision))
     registered = register(
         tracker, tracker.run_id or "", session.name, retriever_dir=session.store.open(retriever),

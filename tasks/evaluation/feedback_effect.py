@@ -47,8 +47,8 @@ def feedback_effect(tables: Path, corpus: Corpus, after: Retriever, before: Retr
     corrected = set(counts.pop("labels"))
     held_out = [json.loads(line) for line in (tables / HELD_OUT).read_text(encoding="utf-8").splitlines()]
     retrievers = [retriever for retriever in (after, before) if retriever is not None]
-    texts = [one["text"] for one in held_out]
-    answers = [_uids(retriever, texts, [""] * len(texts)) for retriever in retrievers]
+    texts = [[one[field] for one in held_out] for field in ("title", "content")]
+    answers = [_uids(retriever, *texts) for retriever in retrievers]
     right, wrong = ([set(one[name]) for one in held_out] for name in ("right", "wrong"))
     judged = [bool(labels) for labels in right]
     shares = [

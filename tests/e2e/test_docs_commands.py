@@ -27,8 +27,8 @@ from tests.support.planted import write_planted
 from tests.unit.test_importing_huggingface import save
 from tests.unit.test_importing_marc import xml
 
-ORDER = ["README.md", "running.md", "export.md", "labels.md", "serving.md", "operate.md", "data.md", "scaling.md",
-         "restore.md", "tutorial.md"]
+ORDER = ["README.md", "feedback.md", "running.md", "export.md", "labels.md", "serving.md", "operate.md", "data.md",
+         "scaling.md", "restore.md", "tutorial.md"]
 EXACT = ("head", "cat", "ls")    # whose output is shown whole
 _METHOD = "a training of a method; tests/e2e/test_run_methods.py does one of each family"
 _GPUS = "wants two GPUs"
@@ -102,6 +102,10 @@ def _own_tickets(desk: ReaderFolder) -> None:
     tiny.fresh_store(desk.folder / ".own")
 
 
+def _tickets_again(desk: ReaderFolder) -> None:
+    desk.environment["XC_HOME"] = str(desk.folder / ".own")
+
+
 def _back(desk: ReaderFolder) -> None:
     desk.environment.pop("XC_HOME", None)
 
@@ -146,6 +150,7 @@ def _library(desk: ReaderFolder) -> None:
 # What happens between two commands that are not the reader's: before the first one of a page that begins so.
 BEFORE: dict[tuple[str, str], Callable[[ReaderFolder], None]] = {
     ("README.md", "head -3"): _own_tickets, ("README.md", "xc up"): _back,
+    ("feedback.md", "xc serve"): _tickets_again, ("running.md", "xc "): _back,
     ("running.md", "xc models"): _two_more_versions,
     ("scaling.md", "dask scheduler"): _share, ("tutorial.md", "python library.py"): _library,
     ("tutorial.md", "xc data import"): _fewer_rows, ("tutorial.md", "xc models"): _retrained}

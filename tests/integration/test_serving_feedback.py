@@ -5,6 +5,7 @@ import json
 import signal
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -130,7 +131,7 @@ def keeper(home, monkeypatch, append):
     monkeypatch.setattr(feedback.FeedbackJournal, "append", append)
     made = FeedbackKeeper(home)
     made.limit = RateLimit(rate=1e9)
-    served = SimpleNamespace(name="xc", version="1", uids={"tiny:0"})
+    served: Any = SimpleNamespace(name="xc", version="1", uids={"tiny:0"})
     return made, lambda text: made.keep(FeedbackRequest(text=text, accepted=["tiny:0"]), served, "127.0.0.1")
 
 

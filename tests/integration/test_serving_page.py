@@ -110,8 +110,7 @@ def test_a_reviewer_judges_labels_and_sends_that(world, server, page):
         page.value(f"{buttons}[{pressed}].click()")
     assert json.loads(page.value(state)) == ["false", "true", "true", "false"]
     page.value(f"{send}.click()")
-    page.until(f"{sent} === 'Kept: the next training learns from it.'")
-    assert page.value(f"{send}.disabled")
+    page.until(f"{send}.disabled && {sent} === 'Kept: the next training learns from it.'")
     labels = server.labels("a wolf judged", k=2)
     kept = FeedbackJournal(world.home, "xc").read()[-1]
     assert (kept.text, kept.rejected, kept.accepted) == ("a wolf judged", [labels[0]["uid"]], [labels[1]["uid"]])

@@ -105,6 +105,8 @@ def test_the_last_word_on_a_label_counts():
     first, second = Decisions.of([*SAID, Feedback(" a wolf\t", added=["L4"])]).each
     assert (first.text, first.right, first.wrong, first.line) == ("a wolf", ["L2", "L4"], ["L1"], 4)
     assert (second.right, second.wrong, second.line) == (["L3"], [], 2)
+    long, same = Decisions.of([Feedback("a wolf", ["L1"], content="of the sea"), Feedback("a wolf of the sea")]).each
+    assert (long.title, long.content, long.text) == ("a wolf", "of the sea", same.text)
 
 
 def test_a_text_is_held_out_by_itself_and_the_share_is_kept():
@@ -152,19 +154,20 @@ def test_feedback_becomes_queries_positives_and_rejected_labels(titles_alone, tm
     text = known["title"][row].as_py()
     said = [Feedback("a text of nobody", ["L7"], ["L8", "L9"]), Feedback(text, [f"L{other}"], [f"L{own[0]}"]),
             Feedback("only wrong", rejected=["L3"]), Feedback("of no known label", ["nobody's"]),
-            Feedback(tested["title"][0].as_py(), ["L1"])]
+            Feedback(tested["title"][0].as_py(), ["L1"]),
+            Feedback("a title", ["L1"], content="and a content")]
     folder = _learned(titles_alone, tmp_path / "home", said, feedback_held_out=0.0)
     check(Tables(folder, Thresholds(leak_share=1.0))).raise_for_failure()
     places = [at for at, title in enumerate(known["title"].to_pylist()) if title == text]
     positives, rows = _pairs(folder, "positives.train")
     n = len(known)
-    corrected = before | {(n, 7)} | {(place, other) for place in places}
+    corrected = before | {(n, 7), (n + 2, 1)} | {(place, other) for place in places}
     assert positives == corrected - {(place, own[0]) for place in places}
-    assert {row["line"] for row in rows if row["file"] == "feedback/m.jsonl"} == {1, 2}
+    assert {row["line"] for row in rows if row["file"] == "feedback/m.jsonl"} == {1, 2, 6}
     assert _pairs(folder, "rejected.train")[0] == {(n, 8), (n, 9), (n + 1, 3)} | {(place, own[0]) for place in places}
     titles = [title for shard in sorted((folder / "queries.train").glob("*.parquet"))
               for title in pq.read_table(shard)["title"].to_pylist()]
-    assert titles[n:] == ["a text of nobody", "only wrong"]
+    assert titles[n:] == ["a text of nobody", "only wrong", "a title"]
     assert (folder / "held_out.jsonl").read_text() == ""
 
 

@@ -22,7 +22,8 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
             print(json_line(dict(vars(one))))
         else:
             labels = [f"+{uid}" for uid in (*one.accepted, *one.added)] + [f"-{uid}" for uid in one.rejected]
-            print("\t".join([one.when, f"v{one.version}", " ".join(labels), " ".join(one.text.split())]))
+            text = " ".join(f"{one.text} {one.content}".split())
+            print("\t".join([one.when, f"v{one.version}", " ".join(labels), text]))
     begun = journal.begun()
     later = "" if begun is None else f"; {len(entries) - begun:,} came after the training that is under way began"
     say(f"{name}: {plural(len(entries), 'decision')}{later}")

@@ -152,10 +152,11 @@ def _write_without(pairs: Collection[Pair], shard: Path, target: Path) -> bool:
 
 def _write_rows(found: Additions, queries: int, tables: Path, journal: str, out: Path) -> None:
     """Write a further shard of training queries and of positives, and the table of rejected pairs."""
-    uids = [f"feedback:{key_of(each.text, ''):016x}" for each in found.texts]
+    uids = [f"feedback:{key_of(each.title, each.content):016x}" for each in found.texts]
     ids = list(range(queries, queries + len(found.texts)))
     _write("queries.train", out, journal, [each.line for each in found.texts], {
-        "id": ids, "uid": uids, "title": [each.text for each in found.texts], "content": [""] * len(ids)})
+        "id": ids, "uid": uids, "title": [each.title for each in found.texts],
+        "content": [each.content for each in found.texts]})
     for table, pairs in (("positives.train", found.right), ("rejected.train", found.wrong)):
         columns: dict[str, Sequence[Any]] = {
             name: [pair[side] for pair in pairs] for side, name in enumerate(("query", "label"))}

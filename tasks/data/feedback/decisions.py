@@ -10,12 +10,20 @@ from xcmodels.data.text import clean
 
 @dataclass(frozen=True)
 class Decision:
-    """The labels of a text that are right and those that are wrong, by uid; line: the last in the journal on it."""
+    """The labels of a text that are right and those that are wrong, by uid; line: the last in the journal on it.
 
-    text: str
+    text: title and content with a space between, where it has both.
+    """
+
+    title: str
+    content: str
     right: Sequence[str]
     wrong: Sequence[str]
     line: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.title} {self.content}".strip()
 
     def held_out(self, share: float) -> bool:
         """Return whether the text is one of the share that measures what feedback changed; it stays so for ever."""
@@ -35,16 +43,16 @@ class Decisions:
     @classmethod
     def of(cls, feedback: Sequence[Feedback], journal: str = "") -> "Decisions":
         """Fold feedback: of a label that was accepted and rejected for the same text, the later line counts."""
-        says: dict[str, dict[str, bool]] = {}
-        last: dict[str, int] = {}
+        says: dict[tuple[str, str], dict[str, bool]] = {}
+        last: dict[tuple[str, str], int] = {}
         for line, one in enumerate(feedback, start=1):
-            text = clean(one.text)
+            text = clean(one.text), clean(one.content)
             labels = says.setdefault(text, {})
             labels.update(dict.fromkeys(one.rejected, False) | dict.fromkeys((*one.accepted, *one.added), True))
             last[text] = line
-        return cls(journal, [Decision(text, sorted(uid for uid, right in labels.items() if right),
+        return cls(journal, [Decision(*text, sorted(uid for uid, right in labels.items() if right),
                                       sorted(uid for uid, right in labels.items() if not right), last[text])
-                             for text, labels in says.items() if text])
+                             for text, labels in says.items() if any(text)])
 
 
 NO_FEEDBACK = Decisions()

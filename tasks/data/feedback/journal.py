@@ -23,13 +23,15 @@ LONGEST = 1 << 22    # bytes of a line, at most
 class Feedback:
     """A reviewer's decision on one text: uids of labels that are right, wrong, or right and were missing.
 
-    when: in UTC; request: the X-Request-ID of the answer that was judged; version: which version gave it.
+    content: a longer text, where queries have titles and contents. when: in UTC; request: the X-Request-ID of the
+    answer that was judged; version: which version gave it.
     """
 
     text: str
     accepted: Sequence[str] = ()
     rejected: Sequence[str] = ()
     added: Sequence[str] = ()
+    content: str = ""
     when: str = ""
     request: str = ""
     version: str = ""
