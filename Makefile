@@ -54,7 +54,7 @@ bench-claims: $(VENV)/.ready $(DATA)/dataset.json
 	$(BIN)/xc prepare --data $(DATA) --home $(HOME_DIR)
 	$(BIN)/python -m benchmarks.claims $(HOME_DIR)
 
-## sbom: the bill of materials of a release, sbom.cdx.json (CycloneDX 1.6), from the pinned versions
+## sbom: the bill of materials of a release, sbom.cdx.json (CycloneDX 1.6), from the pins, without the extra dev
 sbom: $(VENV)/.ready
 	$(BIN)/python tools/sbom.py > sbom.cdx.json
 

@@ -102,17 +102,44 @@ def test_what_is_imported_is_declared_and_what_is_pinned_is_allowed():
             if not each.specifier.contains(pins.get(name, "0"))] == []
 
 
-def test_the_bill_of_materials_names_every_pin_and_is_reproducible():
+def test_the_bill_of_materials_names_what_a_release_installs_and_is_reproducible():
     pins = pinned((ROOT / "constraints.txt").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     made = bill(pins, project)
     assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6") and made == bill(pins, project)
-    assert {each["purl"] for each in made["components"]} == {f"pkg:pypi/{name}@{of}" for name, of in pins.items()}
-    refs = {each["bom-ref"] for each in made["components"]} | {made["metadata"]["component"]["bom-ref"]}
-    assert {each["ref"] for each in made["dependencies"]} == refs
-    assert {ref for each in made["dependencies"] for ref in each["dependsOn"]} <= refs
-    with pytest.raises(ValueError, match="numpy==1 is pinned and"):
-        bill(pins | {"numpy": "1"}, project)
+    listed = {each["name"]: each for each in made["components"]}
+    assert {each["purl"] for each in listed.values()} == {f"pkg:pypi/{name}@{pins[name]}" for name in listed}
+    assert listed.keys() >= {canonicalize_name(Requirement(each).name) for each in project["dependencies"]}
+    assert not listed.keys() & {"hypothesis", "mypy", "onnxruntime", "pytest", "ruff"}    # of the extra `dev`
+    assert {name: listed[name]["scope"] for name in ("torch", "fsspec", "onnx")} == {
+        "torch": "required", "fsspec": "required", "onnx": "optional"}
+    licences = {name: each.get("licenses", [{}])[0].get("expression") for name, each in listed.items()}
+    assert (licences["rich"], licences["httpx"], licences["sniffio"]) == ("MIT", "BSD-3-Clause", "MIT OR Apache-2.0")
+    assert sum(map(bool, licences.values())) > .8 * len(listed)
+
+
+def test_the_bill_of_materials_links_what_needs_each_other_here():
+    made = bill(pinned((ROOT / "constraints.txt").read_text()),
+                tomllib.loads((ROOT / "pyproject.toml").read_text())["project"])
+    names = {each["bom-ref"]: each["name"] for each in [*made["components"], made["metadata"]["component"]]}
+    links = {names[each["ref"]]: {names[ref] for ref in each["dependsOn"]} for each in made["dependencies"]}
+    assert links.keys() == set(names.values()) and {"torch", "sentence-transformers"} <= links["xcflow"]
+    assert "httpcore" in links["httpx"] and "h2" in links["httpx"]    # Prefect asks for its extra http2
+    assert links["scipy"] == {"numpy"}    # its extra `test` asks for pytest, and nothing here for that extra
+    reached, todo = set(), ["xcflow"]
+    while todo:
+        if (name := todo.pop()) not in reached:
+            reached.add(name)
+            todo += links[name]
+    assert reached == links.keys()
+
+
+def test_a_bill_of_materials_of_other_versions_is_refused():
+    pins = pinned((ROOT / "constraints.txt").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for other, said in (({"numpy": "1"}, "numpy==1 is pinned and"), ({"not-there": "1"}, "pinned but not installed")):
+        with pytest.raises(ValueError, match=said):
+            bill(pins | other, project)
 
 
 class Evil:

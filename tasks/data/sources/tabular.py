@@ -159,7 +159,11 @@ class _Dialect:
 
 
 def _dialect(name: str, layout: Layout, head: Sequence[str], delimiters: Sequence[str]) -> _Dialect:
-    """Detect the dialect of a table; a header line is one that names a column of the layout."""
+    """Detect the dialect of a table; a header line is one that names a column of the layout.
+
+    csv.Sniffer does not know the columns: it goes by how often a mark occurs in a line, which texts full of commas and
+    cells of several labels mislead.
+    """
     if head and (match := re.fullmatch(r'"?sep=(.)"?', head[0].strip())):    # Excel's own first line
         return replace(_dialect(name, layout, head[1:], match[1]), skipped=1)
     records = {mark: [cells for _, cells in _records(head, mark, name, strict=False)] for mark in delimiters}
