@@ -5,21 +5,23 @@ The addresses, fields and bounds are those of Annif's OpenAPI description, https
 
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from typing import Any, TypeVar
 
 import orjson
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from serving import openapi
 from serving.answers import Question, Service
-from serving.http.guard import FORM, VALUES, Problem, read_body, read_json
+from serving.feedback import FeedbackKeeper
+from serving.http.guard import CONTAINERS, FORM, Problem, read_body, read_json
 from serving.model_watcher import Served
 from serving.openapi import PROJECT
-from serving.schemas import ERRORS, LABELS, TEXT
+from serving.schemas import ERRORS, LABELS, TEXT, UID
+from tasks.data.feedback.journal import Feedback
 
 DOCUMENTS = 32                    # at most, in a batch
 UNKNOWN_LANGUAGE = "und"          # BCP 47; a data set does not say in which language its texts are
@@ -63,6 +65,29 @@ class SuggestBatch(BaseModel):
     """Documents, each answered alone."""
 
     documents: list[Document] = Field(max_length=DOCUMENTS)
+
+
+class Subject(BaseModel):
+    """A subject of an indexed document."""
+
+    model_config = ConfigDict(strict=True)
+    uri: str = Field(max_length=UID)
+    label: str | None = Field(None, description="Ignored: the URI names the subject")
+
+
+class IndexedDocument(BaseModel):
+    """A document and its subjects; those that the model does not have are left out."""
+
+    model_config = ConfigDict(strict=True)
+    text: str = Field(description=f"{TEXT:,} bytes of it are read at most")
+    subjects: list[Subject] = Field(max_length=LABELS)
+    metadata: Metadata = Metadata()
+
+
+class Learned(RootModel[list[IndexedDocument]]):
+    """Documents to learn from."""
+
+    root: list[IndexedDocument] = Field(max_length=DOCUMENTS)
 
 
 class Suggestion(BaseModel):
@@ -127,8 +152,8 @@ class ApiInfo(BaseModel):
     version: str = Field(description="Of xcflow")
 
 
-def add_annif(app: FastAPI, service: Service) -> None:
-    """Add the routes of Annif's REST API."""
+def add_annif(app: FastAPI, service: Service, keeper: FeedbackKeeper | None) -> None:
+    """Add the routes of Annif's REST API; keeper: of what it learns, None = it learns nothing."""
     @app.get("/v1/", response_model=ApiInfo, **openapi.document("/v1/", "get"))
     async def info() -> Response:
         """Name this server, as Annif's clients ask."""
@@ -165,6 +190,28 @@ def add_annif(app: FastAPI, service: Service) -> None:
                       for each, results in zip(documents, found, strict=True)])
 
 
+    @app.post(f"{PROJECT}/learn", status_code=204, **openapi.document(f"{PROJECT}/learn", "post", Learned))
+    async def learn(request: Request) -> Response:
+        """Keep documents with their subjects for the next training; answered once they are on the disk."""
+        documents = _checked(Learned, await read_json(request)).root
+        served = _named(service.current(), request)
+        if keeper is None:
+            raise Problem(403, "feedback", "this server takes no feedback: xc serve --feedback refuse")
+        if feedback := list(_feedback(served, documents)):
+            await keeper.write(feedback, served, request.client.host if request.client else "")
+        return Response(status_code=204)
+
+
+def _feedback(served: Served, documents: list[IndexedDocument]) -> Iterator[Feedback]:
+    """Yield what is learned of documents: subjects that the version has, as right; those of none are left out."""
+    for each in documents:
+        uris = [subject.uri for subject in each.subjects]
+        known = [uri for uri, label in zip(uris, served.retriever.ids(uris).tolist(), strict=True) if label >= 0]
+        title, content = fields_of(served, _cut(each.text), _cut(each.metadata.title))
+        if known and (title + content).strip():
+            yield Feedback(title, accepted=known, content=content)
+
+
 async def _suggested(service: Service, served: Served, documents: list[tuple[str, str]],
                      wanted: Wanted) -> list[list[dict[str, Any]]]:
     """Return the suggestions for each document (text, title)."""
@@ -199,8 +246,8 @@ def parsed_form(body: bytes) -> dict[str, str]:
     It takes a few milliseconds a megabyte; urllib's parser takes most of a second for one that is all percent signs,
     and would block every other request.
     """
-    if body.count(b"&") >= VALUES:
-        raise Problem(413, "values", f"the form has at most {VALUES:,} fields")
+    if body.count(b"&") >= CONTAINERS:
+        raise Problem(413, "values", f"the form has at most {CONTAINERS:,} fields")
     if _BAD_ESCAPE.search(body):
         raise Problem(400, "form", "a percent sign in the form is not followed by two hexadecimal digits")
     pairs = [pair.partition(b"=")[::2] for pair in body.split(b"&") if pair]

@@ -67,7 +67,7 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
     for kind, handler in ((HTTPException, unknown), (Problem, problem), (Exception, problem)):
         app.add_exception_handler(kind, handler)
     _operations(app, service, counters, keeper)
-    add_annif(app, service)
+    add_annif(app, service, keeper)
     _pages(app)
     return Guard(app, access, counters.request, counters.refused), service
 

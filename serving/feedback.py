@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+
 from serving.http.guard import Problem
 from serving.model_watcher import Served
 from serving.schemas import ERRORS, FeedbackRequest
@@ -52,7 +54,7 @@ class FeedbackKeeper:
         """Return when a decision is on the disk; raise Problem where it is refused or cannot be kept."""
         unknown = [(f"/{name}/{place}", "no label has this uid; xc labels add makes one")
                    for name in ("accepted", "rejected", "added")
-                   for place, uid in enumerate(getattr(decision, name)) if uid not in served.uids]
+                   for place in np.flatnonzero(served.retriever.ids(getattr(decision, name)) < 0).tolist()]
         if unknown:
             raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels",
                           errors=unknown[:ERRORS])

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from data_contracts.errors import DamagedArtifact, ProjectError
 from serving.file_watcher import Watch
 from tasks.core.files import hold
@@ -58,12 +56,6 @@ class Served:
     def which(self) -> tuple[str, str]:
         """The version's number, and the digest of its files."""
         return self.version, self.digest
-
-    @cached_property
-    def uids(self) -> frozenset[str]:
-        """The uids of the labels that it may answer with."""
-        kept = np.delete(np.arange(len(self.retriever.uids)), self.retriever.removed)
-        return frozenset(self.retriever.uids.take(kept))
 
     def named(self) -> dict[str, str]:
         """Return the fields that name the version in an answer."""

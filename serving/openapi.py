@@ -33,7 +33,10 @@ CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
     (PROJECT, "get"): {401: ("token",), 404: ("project",), 421: ("host",), 503: ("no-model",)},
     (f"{PROJECT}/suggest", "post"): {**_SUGGEST, 400: ("form", "field", "http"), 413: ("body", "values")},
     (f"{PROJECT}/suggest-batch", "post"): {**_SUGGEST, 400: ("json", "depth", "field", "http"),
-                                           413: ("body", "values")}}
+                                           413: ("body", "values")},
+    (f"{PROJECT}/learn", "post"): {**_ASKED, 400: ("json", "depth", "field", "http"), 403: ("origin", "feedback"),
+                                   404: ("project",), 413: ("body", "values"), 429: ("rate",), 500: ("internal",),
+                                   503: ("disk", "journal", "no-model", "connections")}}
 MEANING = {
     "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not well-formed HTTP/1.1.",
     "token": "The server asks for a token: send Authorization: Bearer TOKEN, or Basic with it as the password.",
@@ -82,6 +85,7 @@ ANSWERS: Mapping[str, Any] = {
     "/v1/projects": {"projects": [_PROJECT]}, PROJECT: _PROJECT, f"{PROJECT}/suggest": {"results": [_SUBJECT]},
     f"{PROJECT}/suggest-batch": [{"results": [_SUBJECT], "document_id": "doc-1"},
                                  {"results": [], "document_id": "doc-2"}],
+    f"{PROJECT}/learn": None,    # 204
     "/healthz": "ok", "/readyz": "ok", "/metrics": 'xc_model_info{name="wordnet",version="3"} 1.0\n'}
 _LIMITED = {"text": "On cats and other pets", "limit": 3, "threshold": 0.2}
 BODIES: Mapping[str, Mapping[str, Any]] = {
@@ -97,7 +101,9 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
         "added": {"summary": "A label was missing", "value": {"text": EXAMPLE, "added": ["n02130460"]}}},
     f"{PROJECT}/suggest": {"one": {"summary": "One document, as a form", "value": _LIMITED}},
     f"{PROJECT}/suggest-batch": {"two": {"summary": "Two documents", "value": {"documents": [
-        {"text": "On cats and other pets", "document_id": "doc-1"}, {"text": " ", "document_id": "doc-2"}]}}}}
+        {"text": "On cats and other pets", "document_id": "doc-1"}, {"text": " ", "document_id": "doc-2"}]}}},
+    f"{PROJECT}/learn": {"one": {"summary": "A document whose subjects are known", "value": [
+        {"text": "On cats and other pets", "subjects": [{"uri": "http://www.yso.fi/onto/yso/p864"}]}]}}}
 
 
 def document(path: str, method: str, body: type[BaseModel] | None = None, *, form: bool = False,
@@ -106,8 +112,9 @@ def document(path: str, method: str, body: type[BaseModel] | None = None, *, for
 
     form: whether its body is a form, not JSON. query: the parameters in its address.
     """
-    kind = "text/plain" if isinstance(ANSWERS[path], str) else JSON
-    responses: dict[int | str, Any] = {200: {"content": {kind: {"example": ANSWERS[path]}}}}
+    answer = ANSWERS[path]
+    kind = "text/plain" if isinstance(answer, str) else JSON
+    responses: dict[int | str, Any] = {} if answer is None else {200: {"content": {kind: {"example": answer}}}}
     for status, codes in sorted(CODES[path, method].items()):
         responses[status] = {"model": ProblemDetails, "description": " ".join(MEANING[code] for code in codes),
                              "content": {"application/problem+json": {"examples": {code: {"value": {
@@ -142,7 +149,7 @@ def described(openapi: dict[str, Any]) -> dict[str, Any]:
     """Move each error's schema to its own media type: FastAPI puts it under that of the operation's answers."""
     for operations in openapi["paths"].values():
         for operation in operations.values():
-            for content in (response["content"] for response in operation["responses"].values()):
+            for content in (response.get("content", {}) for response in operation["responses"].values()):
                 if (problems := content.get("application/problem+json")) is not None:
                     [other] = content.keys() - {"application/problem+json"}
                     problems["schema"] = content.pop(other)["schema"]

@@ -12,6 +12,7 @@ import pytest
 import requests
 
 from serving.schemas import LABELS, TEXT
+from tasks.data.feedback.journal import FeedbackJournal
 from tests.support import tiny
 from tests.support.running_server import World, problem, running
 
@@ -53,6 +54,20 @@ def test_the_http_backend_of_annif(server):
     assert [(each["uri"], each["label"], each["score"]) for each in results] == [
         (each["uid"], each["text"], each["confidence"]) for each in labels if each["confidence"] > 0]
     assert len(results) == 50 and all(0 < each["score"] <= 1 and each["notation"] is None for each in results)
+
+
+def test_what_annif_learns_is_feedback(server, world):
+    """The request of annif-client's learn; a subject that the model does not have is left out, as by Annif."""
+    documents = [{"text": "a wolf of the sea", "subjects": [{"uri": "tiny:3", "label": "x"}, {"uri": "nobody's"}]},
+                 {"text": "an oak", "subjects": [{"uri": "nobody's"}]}, {"text": " ", "subjects": [{"uri": "tiny:1"}]}]
+    reply = server.ask("/v1/projects/xc/learn", documents)
+    assert (reply.status, reply.body) == (204, b"")
+    [kept] = FeedbackJournal(world.home, "xc").read()
+    assert (kept.text, kept.accepted, kept.rejected, kept.version) == ("a wolf of the sea", ["tiny:3"], [], "1")
+    problem(server.ask("/v1/projects/xc/learn", [{"text": 7, "subjects": []}]), 400, "field")
+    problem(server.ask("/v1/projects/xc/learn", {"text": "a wolf"}), 400, "field")
+    problem(server.ask("/v1/projects/other/learn", documents), 404, "project")
+    assert len(FeedbackJournal(world.home, "xc").read()) == 1
 
 
 def test_annif_client(server):

@@ -7,6 +7,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from serving import feedback
@@ -131,7 +132,8 @@ def keeper(home, monkeypatch, append):
     monkeypatch.setattr(feedback.FeedbackJournal, "append", append)
     made = FeedbackKeeper(home)
     made.limit = RateLimit(rate=1e9)
-    served: Any = SimpleNamespace(name="xc", version="1", uids={"tiny:0"})
+    retriever = SimpleNamespace(ids=lambda uids: np.zeros(len(uids), np.int64))
+    served: Any = SimpleNamespace(name="xc", version="1", retriever=retriever)
     return made, lambda text: made.keep(FeedbackRequest(text=text, accepted=["tiny:0"]), served, "127.0.0.1")
 
 

@@ -18,6 +18,7 @@ from tests.support.running_server import World, running
 
 REQUESTS = int(os.environ.get("XC_FUZZ", "400"))
 ANNIF = "/v1/projects/xc/suggest", "/v1/projects/xc/suggest-batch"
+LONGEST = 300     # values of a list, at most
 GROWTH = 150e6    # bytes that serving may take on top of what it has after its first requests
 MARKS = ("\x00", "\r\n", "../", "%2e%2e", "%00", "<script>", "\u202e", "\ud800", "\xff", "'", '"', "{{7*7}}", "${x}",
          "A" * 9000)
@@ -41,11 +42,15 @@ def texts() -> st.SearchStrategy[str]:
 
 def values(schema: dict[str, Any]) -> st.SearchStrategy[str]:
     """JSON for a field: what its schema asks for, its bounds, and what it does not."""
-    own = {"integer": st.sampled_from([str(schema.get("minimum", 0) - 1), str(schema.get("maximum", 0) + 1), "1"]),
+    if "anyOf" in schema:
+        return st.one_of([values(each) for each in schema["anyOf"]])
+    own = {"null": st.just("null"), "object": texts().map(lambda text: f'{{"under": {text}}}'),
+           "integer": st.sampled_from([str(schema.get("minimum", 0) - 1), str(schema.get("maximum", 0) + 1), "1"]),
            "number": st.floats(-0.5, 1.5).map(str), "boolean": st.sampled_from(["true", "false"]), "string": texts()}
     if schema["type"] == "array":
         several = st.lists(values(schema["items"]), max_size=5).map(lambda each: f"[{','.join(each)}]")
-        many = st.integers(0, schema["maxItems"] + 3).map(lambda n: "[" + ",".join(['"a"'] * n) + "]")
+        longest = min(schema.get("maxItems", 9), LONGEST) + 3
+        many = st.integers(0, longest).map(lambda n: "[" + ",".join(['"a"'] * n) + "]")
         of_kind = several | many
     else:
         of_kind = own[schema["type"]]
@@ -58,12 +63,13 @@ def bodies(schema: dict[str, Any]) -> st.SearchStrategy[bytes]:
     fields = schema["properties"]
     name = st.sampled_from([*fields, *fields, "K", "text", "__proto__", "", "\x00"])
     pair = name.flatmap(lambda key: st.tuples(st.just(json.dumps(key)),
-                                              values(fields.get(key, fields["k"]))).map(":".join))
+                                              values(fields.get(key, {"type": "integer"}))).map(":".join))
     objects = st.lists(pair, max_size=5).map(lambda pairs: "{" + ",".join(pairs) + "}")
     valid = st.tuples(st.lists(texts(), min_size=1, max_size=3), st.integers(1, 30), st.booleans().map(json.dumps),
                       st.floats(0, 1)).map(lambda made: f'{{"texts": [{",".join(made[0])}], "k": {made[1]}, "explain": '
                                                         f'{made[2]}, "threshold": {made[3]}}}')    # but for its texts
-    as_bytes = (objects | valid | values(fields["texts"])).map(lambda text: text.encode("utf-8", "surrogatepass"))
+    lists = values({"type": "array", "items": {"type": "string"}})
+    as_bytes = (objects | valid | lists).map(lambda text: text.encode("utf-8", "surrogatepass"))
     cut = st.tuples(as_bytes, st.integers(0, 60)).map(lambda made: made[0][:made[1]])
     return as_bytes | as_bytes | cut | st.binary(max_size=200)
 
@@ -90,8 +96,8 @@ def requests(draw: st.DrawFn, description: dict[str, Any]) -> bytes:
     path += draw(st.sampled_from(["", "", "", "/", "?", "?k=NaN", "#x", "/../x", "/%2e%2e/", "%00", ";a", "//"]))
     method = draw(st.sampled_from(["POST", "POST", "POST", "GET", "HEAD", "PUT", "DELETE", "OPTIONS"]) | TOKENS)
     if right:
-        method, path = "POST", draw(st.sampled_from(["/predict", *ANNIF]))
-    operation = description["paths"]["/predict"]["post"]
+        method, path = "POST", draw(st.sampled_from(["/predict", "/predict", "/feedback", *ANNIF]))
+    operation = description["paths"]["/feedback" if path == "/feedback" else "/predict"]["post"]
     body = draw(forms() if path == ANNIF[0] else
                 bodies(operation["requestBody"]["content"]["application/json"]["schema"]))
     if path == ANNIF[1]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serving.annif import _cut, fields_of, parsed_form
 from serving.answers import Question, answer
-from serving.http.guard import VALUES, Problem
+from serving.http.guard import CONTAINERS, Problem
 from serving.model_watcher import Served
 from serving.schemas import TEXT
 from tests.support import tiny
@@ -38,7 +38,7 @@ def test_a_form_is_read_as_urllib_reads_it(body):
 
 @pytest.mark.parametrize(("body", "code"), [
     (b"text=%", "form"), (b"text=%4", "form"), (b"text=%zz", "form"), (b"text=%\n", "form"), (b"text=%E4", "form"),
-    (b"text=\xff", "form"), (b"text=%ED%A0%80", "form"), (b"text=a&text=b", "form"), (b"&" * VALUES, "values")])
+    (b"text=\xff", "form"), (b"text=%ED%A0%80", "form"), (b"text=a&text=b", "form"), (b"&" * CONTAINERS, "values")])
 def test_what_is_no_form_is_refused(body, code):
     with pytest.raises(Problem) as caught:
         parsed_form(body)
@@ -71,7 +71,7 @@ def test_a_document_is_laid_out_as_the_training_texts_are(served):
 @pytest.mark.parametrize("explain", [False, True])
 def test_a_content_is_read_as_a_content(served, explain):
     for title, content in (("", "a wolf of the sea"), ("an oak", "a wolf of the sea"), ("a wolf of the sea", "")):
-        [found] = answer([Question(served, title, 4, 0.0, explain, content)])
+        [found] = answer([Question(served, title, 4, 0.0, explain, content=content)])
         [wanted] = served.retriever.predict([title], 4, [content])
         assert [each["id"] for each in found] == [each.id for each in wanted] and len(found) == 4
         assert [each["score"] for each in found] == [each.score for each in wanted]

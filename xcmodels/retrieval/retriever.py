@@ -111,6 +111,11 @@ class Retriever(Ranker):
                      (round(score, 6) for score in scores[valid].tolist()), confidences[valid].tolist())
         return [list(islice(labels, count)) for count in valid.sum(1).tolist()]
 
+    def ids(self, uids: Sequence[str]) -> np.ndarray:
+        """Return the id of each label by its uid, (n,) int64, -1 for one that is not predicted."""
+        ids = self.select.index.rows(uids)
+        return np.where(np.isin(ids, self.removed), -1, ids)
+
     def explain(self, text: str, labels: Sequence[Label], nearest: int = 3, content: str = "") -> list[Explanation]:
         """Return why each of the labels that `predict` gave a text fits it.
 
