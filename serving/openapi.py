@@ -54,7 +54,7 @@ ANSWERS: Mapping[str, Any] = {
 BODIES = {"one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
           "sure": {"summary": "Only labels that are likely right", "value": {"texts": [EXAMPLE], "threshold": 0.5}},
           "chosen": {"summary": "Two labels to choose from, and a branch that is left out", "value": {
-              "texts": [EXAMPLE], "only": ["n02130460", "n02127275"], "without": [{"under": "n02129604"}]}},
+              "texts": [EXAMPLE], "only": ["n02130460", "n02127275"], "without": [{"under": "n02085998"}]}},
           "explained": {"summary": "Why these labels", "value": {"texts": [EXAMPLE], "k": 3, "explain": True}}}
 
 
