@@ -93,7 +93,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
         "one": {"summary": "One text", "value": {"texts": [EXAMPLE], "k": 3}},
         "sure": {"summary": "Only labels that are likely right", "value": {"texts": [EXAMPLE], "threshold": 0.5}},
         "chosen": {"summary": "Two labels to choose from, and a branch that is left out", "value": {
-            "texts": [EXAMPLE], "only": ["n02130460", "n02127275"], "without": [{"under": "n02129604"}]}},
+            "texts": [EXAMPLE], "only": ["n02130460", "n02127275"], "without": [{"under": "n02085998"}]}},
         "explained": {"summary": "Why these labels", "value": {"texts": [EXAMPLE], "k": 3, "explain": True}}},
     "/feedback": {
         "judged": {"summary": "One label is right, one is wrong", "value": {

@@ -61,12 +61,11 @@ def test_a_line_gives_lemmas_without_markers_a_gloss_and_labels():
             'draw air; "breathe | out"  ')
     key, synset = parse_synset(line)
     assert key == "v00001740"
-    assert synset.title == "a, take a breath, c, d, e, f(x), g, h, i, j"
+    assert (synset.title, synset.category) == ("a, take a breath, c, d, e, f(x), g, h, i, j", 29)
     assert synset.gloss == 'draw air; "breathe | out"'
-    assert synset.category == 29
     assert synset.targets == {"v00005041", "a03121972", "v00002325"}
-    assert parse_synset("00001740 03 n 01 x 0 002 @ 00000002 n 0000 @i 00000003 n 0000 | y")[1].broader == {
-        "n00000002", "n00000003"}
+    _, lower = parse_synset("00001740 03 n 01 x 0 002 @ 00000002 n 0 @i 00000003 n 0 | y")
+    assert lower.broader == {"n00000002", "n00000003"}
 
 
 def test_the_split_is_a_quarter_by_sha1_of_the_key():

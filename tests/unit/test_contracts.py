@@ -50,6 +50,8 @@ BROKEN = [
     ("positives.test", 3, {"query": 6}, "reference", 6),
     ("positives.train", 6, {"label": 2**40}, "reference", 2**40),
     ("filters.train", 1, {"label": -1}, "reference", -1),
+    ("broader", 1, {"concept": "\t"}, "uid_present", None),
+    ("broader", 1, {"broader": "a\x00"}, "control_characters", r"a\x00"),
     ("edges.category.train", 3, {"node": 12}, "reference", 12),
     ("edges.category.label", 3, {"node": 6}, "reference", 6),
     ("edges.category.label", 3, {"anchor": 3}, "reference", 3),

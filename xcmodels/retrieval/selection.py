@@ -69,12 +69,9 @@ class Selector:
 
     def _labels(self, name: str, entries: Sequence[Entry]) -> tuple[np.ndarray, list[tuple[str, int, str]]]:
         """Return the ids of the labels that a list names, and what it names that is unknown."""
-        roots, uids = dict[int, str](), list[str]()
-        for place, entry in enumerate(entries):
-            if isinstance(entry, str):
-                uids.append(entry)
-            else:
-                roots[place] = entry[UNDER]
+        roots, uids = dict[int, str](), [entry for entry in entries if isinstance(entry, str)]
+        if len(uids) < len(entries):
+            roots = {place: entry[UNDER] for place, entry in enumerate(entries) if not isinstance(entry, str)}
         labels, unknown = self.index.rows(uids), list[tuple[str, int, str]]()
         if (lost := np.flatnonzero(labels < 0).tolist()):
             places = [place for place in range(len(entries)) if place not in roots]

@@ -6,9 +6,9 @@ from functools import cached_property
 import numpy as np
 
 from xcmodels.data.corpus import Texts
-from xcmodels.data.sorted_ids import located
 
 CHUNK = 1 << 14    # uids in memory as strings at once
+PREFIX = 16        # bits of a hash by which it is first looked up
 _hash = hash       # Python's differs from process to process, so that nobody can choose uids that collide
 
 
@@ -19,11 +19,12 @@ class UidIndex:
         self.uids = uids
 
     @cached_property
-    def _hashed(self) -> tuple[np.ndarray, np.ndarray]:
-        """The hashes of all uids, ascending, and the row of each."""
+    def _hashed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The hashes of all uids, ascending, the row of each, and where the hashes of each prefix begin."""
         hashes = np.fromiter(map(_hash, self._all()), np.int64, len(self.uids))
         rows = np.argsort(hashes)
-        return hashes[rows], rows
+        prefixes = np.arange(2**PREFIX + 1, dtype=np.int64)
+        return hashes[rows], rows, np.searchsorted(_prefix(hashes[rows]), prefixes)
 
     def _all(self) -> Iterator[str]:
         for start in range(0, len(self.uids), CHUNK):
@@ -31,8 +32,8 @@ class UidIndex:
 
     def rows(self, uids: Sequence[str]) -> np.ndarray:
         """Return the row of each uid, (n,) int64, -1 for one that is not there."""
-        hashes, ordered = self._hashed
-        place, same = located(np.fromiter(map(_hash, uids), np.int64, len(uids)), hashes)
+        hashes, ordered, begins = self._hashed
+        place, same = _located(np.fromiter(map(_hash, uids), np.int64, len(uids)), hashes, begins)
         found = np.full(len(uids), -1, dtype=np.int64)
         found[same] = ordered[place[same]]
         known = np.flatnonzero(same)
@@ -50,3 +51,24 @@ class UidIndex:
         encoded = joined.encode(errors="surrogatepass")
         each = uids if len(encoded) == len(joined) else [uid.encode(errors="surrogatepass") for uid in uids]
         return values.tobytes() == encoded and np.array_equal(np.fromiter(map(len, each), np.int64, len(uids)), lengths)
+
+
+def _prefix(hashes: np.ndarray) -> np.ndarray:
+    """Return the first bits of signed hashes as numbers from 0, in the order of the hashes."""
+    return (hashes >> (64 - PREFIX)) + 2 ** (PREFIX - 1)
+
+
+def _located(values: np.ndarray, hashes: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first place of each value (n,) in sorted hashes, and whether it is in them.
+
+    A few of one prefix are looked through, in a third of the time that a binary search takes.
+    """
+    prefix = _prefix(values)
+    place, end = begins[prefix], begins[prefix + 1]
+    open_ = np.flatnonzero(place < end)
+    while len(open_ := open_[hashes[place[open_]] < values[open_]]):
+        place[open_] += 1
+        open_ = open_[place[open_] < end[open_]]
+    same = place < end
+    same[same] = hashes[place[same]] == values[same]
+    return place, same
