@@ -10,6 +10,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
@@ -68,21 +71,28 @@ async def measure(port: int, seconds: float) -> None:
         print(f"{name:<22}{len(ms) / seconds:>10.1f}{np.quantile(ms, .5):>9.1f}{np.quantile(ms, .99):>9.1f}")
 
 
-def main(home: Folder, model: str = "", seconds: Count = 20) -> None:
-    """Serve a model of HOME on a free port and measure it."""
+@contextmanager
+def serving(home: Path, model: str) -> Iterator[tuple[int, str]]:
+    """Serve a model of a home on a free port, with `xc serve`; yield the port and the model's name."""
     command = [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--port", "0", "--model", model]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert server.stderr is not None
         line = server.stderr.readline()
-        address = re.search(r"on http://127\.0\.0\.1:(\d+)", line)
-        if address is None:
+        told = re.search(r"serving (.*) version \S+ on http://127\.0\.0\.1:(\d+)", line)
+        if told is None:
             raise SystemExit(line + server.stderr.read())
         print(line.strip())
-        asyncio.run(measure(int(address[1]), seconds))
+        yield int(told[2]), told[1]
     finally:
         server.terminate()
         server.wait(30)
+
+
+def main(home: Folder, model: str = "", seconds: Count = 20) -> None:
+    """Serve a model of HOME on a free port and measure it."""
+    with serving(home, model) as (port, _):
+        asyncio.run(measure(port, seconds))
 
 
 if __name__ == "__main__":
