@@ -71,7 +71,7 @@ async def agreement(client: Client, texts: list[str], scores: np.ndarray, more: 
 def main(home: Folder, model: str = "", seconds: Count = 20) -> None:
     """Serve a model of HOME on a free port and measure it."""
     retriever = Retriever.load(resolve(Tracker(home), model or None).folder)
-    with served(home, model, 1) as (_, port):
+    with served(home, model) as (_, port, _):
         asyncio.run(measure(port, seconds, retriever))
 
 

@@ -140,18 +140,18 @@ def by_wrk(wrk: str, port: int, texts: list[str], seconds: int) -> tuple[int, fl
 
 
 @contextmanager
-def served(home: Path, model: str, workers: int) -> Iterator[tuple[psutil.Process, int]]:
-    """Serve a model of HOME on a free port; yield the server's process and port."""
+def served(home: Path, model: str = "", workers: int = 1) -> Iterator[tuple[psutil.Process, int, str]]:
+    """Serve a model of HOME on a free port; yield the server's process, its port, and the model's name."""
     command = [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--port", "0", "--model", model,
                *(["--workers", str(workers)] if workers > 1 else [])]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert server.stderr is not None
         line = server.stderr.readline()
-        address = re.search(r"on http://127\.0\.0\.1:(\d+)", line)
-        if address is None:
+        told = re.search(r"serving (.*) version \S+ on http://127\.0\.0\.1:(\d+)", line)
+        if told is None:
             raise SystemExit(line + server.stderr.read())
-        yield psutil.Process(server.pid), int(address[1])
+        yield psutil.Process(server.pid), int(told[2]), told[1]
     finally:
         server.terminate()
         server.wait(60)
@@ -163,7 +163,7 @@ def main(home: Folder, model: str = "", seconds: Count = 20, *workers: Count) ->
     print(f"{'workers':<9}{'requests':<20}{'answers/s':>10}{'p50 ms':>9}{'p99 ms':>9}{'CPU ms each':>12}{'cores':>8}"
           f"{'MiB':>8}")
     for number in workers or (1,):
-        with served(home, model, number) as (server, port):
+        with served(home, model, number) as (server, port, _):
             measure(server, port, number, seconds)
 
 

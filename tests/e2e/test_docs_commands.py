@@ -41,10 +41,12 @@ LISTED = {
         "astra", "renee", "ramen", "ramen-ance", "ramen-unidec", "siamesexml", "siamesexml++", "unidec", "depsl",
         "dpr")},
     **{f"python -m benchmarks.bench_{name}": "minutes of measuring" for name in (
-        "jobs", "loop", "classifier_step", "clustering", "walks", "prepare", "search", "query", "scale")},
+        "annif", "jobs", "loop", "classifier_step", "clustering", "walks", "prepare", "search", "query", "scale")},
     "python -m benchmarks.bench_storage": "wants a large home; tests/integration/test_shared_store.py times nothing",
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_given.py has it chosen",
     "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",
+    **{start: "Annif; tests/integration/test_serving_annif.py runs it where ANNIF names one" for start in (
+        "annif load-vocab", "annif eval", 'echo "On cats of region 3"')},
     "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
 TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after password change,login;account"]

@@ -8,6 +8,8 @@ import pytest
 from benchmarks.arguments import Count, MethodName, run
 
 WRONG = [
+    ("annif", "no-such-annif . .", "'no-such-annif' cannot be started"),
+    ("annif", "true . nowhere", "'nowhere' is no folder"),
     ("classifier_step", "-2", "'-2'"), ("classifier_step", "64 many", "'many'"), ("clustering", "0", "'0'"),
     ("loop", "ngame", "'ngame'"), ("loop", "ngame.cpuu", "did you mean 'cpu'"), ("loop", "ngame.cpu.0", "got 0"),
     ("prepare", "", "--data requires an argument"), ("prepare", "nowhere", "'nowhere' has no trn.json.gz"),
