@@ -32,6 +32,7 @@ ORDER = ["README.md", "running.md", "export.md", "labels.md", "serving.md", "ope
 EXACT = ("head", "cat", "ls")    # whose output is shown whole
 _METHOD = "a training of a method; tests/e2e/test_run_methods.py does one of each family"
 _GPUS = "wants two GPUs"
+_SERVICE = "wants an administrator, a user and systemd or Docker; tests/integration/test_service.py writes the files"
 LISTED = {
     "make bench-claims": "hours of training; tests/training/test_claims.py tries its parts",
     "mlflow models serve -m model": "tests/integration/test_serving_http.py asks one",
@@ -43,6 +44,8 @@ LISTED = {
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_given.py has it chosen",
     "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",
     "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
+    **dict.fromkeys(("sudo install", "sudo cp units/*", "xc service systemd units", "xc service compose containers",
+                     "docker compose"), _SERVICE),
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
 TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after password change,login;account"]
 

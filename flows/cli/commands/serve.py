@@ -8,7 +8,8 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.options import HOME, Home, Mlflow, Spec, environment, require_home
 
-MOST = 64    # workers
+WORKERS = 64    # at most
+Workers = Annotated[int, Parameter(help="Processes that answer; they share the model's memory.")]
 
 
 def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
@@ -17,15 +18,15 @@ def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
           port: Annotated[int, Parameter(help="Port to listen on; 0 is a free one.")] = 8000,
           token_file: Annotated[Path | None, Parameter(help="File of the token that is asked for, mode 0600.")] = None,
           allow_host: Annotated[tuple[str, ...], Parameter(help="Name that the server goes by; repeatable.")] = (),
-          workers: Annotated[int, Parameter(help="Processes that answer; they share the model's memory.")] = 1,
+          workers: Workers = 1,
           wait: Annotated[bool, Parameter(help="Begin although there is no model yet.")] = False) -> None:
     """Answer over HTTP with the version that an alias names, and follow the alias."""
     if not wait:
         require_home(home)
     if not 0 <= port < 1 << 16:
         raise UsageError(f"--port must be from 0 to 65535, got {port}")
-    if not 1 <= workers <= MOST:
-        raise UsageError(f"--workers must be from 1 to {MOST}, got {workers}")
+    if not 1 <= workers <= WORKERS:
+        raise UsageError(f"--workers must be from 1 to {WORKERS}, got {workers}")
     environment(home)
     from flows.services.catalogue import mlflow_of
     from serving.server import make_access
