@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import importlib
 import logging
 import os
 import resource
@@ -42,9 +41,6 @@ NOTICE = 1.0            # seconds between /readyz saying that the server stops a
 BACKLOG = 256           # connections that may wait to be accepted
 SPARE = BACKLOG + 100   # file descriptors for those, and to load a second version
 END = 10.0              # seconds that a worker may take to end, beyond those for its last answers
-# What workers need of MLflow and faiss, which import it when they open a registry or an index.
-LIBRARIES = ("faiss", "mlflow.tracking", "mlflow.store.tracking.sqlalchemy_store",
-             "mlflow.store.model_registry.sqlalchemy_store")
 TOKEN = 16              # least characters of a token
 _log = logging.getLogger("serving")
 
@@ -87,8 +83,12 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"    # its threads do not outlive a fork
     quiet_mlflow()
-    for name in LIBRARIES:
-        importlib.import_module(name)
+    # What a worker would import by itself as it opens a registry and an index.
+    import faiss  # noqa: F401
+    import mlflow.store.model_registry.sqlalchemy_store
+    import mlflow.store.tracking.sqlalchemy_store
+    import mlflow.tracking  # noqa: F401
+
     board, counts, first = Board(count), Path(tempfile.mkdtemp(prefix="xc-serve-")), os.getpid()
     try:
         place = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,

@@ -35,6 +35,7 @@ from flows.cli.commands.predict import predict
 from flows.cli.commands.presets import presets
 from flows.cli.commands.runs import runs
 from flows.cli.commands.serve import serve
+from flows.cli.commands.service import service
 from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 
@@ -52,7 +53,7 @@ app = App(name="xc", help="Tag short texts with the few right labels out of very
           version_flags=["--version"], suppress_keyboard_interrupt=False,
           help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
 command: Any
-for command in (data, labels, feedback, export, plan, presets, runs, gc, predict, deploy,
+for command in (data, labels, feedback, export, service, plan, presets, runs, gc, predict, deploy,
                 run.run, run.prepare, run.train, run.evaluate, run.register, run.report,
                 registry.models, registry.promote, registry.rollback, registry.fetch,
                 serve, stack.up, stack.down, stack.status, stack.doctor):

@@ -25,10 +25,10 @@ RUN_SECONDS = 120.0     # for a Prefect server of one run to start, which takes 
 
 
 def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", model: str = "",
-             gpu: bool = False) -> list[Service]:
+             workers: int = 1, gpu: bool = False) -> list[Service]:
     """Return the services that `xc up` runs; prefect (its API), mlflow: addresses of existing servers to use.
 
-    model: the model that the app serves, "" for the only one.
+    model: the model that the app serves, "" for the only one. workers: processes of the app.
     """
     home = home.absolute()
     out = []
@@ -45,7 +45,7 @@ def services(home: Path, ports: Ports, *, prefect: str = "", mlflow: str = "", m
     for pool in ("cpu", *(["gpu"] if gpu else [])):
         out.append(worker_service(home, pool, {"PREFECT_API_URL": prefect, **mlflow_variable,
                                                **({"PREFECT_API_AUTH_STRING": auth} if auth else {})}))
-    out.append(app_service(home, ports.app, mlflow, model, own_mlflow))
+    out.append(app_service(home, ports.app, mlflow, model, own_mlflow, workers=workers))
     out.append(supervisor_service(home))
     return out
 
@@ -92,7 +92,7 @@ def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
         _environment(home) | environment | servers, "", port, "", f"http://127.0.0.1:{port}/health", ("prefect",))
 
 
-def app_service(home: Path, port: int, mlflow: str, model: str, own_mlflow: bool) -> Service:
+def app_service(home: Path, port: int, mlflow: str, model: str, own_mlflow: bool, *, workers: int = 1) -> Service:
     """Return the HTTP server that answers with the champion, and with 503 until there is one.
 
     own_mlflow: `mlflow` is the home's server.
@@ -100,7 +100,8 @@ def app_service(home: Path, port: int, mlflow: str, model: str, own_mlflow: bool
     address = f"http://127.0.0.1:{port}"
     return Service(
         "app", "app", [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--mlflow", mlflow,
-                       "--port", str(port), "--wait", *(["--model", model] if model else [])],
+                       "--port", str(port), "--wait", *(["--model", model] if model else []),
+                       *(["--workers", str(workers)] if workers > 1 else [])],
         _environment(home) | (signed_in(home) if own_mlflow else {}), address, port, "--port", f"{address}/healthz",
         ("mlflow",))
 

@@ -61,7 +61,8 @@ class Record:
     """A start of a service, stored before its process exists; its environment may hold passwords.
 
     pid, create_time (seconds since 1970): of its first process, 0 until known. restarts: how often it was restarted
-    since `xc up`. environment: None in a record of an older version.
+    since `xc up`. environment: None in a record of an older version. manager: what runs it and restarts it, such as
+    "systemd", "" for `xc up`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Record:
     mark: str = field(repr=False)
     environment: Mapping[str, str] | None = field(default=None, repr=False)
     restarts: int = 0
+    manager: str = ""
 
     @classmethod
     def of(cls, service: Service) -> "Record":

@@ -12,10 +12,12 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from data_contracts.errors import UsageError
+import psutil
+
+from data_contracts.errors import ServerError, UsageError
 from flows.services.processes import Record, Service, Started, check_port, end_service, launch, wait_answer, wait_well
 from tasks.core.files import explained, locked, make_folder, write_file
 
@@ -70,11 +72,30 @@ class Stack:
             return started
 
     def down(self, say: Say) -> list[str]:
-        """End every service that was started here, the last one first; return the names of those that ran."""
+        """End every service that was started here, the last one first; return the names of those that ran.
+
+        Those that a service manager runs, and would start again, are left to it.
+        """
         if not self.folder.is_dir():
             return []
         with self._locked():
-            return self._end(list(self.records().values()), say)
+            return self._end([record for record in self.records().values()
+                              if not (record.manager and record.alive)], say)
+
+    def managers(self) -> list[str]:
+        """Return the service managers, such as "systemd", that run services of this home now."""
+        return sorted({record.manager for record in self.records().values() if record.manager and record.alive})
+
+    def adopt(self, service: Service, manager: str) -> Record:
+        """Record this process as a service that it is about to become; raise ServerError where that runs already."""
+        with self._locked():
+            if (record := self.running(service.name)) is not None and record.pid != os.getpid():
+                raise ServerError(f"{service.title} of {self.home} is up already: process {record.pid}",
+                                  hint="xc down, if xc up started it")
+            began = psutil.Process().create_time()
+            record = replace(Record.of(service), pid=os.getpid(), create_time=began, manager=manager)
+            self._write(record)
+            return record
 
     def restart(self, name: str) -> bool:
         """Restart a service that has ended, ending what is left of it; return whether it was restarted.
@@ -83,7 +104,7 @@ class Stack:
         """
         with locked(self.folder / "lock", fcntl.LOCK_EX, 0.0) as locked_here:
             record = self.records().get(name) if locked_here else None
-            if record is None or record.alive:
+            if record is None or record.alive or record.manager:
                 return False
             end_service(record)
             self._launch(record.next_start())

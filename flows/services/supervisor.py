@@ -45,7 +45,7 @@ class Supervisor:
     def step(self, now: float) -> None:
         """Check each service once; now: seconds on a monotonic clock."""
         for record in self._stack.records().values():
-            if record.name == NAME or record.environment is None:
+            if record.name == NAME or record.environment is None or record.manager:
                 continue
             pause = self._pauses.setdefault(record.name, Pause(now))
             if record.alive:

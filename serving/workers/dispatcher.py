@@ -75,6 +75,7 @@ class Dispatcher:
         self._turn = 0
         self._listening, self._stop_at, self._kill_at = False, float("inf"), float("inf")
         self._told = 0.0    # when a shortage was logged
+        self._code = 0      # exit code of the worker that ended last
         self._woken, self._wake = socket.socketpair()
 
     def run(self) -> Place | None:

@@ -34,6 +34,7 @@ ORDER = ["README.md", "feedback.md", "running.md", "export.md", "labels.md", "se
 EXACT = ("head", "cat", "ls")    # whose output is shown whole
 _METHOD = "a training of a method; tests/e2e/test_run_methods.py does one of each family"
 _GPUS = "wants two GPUs"
+_SERVICE = "wants an administrator, a user and systemd or Docker; tests/integration/test_service.py writes the files"
 LISTED = {
     "make bench-claims": "hours of training; tests/training/test_claims.py tries its parts",
     "mlflow models serve -m model": "tests/integration/test_serving_http.py asks one",
@@ -48,6 +49,8 @@ LISTED = {
     **{start: "Annif; tests/integration/test_serving_annif.py runs it where ANNIF names one" for start in (
         "annif load-vocab", "annif eval", 'echo "On cats of region 3"')},
     "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
+    **dict.fromkeys(("sudo install", "sudo cp units/*", "xc service systemd units", "xc service compose containers",
+                     "docker compose"), _SERVICE),
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
 TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after password change,login;account"]
 

@@ -68,12 +68,15 @@ def test_connections_are_spread_evenly_and_one_page_counts_what_each_worker_answ
         assert within(30, lambda: whole(server))
         assert server.labels("an oak of the forest", k=2) == one.labels("an oak of the forest", k=2)
         clients = [kept(server) for _ in range(8)]
-        assert [tag(client) for client in clients] == [200] * 8
+        rounds = 0
+        while rounds == 0 or (connections(server) != [4, 4] and rounds < 9):    # a short one may count for a moment
+            assert [tag(client) for client in clients] == [200] * 8
+            rounds += 1
         assert connections(server) == [4, 4]
         pages = [server.ask("/metrics").body for _ in range(4)]
         route = r'xc_requests_total{method="POST",route="/predict",status="2xx"}'
-        assert {re.search(re.escape(route) + r" (\S+)", page.decode())[1] for page in pages} == {"9.0"}
-        assert {count(page, "xc_batch_size_sum") for page in pages} == {9.0}
+        assert {re.search(re.escape(route) + r" (\S+)", page.decode())[1] for page in pages} == {f"{8.0 * rounds + 1}"}
+        assert {count(page, "xc_batch_size_sum") for page in pages} == {8.0 * rounds + 1}
         assert count(pages[0], "xc_labels") == len(one.labels("a wolf", k=100))
         assert b'xc_model_info{name="xc",version="1"} 1.0' in pages[0]
         assert sum(b"# HELP xc_requests_total" in page for page in pages) == 4
@@ -121,8 +124,10 @@ def test_clients_that_keep_their_connections_come_to_a_worker_that_is_started_ag
         assert within(10, lambda: len(workers(server)) == 1 or not whole(server))
         clients = [kept(server) for _ in range(6)]
         assert within(30, lambda: whole(server))
-        for _ in range(3):    # http.client connects anew where the answer closes the connection
+        rounds = 0
+        while connections(server) != [3, 3] and rounds < 9:    # http.client connects anew where an answer closes
             assert [tag(client) for client in clients] == [200] * 6
+            rounds += 1
         assert connections(server) == [3, 3]
 
 

@@ -132,7 +132,7 @@ def test_a_copy_of_a_home_takes_no_part_of_it_for_its_own(home, service, tmp_pat
 
 
 def test_the_back_off_doubles_to_a_minute_and_begins_anew_after_steady_minutes(tmp_path):
-    part, starts = SimpleNamespace(name="app", title="app", alive=True, environment={}), []
+    part, starts = SimpleNamespace(name="app", title="app", alive=True, environment={}, manager=""), []
 
     def restart(name):
         starts.append(now)
@@ -157,7 +157,7 @@ def test_the_back_off_doubles_to_a_minute_and_begins_anew_after_steady_minutes(t
 
 
 def test_the_remedy_names_the_home(cli, monkeypatch):
-    record = SimpleNamespace(name="app", state=ENDED, address="", pid=1, create_time=0.0, restarts=0)
+    record = SimpleNamespace(name="app", state=ENDED, address="", pid=1, create_time=0.0, restarts=0, manager="")
     monkeypatch.setattr(Stack, "records", lambda _: {"app": record})
     code, _, err = cli("status", "--home", "h")
     assert code == 5 and "of 1 part: app has ended" in err

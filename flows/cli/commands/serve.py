@@ -8,7 +8,8 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.options import HOME, Home, Mlflow, Spec, environment, require_home
 
-MOST = 64    # workers
+WORKERS = 64    # at most
+Workers = Annotated[int, Parameter(help="Processes that answer; they share the model's memory.")]
 
 
 def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
@@ -19,15 +20,15 @@ def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
           allow_host: Annotated[tuple[str, ...], Parameter(help="Name that the server goes by; repeatable.")] = (),
           feedback: Annotated[Literal["take", "refuse"], Parameter(
               help="What reviewers say of answers: take it into the home's journal, for the next training.")] = "take",
-          workers: Annotated[int, Parameter(help="Processes that answer; they share the model's memory.")] = 1,
+          workers: Workers = 1,
           wait: Annotated[bool, Parameter(help="Begin although there is no model yet.")] = False) -> None:
     """Answer over HTTP with the version that an alias names, and follow the alias."""
     if not wait:
         require_home(home)
     if not 0 <= port < 1 << 16:
         raise UsageError(f"--port must be from 0 to 65535, got {port}")
-    if not 1 <= workers <= MOST:
-        raise UsageError(f"--workers must be from 1 to {MOST}, got {workers}")
+    if not 1 <= workers <= WORKERS:
+        raise UsageError(f"--workers must be from 1 to {WORKERS}, got {workers}")
     environment(home)
     from flows.services.catalogue import mlflow_of
     from serving.server import make_access

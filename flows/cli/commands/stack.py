@@ -24,6 +24,9 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     utf8(home)
     Store(home)
     stack = Stack(home)
+    if managers := stack.managers():
+        raise UsageError(f"{home} is run by {' and '.join(managers)}, which starts its parts",
+                         hint="start them there, or stop them there first")
     prefect = os.environ.get("PREFECT_API_URL", "")
     if prefect:
         require_prefect(home)
@@ -56,7 +59,11 @@ def down(*, home: Home = HOME) -> None:
     environment(home)
     from flows.services.stack import Stack
 
-    if not Stack(home).down(say):
+    stack = Stack(home)
+    ended = stack.down(say)
+    if managers := stack.managers():
+        say(f"what {' and '.join(managers)} runs of {home} is left to it: stop it there")
+    elif not ended:
         say(f"nothing of {home} is up")
 
 
@@ -69,7 +76,7 @@ def status(*, home: Home = HOME, as_json: Json = False) -> None:
     rows: list[dict[str, Any]] = [
         {"name": record.name, "state": record.state, "address": record.address,
          "pid": record.pid, "since": datetime.fromtimestamp(record.create_time).astimezone().isoformat("T", "seconds"),
-         "restarts": record.restarts} for record in Stack(home).records().values()]
+         "restarts": record.restarts, "manager": record.manager} for record in Stack(home).records().values()]
     for row in rows:
         row["running"], row["well"] = row["state"] != ENDED, row["state"] == WELL
     if as_json:
@@ -77,6 +84,7 @@ def status(*, home: Home = HOME, as_json: Json = False) -> None:
     else:
         for row in rows:
             again = f", restarts: {row['restarts']}" if row["restarts"] else ""
+            again += f", run by {row['manager']}" if row["manager"] else ""
             print(f"{row['name']:<11} {row['state']:<15} {row['address'] or '-':<22} pid {row['pid']}, "
                   f"since {row['since']}{again}")
     if not rows:

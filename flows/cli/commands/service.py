@@ -1,0 +1,145 @@
+"""`xc service ...`: run a home's parts under systemd or as containers."""
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from data_contracts.errors import UsageError
+from flows.cli.commands.serve import WORKERS, Workers
+from flows.cli.options import HOME, Home, Mlflow, Model, environment, require_home, say, utf8
+from flows.config import PORTS, Ports
+
+if TYPE_CHECKING:
+    from flows.services.managed import Setup
+
+service = App(name="service", help="Run what xc up starts under systemd, or as containers.")
+Folder = Annotated[Path, Parameter(help="Folder for the files.")]
+User = Annotated[str, Parameter(help="User that the parts run as; by default the owner of HOME.")]
+Name = Annotated[str, Parameter(help="First part of the names, different for each home.")]
+Gpu = Annotated[bool, Parameter(help="A worker for the pool gpu too.")]
+Force = Annotated[bool, Parameter(help="Replace files that are there and differ.")]
+Image = Annotated[str, Parameter(help="Image that has xc as its entry point.")]
+
+
+@service.command
+def systemd(folder: Folder, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "",
+            workers: Workers = 1, gpu: Gpu = False, user: User = "", name: Name = "xc", force: Force = False) -> None:
+    """Write a target and a unit for each part that xc up starts into DIR."""
+    from flows.services.units import units
+
+    setup = _setup(home, user, name, ports=ports, model=model, workers=workers, gpu=gpu, mlflow=mlflow)
+    _write(folder, units(setup), force)
+    _write_secrets(setup)
+    say(f"next       sudo cp {folder}/{name}*.* /etc/systemd/system/ && sudo systemctl daemon-reload && "
+        f"sudo systemctl enable --now {name}.target")
+
+
+@service.command
+def compose(folder: Folder, /, *, image: Image = "xcflow", home: Home = HOME, mlflow: Mlflow = "",
+            ports: Ports = PORTS, model: Model = "", workers: Workers = 1, gpu: Gpu = False, user: User = "",
+            force: Force = False) -> None:
+    """Write compose.yaml with a container for each part that xc up starts into DIR."""
+    from flows.services.compose import compose as text_of
+
+    setup = _setup(home, user, "xc", ports=ports, model=model, workers=workers, gpu=gpu, mlflow=mlflow, number=True)
+    secrets = _write_secrets(setup)
+    _write(folder, {"compose.yaml": text_of(setup, image, secrets=secrets)}, force)
+    say(f"next       docker compose --file {folder}/compose.yaml up --detach")
+
+
+@service.command(show=False)
+def run(part: str, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "",
+        workers: Workers = 1, prepare: bool = False) -> None:
+    """Become a part; service managers call it. prepare: also do what `wait` does, in the background."""
+    from flows.services.managed import become, part_of
+    from tasks.core.store import Store
+
+    Store(home)
+    environment(home)
+    found = part_of(part, home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model,
+                    workers=workers)
+    if prepare:
+        words = ["wait" if word == "run" else word for word in sys.argv[1:] if word != "--prepare"]
+        subprocess.Popen([sys.executable, "-m", "flows.cli", *words], stdin=subprocess.DEVNULL)
+    become(found, home.absolute(), os.environ.get("XC_MANAGER", ""))
+
+
+@service.command(show=False)
+def wait(part: str, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "",
+         workers: Workers = 1) -> None:
+    """Wait until a part is well, then set up what depends on it; service managers call it."""
+    from flows.services.managed import part_of, wait_ready
+
+    require_home(home)
+    environment(home)
+    wait_ready(part_of(part, home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model,
+                       workers=workers), home.absolute())
+
+
+def _setup(home: Path, user: str, name: str, *, workers: int, number: bool = False, **more: Any) -> "Setup":
+    """Return what is to be run. number: a user is told by number, as a container does not know the names.
+
+    Raises UsageError where there is no such home or user, or what runs would be root without being told so.
+    """
+    import pwd
+
+    from flows.services.managed import Setup
+
+    utf8(home)
+    if not 1 <= workers <= WORKERS:
+        raise UsageError(f"--workers must be from 1 to {WORKERS}, got {workers}")
+    if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+        raise UsageError(f"--name must be of letters, digits, - and _, got {name!r}")
+    home = home.absolute()
+    if not home.is_dir():
+        raise UsageError(f"there is no {home}", hint="create it first, for the user that is to own it: "
+                                                     f"sudo install -d -m 700 -o {user or 'USER'} {home}")
+    if not user:
+        user = pwd.getpwuid(home.stat().st_uid).pw_name
+        if user == "root":
+            raise UsageError(f"{home} is root's, and what runs in it need not be", hint="--user NAME, its owner")
+    try:
+        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
+    except KeyError as error:
+        raise UsageError(f"there is no user {user!r}", hint="create it, or name another: --user") from error
+    return Setup(home, f"{entry.pw_uid}:{entry.pw_gid}" if number else entry.pw_name, name, workers=workers,
+                 prefect=os.environ.get("PREFECT_API_URL", ""), **more)
+
+
+def _write(folder: Path, files: dict[str, str], force: bool) -> None:
+    """Write files, each atomically; raise UsageError, before anything is written, where one is there and differs."""
+    from tasks.core.files import put_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    new = {path: text for file, text in files.items()
+           if not (path := folder / file).exists() or path.read_bytes() != text.encode()}
+    if (there := [path for path in new if path.exists()]) and not force:
+        raise UsageError(f"{there[0]} is there and differs", hint="--force replaces it, or name another folder")
+    for path, text in new.items():
+        part = path.with_name(f".{uuid.uuid4().hex}.part")
+        put_file(text.encode(), path, os.replace, part)
+        path.chmod(0o644)
+    for file in files:
+        say(f"{'written' if folder / file in new else 'as it was':<10} {folder / file}")
+
+
+def _write_secrets(setup: "Setup") -> bool:
+    """Write addresses and passwords of existing servers to HOME/service.env, mode 0600; return whether it exists."""
+    from flows.services.managed import SECRETS
+    from tasks.core.files import put_file
+
+    path = setup.home / "service.env"
+    values = {name: os.environ[name] for name in SECRETS if os.environ.get(name)}
+    if not values:
+        return path.exists()
+    if bad := [name for name, value in values.items() if not value.isprintable() or set(value) & set("\"'\\ ")]:
+        raise UsageError(f"{bad[0]} has characters that an environment file cannot hold", hint="choose another")
+    lines = "".join(f"{name}={value}\n" for name, value in values.items())
+    put_file(lines.encode(), path, os.replace, path.with_name(f".{uuid.uuid4().hex}.part"))
+    say(f"written    {path}, for this user alone: the servers that were there")
+    return True
