@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
+from tasks.core.remote import Source, name_of
 
 Until = Literal["prepare", "train", "evaluate", "register", "report"]
 HOME = Path(".xc")
@@ -44,7 +45,7 @@ Mlflow = Annotated[str, shared("mlflow", "Address of an MLflow server; the home'
 class CommonOptions:
     """The options that runs and deployments share: what to do on which data, and by whom."""
 
-    data: Annotated[Path, shared("data", "Folder of the raw data set.")]
+    data: Annotated[Source, shared("data", "Folder of the raw data set, or its address: s3://BUCKET/FOLDER.")]
     method: Annotated[str, shared("method", "Method to train.")] = "ngame"
     preset: Annotated[str, shared("preset", "Named settings of the method; see: xc presets.")] = "cpu"
     overrides: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
@@ -53,6 +54,11 @@ class CommonOptions:
     dask: Annotated[str, shared("dask", "Dask scheduler, tcp://HOST:PORT; embedded workers where empty.")] = ""
     workers: Annotated[int, shared("workers", "Embedded Dask workers (processes); 0 for the run's own process alone.",
                                    variable=False)] = field(default=2, metadata={"ge": 0, "le": 256})
+
+    @property
+    def subject(self) -> str:
+        """The name of the data set's folder."""
+        return name_of(self.data)
 
     @property
     def settings(self) -> dict[str, str]:

@@ -93,9 +93,9 @@ def room_task(config: RunConfig, days: float) -> State[None]:
 @task(name="champion", cache_policy=NO_CACHE, persist_result=False)
 def champion_task(config: RunConfig, pack: Artifact) -> ChampionScore:
     """Return the champion's score on a prepared corpus."""
-    name = config.name or config.data.name
-    return evaluate_champion(Tracker(config.home, config.mlflow or None), name, Corpus(Store(config.home).open(pack)),
-                             pack, config.command)
+    name = config.name or config.subject
+    corpus = Corpus(Store(config.home).open(pack))
+    return evaluate_champion(Tracker(config.home, config.mlflow or None), name, corpus, pack, config.command)
 
 
 def _tracked(form: EvaluateForm) -> RunConfig:

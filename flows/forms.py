@@ -6,17 +6,22 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
-from pydantic import BaseModel, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, field_validator, model_validator
 
+from data_contracts.errors import UsageError
 from flows.config import DeployOptions, RunConfig
+from tasks.core.remote import checked_address, is_address
 from xcmodels.methods.presets import PRESETS
 
 PRESET_NAMES = sorted({name for presets in PRESETS.values() for name in presets})
 HELP = {name: each.help.removesuffix(".") for name, hint in get_type_hints(DeployOptions, include_extras=True).items()
         for each in hint.__metadata__ if isinstance(each, Parameter) and each.help}
 BOUNDS = {field.name: field.metadata for field in fields(DeployOptions)}
+ABSOLUTE = r"/[^\x00]*"
+ADDRESS = r"[A-Za-z][A-Za-z0-9+.-]*://[^\x00]+"
 THERE = " on the worker's machine, an absolute path"
-Folder = Annotated[str, Field(pattern=r"^/[^\x00]*$", max_length=4096)]
+Folder = Annotated[str, Field(pattern=f"^{ABSOLUTE}$", max_length=4096)]
+DataFolder = Annotated[str, Field(pattern=f"^({ABSOLUTE}|{ADDRESS})$", max_length=4096)]
 Server = Annotated[str, Field(pattern=r"^(https?://[^\s/]+.*)?$", max_length=300)]
 
 
@@ -41,7 +46,7 @@ class RefreshForm(BaseModel, extra="forbid"):
 class PrepareForm(BaseModel, extra="forbid"):
     """What to prepare, as which method's preset wants it."""
 
-    data: Folder = entry(0, "data", note=THERE)
+    data: DataFolder = entry(0, "data", note=f";{THERE}, or an address")
     method: str = entry(1, "method", choices=list(PRESETS))
     preset: str = entry(2, "preset", choices=PRESET_NAMES)
     settings: dict[str, str] = entry(3, "overrides", "Settings", default={}, max_length=200,
@@ -51,6 +56,14 @@ class PrepareForm(BaseModel, extra="forbid"):
     workers: int = entry(8, "workers")
     patience: float = Field(12.0, description="How long to wait for another run of the home to end (hours)", ge=0.0,
                             le=168.0, json_schema_extra={"position": 9})
+
+    @field_validator("data")
+    @classmethod
+    def _address_holds_no_password(cls, place: str) -> str:
+        try:
+            return checked_address(place) if is_address(place) else place
+        except UsageError as error:
+            raise ValueError(error.what) from None
 
     @model_validator(mode="after")
     def _preset_is_the_methods(self) -> "PrepareForm":

@@ -63,8 +63,8 @@ class Preview:
     def to_json(self) -> dict[str, Any]:
         """Return the preview as plain data; times in seconds, sizes in bytes."""
         data = self.pipeline.data
-        return {"data": {"name": data.name, "folder": str(data.folder), "format": data.format.name, "bytes": self.size,
-                         "digest": self.pipeline.data_digest},
+        return {"data": {"name": data.name, "folder": self.pipeline.source, "format": data.format.name,
+                         "bytes": self.size, "digest": self.pipeline.data_digest},
                 "steps": [asdict(step) for step in self.steps], "seconds": self.seconds, "memory": self.memory}
 
 

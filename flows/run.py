@@ -27,6 +27,7 @@ from tasks.core.step import run as run_step
 from tasks.core.store import Artifact, Store
 from tasks.core.wording import span
 from tasks.data.feedback.decisions import NO_FEEDBACK
+from tasks.data.fetch import fetched
 from tasks.data.sources import describe
 from tasks.plan import Pipeline, feedback_on, pipeline
 from tasks.session import Finished, Session, finish
@@ -148,7 +149,7 @@ def evaluate(title: str, runner: Runner, after: After) -> None:
     runner([runner.pipeline.evaluate], after)
 
 
-@flow(name="run", flow_run_name="{config.method} · {config.data.name}", log_prints=False)
+@flow(name="run", flow_run_name="{config.method} · {config.subject}", log_prints=False)
 def run(config: RunConfig, until: Until = "register") -> Finished | None:
     """The whole job, or as much of it as `until` names; "report" is "evaluate", with the report written anew."""
     return run_steps(config, until)
@@ -188,9 +189,10 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
     with (exclusive(store, patience, terminal),
           Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers):
         store.sweep()
-        feedback = feedback_on(config.home, config.name or describe(config.data).name, begin=True) \
+        data = fetched(config.data, store.home, terminal.line)
+        feedback = feedback_on(config.home, config.name or describe(data).name, begin=True) \
             if config.feedback == "use" else NO_FEEDBACK
-        laid_out = pipeline(config.data, config.method, config.preset, config.settings, feedback)
+        laid_out = pipeline(data, config.method, config.preset, config.settings, feedback, source=config.data)
         tag_this_run(laid_out)
         for line in preview(laid_out, store, UNTIL.index(until)).lines():
             terminal.line(line)

@@ -69,7 +69,8 @@ def _kind_and_size(store: Store, digest: str) -> tuple[str, int]:
 
 def _strays(home: Path, keep: set[str], since: float) -> Iterator[tuple[str, Path]]:
     """Yield (kind, path) of old folders outside `objects`; a run that needs one makes it again."""
-    for kind, folder in (("unfinished", "scratch"), ("damaged", "quarantine"), ("download", "downloads")):
+    for kind, folder in (("unfinished", "scratch"), ("damaged", "quarantine"), ("download", "downloads"),
+                         ("data", "cache/data")):
         for path in (home / folder).glob("*"):
             if path.name not in keep and _last_change(path) < since and not held(path):
                 yield kind, path

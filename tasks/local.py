@@ -7,19 +7,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tasks.core.dask_workers import Workers
+from tasks.core.remote import Source
 from tasks.core.step import Console, run_all
 from tasks.core.store import Store
-from tasks.plan import pipeline
+from tasks.data.fetch import fetched, outline
+from tasks.plan import pipeline, resolve_run
 from tasks.training.recipe import Recipe
 from xcmodels.data.corpus import Corpus
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import train_all
 
 
-def train(data: Path | str | Corpus, method: str = "ngame", preset: str = "cpu", *,
+def train(data: Source | Corpus, method: str = "ngame", preset: str = "cpu", *,
           settings: Mapping[str, object] | None = None, home: Path | str = ".xc",
           say: Callable[[str], None] = lambda line: None) -> Retriever:
-    """Train a method on a raw data set's folder, or on a prepared corpus, and return its retriever.
+    """Train a method on a raw data set (its folder or address) or a prepared corpus, and return its retriever.
 
     settings: those that differ from the preset, {"m1.epochs": 5}. say: receives lines of progress. With a folder,
     results of steps stay in `home` and are reused, and the same call resumes a killed one. With a corpus, only the
@@ -30,9 +32,12 @@ def train(data: Path | str | Corpus, method: str = "ngame", preset: str = "cpu",
     changed = {key: str(value) for key, value in (settings or {}).items()}
     if isinstance(data, Corpus):
         return _train_corpus(data, Recipe(method, preset, changed))
-    plan, store = pipeline(Path(data), method, preset, changed), Store(Path(home))
+    with outline(data) as folder:    # a wrong setting or data set is refused before a home is made
+        resolve_run(folder, method, preset, changed)
+    store = Store(Path(home))
     with store.run_lock(), Workers(count=0) as workers:
         store.sweep()
+        plan = pipeline(fetched(data, store.home, say), method, preset, changed, source=data)
         done = run_all([*plan.prepare, *plan.train], store, workers, Console(say))
     return Retriever.load(store.open(done[plan.train[-1].name]))
 

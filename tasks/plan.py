@@ -9,6 +9,7 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, UsageError
 from tasks.core.files import folder_digests
+from tasks.core.remote import Source, is_address
 from tasks.core.step import Step, StepContext
 from tasks.core.store import digest_of
 from tasks.data import prepare
@@ -30,6 +31,7 @@ class Pipeline:
     """A run's data, settings and steps."""
 
     data: RawDataSet
+    source: str    # the folder or the address of the data
     method_name: str
     preset: str
     settings: Settings
@@ -95,16 +97,15 @@ def feedback_on(home: Path, name: str, *, begin: bool = False) -> Decisions:
 
 
 def pipeline(data: Path, method: str, preset: str, overrides: dict[str, str],
-             feedback: Decisions = NO_FEEDBACK) -> Pipeline:
+             feedback: Decisions = NO_FEEDBACK, *, source: Source = "") -> Pipeline:
     """Plan a run; computes the digests of what it reads: the raw files, and folders that settings name.
 
-    feedback: what it learns beside the data.
-
+    feedback: what it learns beside the data. source: the address that `data` is a copy of.
     Raises UsageError as `resolve_run` does.
     """
     raw, settings = resolve_run(data, method, preset, overrides)
     group = timing_key(raw.name, method, preset)
-    return Pipeline(raw, method, preset, settings,
+    return Pipeline(raw, str(source) if is_address(source) else str(raw.folder), method, preset, settings,
                     [_with_folder(replace(step, timing_group=raw.name), settings)
                      for step in prepare.steps(raw, settings.prepare, settings.seed, feedback)],
                     [_with_folder(replace(step, timing_group=group), settings)

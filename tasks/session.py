@@ -76,7 +76,7 @@ class Session:
                     **({"texts with feedback": str(len(pipeline.feedback))} if pipeline.feedback else {}),
                     **{key: str(value) for key, value in about["settings"].items()}},
             config_yaml=yaml.safe_dump({key: about[key] for key in ("method", "preset", "settings")}, sort_keys=True),
-            data={pipeline.data.name: {"path": str(pipeline.data.folder), "digest": pipeline.data_digest}},
+            data={pipeline.data.name: {"path": pipeline.source, "digest": pipeline.data_digest}},
             tags={"xc.method": pipeline.method_name, "xc.data": pipeline.data.name, "xc.preset": pipeline.preset,
                   CHANGED: json.dumps({key: str(value) for key, value in about["changed"].items()}),
                   COMMAND: self.config.command, HOME: str(self.store.home), PROCESS: process_name(os.getpid())})

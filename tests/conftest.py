@@ -23,6 +23,7 @@ from flows.cli.app import main
 from tests.support.encoding import idf, texts  # noqa: F401
 from tests.support.faults import artifact, quick, store  # noqa: F401
 from tests.support.forked import run_xc
+from tests.support.object_store import s3, s3_server  # noqa: F401
 from tests.support.planted import write_planted
 from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401
 from tests.support.run_command import command

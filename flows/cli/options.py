@@ -32,10 +32,22 @@ def apply_budget(options: CommonOptions, budget: str) -> None:
                              f"{'' if source == 'flag' else f' by {source}'}", hint="leave one of them out")
     from flows.time_budget import choose
 
-    choice = choose(options.data, budget, options.home)
+    choice = choose(local_data(options), budget, options.home)
     options.method, options.preset = choice.method, choice.preset
     GIVEN.sources |= dict.fromkeys(("method", "preset"), "--budget")
     say(f"{'budget':<10} {choice.about}")
+
+
+def local_data(options: CommonOptions) -> Path:
+    """Return the folder of the data set; one at an address is fetched into the home, which is made for it."""
+    from tasks.core.remote import local_path
+    from tasks.data.fetch import fetched
+
+    if local_path(options.data) is None:
+        from tasks.core.store import Store
+
+        Store(options.home)
+    return fetched(options.data, options.home.absolute(), say)
 
 
 def require_home(home: Path) -> None:
@@ -91,13 +103,15 @@ def columns(rows: Sequence[Sequence[object]]) -> list[str]:
 
 def resolved_settings(options: CommonOptions) -> dict[str, str]:
     """Return the settings that differ from the preset's; raise UsageError where they or the data are invalid."""
+    from tasks.data.fetch import outline
     from tasks.plan import resolve_run
 
     settings = options.settings
-    utf8(options.data)
+    utf8(Path(options.data))
     utf8(options.home)
     try:
-        resolve_run(options.data, options.method, options.preset, settings)
+        with outline(options.data) as folder:
+            resolve_run(folder, options.method, options.preset, settings)
     except UsageError as error:
         ours = [f"no {name} {getattr(options, name)!r}" for name in ("method", "preset")
                 if GIVEN.sources.get(name) == FILE]

@@ -16,7 +16,7 @@ def settings(**more: str) -> list[str]:
     return [word for key, value in {**QUICK, **more}.items() for word in ("--set", f"{key}={value}")]
 
 
-def command(planted: Path, home: Path, workers: int = 0, **more: str) -> list[str]:
+def command(planted: Path | str, home: Path, workers: int = 0, **more: str) -> list[str]:
     """Return the arguments of `xc` for a whole run; each Dask worker costs seconds of a processor."""
     return ["run", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--workers", str(workers),
             "--json", *settings(**more)]

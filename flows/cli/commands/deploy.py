@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -27,16 +28,17 @@ def deploy(*, options: DeployOptions,
     say(f"{'Prefect':<10} {address}; what the deployments run is loaded, up to a minute the first time")
     from flows.deploy import Change, apply, plan, prepare_server, start
     from flows.forms import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
+    from tasks.core.remote import is_address, name_of
     from tasks.registry.tags import did_you_mean
 
-    data = options.data.resolve()
+    data = options.data if is_address(options.data) else Path(options.data).resolve()
     values = {**vars(options), "settings": settings, "data": str(data), "home": str(options.home.absolute())}
-    model = options.name or data.name
+    model = options.name or name_of(data)
     forms = {"prepare": filled(PrepareForm, values), "evaluate": filled(EvaluateForm, values),
              "retrain": filled(RetrainForm, values), "refresh": filled(RefreshForm, {**values, "name": model})}
     if now and now not in forms:
         raise UsageError(f"no deployment {now!r}{did_you_mean(now, list(forms))}")
-    planned = plan(model, forms, [f"method:{options.method}", f"data:{data.name}", f"preset:{options.preset}"],
+    planned = plan(model, forms, [f"method:{options.method}", f"data:{name_of(data)}", f"preset:{options.preset}"],
                    pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
     if not dry_run:
         for created in prepare_server():

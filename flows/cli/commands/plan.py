@@ -12,15 +12,16 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Budget, Json, apply_budget, columns, environment, resolved_settings
+from flows.cli.options import Budget, Json, apply_budget, columns, environment, local_data, resolved_settings
 from flows.config import RunConfig, shared
+from tasks.core.remote import Source
 
 
 @dataclass
 class PlanOptions(RunConfig):
     """What to do on which data, or at which size."""
 
-    data: Annotated[Path, shared("data", "Folder of the raw data set; or none, and --labels.")] = Path()
+    data: Annotated[Source, shared("data", "Folder of the raw data set, or its address; or none, and --labels.")] = ""
     labels: Annotated[int, Parameter(help="Labels of data that is not here: what would it take?")] = 0
     points: Annotated[int, Parameter(help="Its training points.")] = 0
     dim: Annotated[int | None, Parameter(help="How long its vectors would be; as the preset's by default.")] = None
@@ -42,7 +43,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     if options.labels or options.points:
         _size(options, as_json)
         return
-    if options.data == Path():
+    if not options.data:
         raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
     apply_budget(options, options.budget)
     changed = resolved_settings(options)
@@ -56,9 +57,10 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     from tasks.tracking.mlflow_client import without_passwords
     from xcmodels.methods.presets import flat
 
-    feedback = feedback_on(options.home, options.name or describe(options.data).name) \
+    data = local_data(options)
+    feedback = feedback_on(options.home, options.name or describe(data).name) \
         if options.feedback == "use" else NO_FEEDBACK
-    laid_out = pipeline(options.data, options.method, options.preset, changed, feedback)
+    laid_out = pipeline(data, options.method, options.preset, changed, feedback, source=options.data)
     with _store(options.home) as store:
         planned = preview(laid_out, store)
     addresses = server_addresses(options.home, mlflow_of(options.home, options.mlflow))

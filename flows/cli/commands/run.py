@@ -68,7 +68,7 @@ def _flow(until: Until, options: TrainingOptions) -> Any:
     for name, address in server_addresses(options.home, config.mlflow).items():
         say(f"{name:<10} {address}")
     with (_failure_named(options.home), full_disk_explained(options.home), lost_server_explained(),
-          memory_noted(store, config.method, config.preset, config.data.name)):
+          memory_noted(store, config.method, config.preset, config.subject)):
         temporary = ensure_prefect(options.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
         from flows.prefect_state import without_heartbeats
         from flows.run import run as flow_run

@@ -1,0 +1,195 @@
+"""Folders at addresses of other file systems (s3://, gs://, ...), through fsspec, with errors that name the remedy."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import ProjectError, ServerError, UsageError
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://(.*)", re.DOTALL)
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}    # protocol -> the extra of xcflow that reads it
+_VERSIONS = ("VersionId", "generation", "ETag", "etag", "md5Hash", "mtime", "LastModified", "created")
+_WITH_FOLDERS = ("file", "memory", "sftp", "ssh", "hdfs", "smb")    # in an object store a new folder would be a bucket
+_SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+Source = str | Path    # a folder, or the address of one
+
+
+def is_address(place: Source) -> bool:
+    """Return whether a place is an address, not a path."""
+    return bool(_ADDRESS.match(str(place)))
+
+
+def name_of(place: Source) -> str:
+    """Return the last part of a path or an address."""
+    return Path(str(place)).name
+
+
+def checked_address(place: Source) -> str:
+    """Return an address without a slash at its end.
+
+    Raises UsageError for one that could hold credentials, which would be written to records, without repeating it, and
+    for a chain of file systems.
+    """
+    match = _ADDRESS.fullmatch(str(place))
+    protocol, rest = match.groups() if match else ("", str(place))
+    if "@" in rest.partition("/")[0] or (protocol in ("http", "https") and "?" in rest):
+        raise UsageError(f"an address {protocol}:// with credentials in it is not used, as it would be recorded",
+                         hint="give them as the store's own tools take them: AWS_PROFILE, AWS_ACCESS_KEY_ID, ...")
+    if not match or "::" in str(place) or not rest.strip("/"):
+        raise UsageError(f"{place} is not the address of a folder", hint="s3://BUCKET/FOLDER")
+    return f"{protocol.lower()}://{rest.rstrip('/')}"
+
+
+def local_path(place: Source) -> Path | None:
+    """Return the path of a folder of this machine, also of file://; None where it is elsewhere."""
+    if not is_address(place):
+        return Path(place)
+    address = checked_address(place)
+    return Path(address.removeprefix("file://")) if address.startswith("file://") else None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a file system tells of a file: bytes, and what changes with its content (an ETag, a time of change)."""
+
+    size: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A folder at an address. Every method raises ServerError where the address cannot be used.
+
+    Files are replaced as a whole or not at all in an object store; elsewhere a reader may meet a part of one.
+    """
+
+    address: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "address", checked_address(self.address))
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        import fsspec
+
+        protocol = self.address.partition("://")[0]
+        with self._told():
+            try:
+                return fsspec.core.url_to_fs(self.address, use_listings_cache=False, skip_instance_cache=True)
+            except ImportError as error:
+                extra = _EXTRAS.get(protocol)
+                raise UsageError(f"{protocol}:// needs a package that is not installed: {error}"[:300],
+                                 hint=f"pip install 'xcflow[{extra}]'" if extra else "install it") from error
+            except ValueError as error:
+                raise UsageError(f"{protocol}:// is no file system that fsspec knows",
+                                 hint="s3://BUCKET/FOLDER, gs://BUCKET/FOLDER") from error
+
+    def files(self) -> dict[str, Facts]:
+        """Return the facts of each file directly in the folder, by name."""
+        files, root = self._opened
+        with self._told():
+            files.invalidate_cache()
+            return {name_of(entry["name"]): Facts(entry["size"], _version(entry))
+                    for entry in files.ls(root, detail=True) if entry["type"] == "file"}
+
+    def blocks(self, name: str, start: int, size: int) -> Iterator[bytes]:
+        """Yield a file from byte `start` on, `size` bytes at a time."""
+        files, root = self._opened
+        with self._told():
+            file = files.open(f"{root}/{name}", "rb", block_size=size, cache_type="readahead")
+        with file:
+            file.seek(start)
+            while True:
+                with self._told():
+                    block = file.read(size)
+                if not block:
+                    return
+                yield block
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small file; None where there is none."""
+        files, root = self._opened
+        with self._told():
+            try:
+                return bytes(files.cat_file(f"{root}/{name}"))
+            except FileNotFoundError:
+                return None
+
+    def write(self, name: str, data: bytes, *, replace: bool = True) -> bool:
+        """Write a small file; without `replace`, only where there is none, and return whether there was none."""
+        files, root = self._opened
+        with self._told():
+            try:
+                self._make_folders(name)
+                files.pipe_file(f"{root}/{name}", data, mode="overwrite" if replace else "create")
+            except FileExistsError:
+                return False
+            return True
+
+    def delete(self, name: str) -> None:
+        """Delete a file."""
+        files, root = self._opened
+        with self._told():
+            files.rm_file(f"{root}/{name}")
+
+    def upload(self, folder: Path, prefix: str, names: Sequence[str]) -> None:
+        """Copy files of a local folder below `prefix`, several at a time."""
+        files, root = self._opened
+        with self._told():
+            self._make_folders(*(f"{prefix}/{name}" for name in names))
+            files.put([str(folder / name) for name in names], [f"{root}/{prefix}/{name}" for name in names])
+
+    def download(self, wanted: Mapping[str, Path]) -> None:
+        """Copy files, by name, to local paths whose folders exist; a missing one raises FileNotFoundError."""
+        files, root = self._opened
+        with self._told(missing=False):
+            files.get([f"{root}/{name}" for name in wanted], [str(path) for path in wanted.values()])
+
+    def _make_folders(self, *names: str) -> None:
+        files, root = self._opened
+        if self.address.partition("://")[0] in _WITH_FOLDERS:
+            for parent in {f"{root}/{name}".rpartition("/")[0] for name in names}:
+                files.makedirs(parent, exist_ok=True)
+
+    @contextmanager
+    def _told(self, *, missing: bool = True) -> Iterator[None]:
+        """Raise ServerError for what a file system raises; a full disk of this machine passes, and so does no file."""
+        try:
+            yield
+        except ProjectError:
+            raise
+        except FileNotFoundError as error:
+            if not missing:
+                raise
+            raise ServerError(f"{self.address} is not there", hint="check the bucket and the folder, and that these "
+                              "credentials may list them") from error
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _FULL:
+                raise
+            why = without_secrets(" ".join(str(error).split()))[:200] or type(error).__name__
+            refused = isinstance(error, PermissionError) or "credential" in f"{type(error).__name__} {why}".lower()
+            raise ServerError(
+                f"{self.address} {'refuses access' if refused else 'cannot be used'}: {why}",
+                hint="give credentials as the store's own tools take them: AWS_PROFILE, AWS_ACCESS_KEY_ID, ..."
+                if refused else "check the network and the endpoint (AWS_ENDPOINT_URL); the same command resumes",
+            ) from error
+
+
+def _version(entry: Mapping[str, Any]) -> str:
+    """Return what changes with a file's content, as far as its file system tells."""
+    return next((str(entry[name]) for name in _VERSIONS if entry.get(name) not in (None, "", "null")), "")
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the values of environment variables that are secrets, and without users in addresses."""
+    for name, value in os.environ.items():
+        if _SECRET.search(name) and len(value) > 3:
+            text = text.replace(value, "...")
+    return re.sub(r"://[^/\s]*@", "://", text)
