@@ -37,6 +37,8 @@ def pairs(option: str, words: Sequence[str], example: str) -> dict[str, str]:
 
 
 Home = Annotated[Path, shared("home", "Folder for all state.")]
+Share = Annotated[str, shared("store", "Address where results of steps are shared with other homes: "
+                                       "s3://BUCKET/FOLDER; none where empty.")]
 Mlflow = Annotated[str, shared("mlflow", "Address of an MLflow server; the home's own where empty.")]
 
 
@@ -51,6 +53,7 @@ class CommonOptions:
     overrides: Annotated[list[str], Parameter(name="--set", help="A setting to change in the preset, KEY=VALUE; "
                                                                  "repeatable.")] = field(default_factory=list)
     home: Home = HOME
+    store: Share = ""
     dask: Annotated[str, shared("dask", "Dask scheduler, tcp://HOST:PORT; embedded workers where empty.")] = ""
     workers: Annotated[int, shared("workers", "Embedded Dask workers (processes); 0 for the run's own process alone.",
                                    variable=False)] = field(default=2, metadata={"ge": 0, "le": 256})

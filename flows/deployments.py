@@ -19,6 +19,7 @@ from flows.run import open_run, retry_helps, run_steps
 from flows.run import prepare as prepare_data
 from flows.services.catalogue import mlflow_of
 from tasks.collection import collect
+from tasks.core.shared_store import open_store
 from tasks.core.store import Artifact, Store
 from tasks.registry.comparison import ChampionScore, evaluate_champion
 from tasks.registry.label_edits import Refreshed
@@ -94,7 +95,7 @@ def room_task(config: RunConfig, days: float) -> State[None]:
 def champion_task(config: RunConfig, pack: Artifact) -> ChampionScore:
     """Return the champion's score on a prepared corpus."""
     name = config.name or config.subject
-    corpus = Corpus(Store(config.home).open(pack))
+    corpus = Corpus(open_store(config.home, config.store).open(pack))
     return evaluate_champion(Tracker(config.home, config.mlflow or None), name, corpus, pack, config.command)
 
 

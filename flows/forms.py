@@ -52,12 +52,13 @@ class PrepareForm(BaseModel, extra="forbid"):
     settings: dict[str, str] = entry(3, "overrides", "Settings", default={}, max_length=200,
                                      description='Settings that differ from the preset: {"m1.epochs": "6"}')
     home: Folder = entry(6, "home", note=THERE, default=...)
-    dask: str = entry(7, "dask", "Dask scheduler", pattern=r"^(tcp://[^\s/]+:\d+)?$", max_length=300)
-    workers: int = entry(8, "workers")
+    store: str = entry(7, "store", "Store", pattern=f"^({ADDRESS})?$", max_length=4096)
+    dask: str = entry(8, "dask", "Dask scheduler", pattern=r"^(tcp://[^\s/]+:\d+)?$", max_length=300)
+    workers: int = entry(9, "workers")
     patience: float = Field(12.0, description="How long to wait for another run of the home to end (hours)", ge=0.0,
-                            le=168.0, json_schema_extra={"position": 9})
+                            le=168.0, json_schema_extra={"position": 10})
 
-    @field_validator("data")
+    @field_validator("data", "store")
     @classmethod
     def _address_holds_no_password(cls, place: str) -> str:
         try:
@@ -102,4 +103,4 @@ class EvaluateForm(PrepareForm):
 class RetrainForm(EvaluateForm):
     """What to train, measure and register, and what to leave in the home afterwards."""
 
-    keep_days: float = entry(10, "keep_days", "Keep")
+    keep_days: float = entry(11, "keep_days", "Keep")

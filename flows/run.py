@@ -22,6 +22,7 @@ from flows.progress import Terminal
 from tasks.collection import remove_checkpoints
 from tasks.core.dask_workers import Workers
 from tasks.core.devices import gpus
+from tasks.core.shared_store import open_store
 from tasks.core.step import Console, Step, StepResult, remake_inputs
 from tasks.core.step import run as run_step
 from tasks.core.store import Artifact, Store
@@ -185,7 +186,7 @@ def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.
 def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
     """Lock the home, start the workers, plan the run and print the plan; yield the runner of its steps."""
     terminal = Terminal()
-    store = Store(config.home)
+    store = open_store(config.home, config.store, terminal.line)
     with (exclusive(store, patience, terminal),
           Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers):
         store.sweep()

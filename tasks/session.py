@@ -35,6 +35,7 @@ from xcmodels.methods.presets import flat
 from xcmodels.retrieval.retriever import Retriever
 
 EXAMPLES_SHOWN = 3     # test queries in a run's summary, and as examples in the version's tags
+ELSEWHERE = "in the home that checked the tables"
 EXAMPLE_LENGTH = 200   # characters of an example in the tags
 
 
@@ -129,12 +130,14 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     if registered:    # the next training learns from all that was said since
         FeedbackJournal(store.home, session.name).end()
     contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
-    tracker.log_file(contracts, "contracts")
+    has_page = contracts.exists()    # else the tables were checked in another home
+    if has_page:
+        tracker.log_file(contracts, "contracts")
     session.finished = True
     tracker.finish("FINISHED", f"{outcome}\n\n    {session.config.command}")
     return Finished(tracker.run_id or "", session.name, registered.version if registered else None, metrics, outcome,
-                    bool(registered and registered.promoted), str(report), str(contracts),
-                    tracker.link() or tracker.address, tracker.close(),
+                    bool(registered and registered.promoted), str(report),
+                    str(contracts) if has_page else ELSEWHERE, tracker.link() or tracker.address, tracker.close(),
                     _examples(store.open(done["build retriever"]), corpus),
                     registered.champion if registered else None, pipeline.about())
 
@@ -182,7 +185,8 @@ def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | No
             curves.setdefault(step.name.partition(" ")[0], []).extend(
                 _read_json(store.open(done[step.name], whole=False) / METRICS))
         if step.kind == "mined":
-            mined.setdefault(step.name.split(" ")[1], []).extend(_read_json(store.open(done[step.name]) / METRICS))
+            mined.setdefault(step.name.split(" ")[1], []).extend(
+                _read_json(store.open(done[step.name], whole=False) / METRICS))
         seconds[step.name] = step.took(store) or 0.0
     return ReportFacts(
         title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",

@@ -153,7 +153,7 @@ def steps_to_remake(step: Step, steps: Mapping[str, Step], done: Mapping[str, Ar
     """Return the steps, in order, whose results lack files and must be made again before `step` can run."""
     remade: dict[str, Step] = {}
     for name in step.needs.values():
-        if name in done and store.lacks_files(done[name]):
+        if name in done and store.lost(done[name]):
             remade |= {other.name: other for other in (*steps_to_remake(steps[name], steps, done, store), steps[name])}
     return list(remade.values())
 
@@ -162,6 +162,8 @@ def remake_inputs(step: Step, steps: Mapping[str, Step], done: dict[str, Artifac
                   run_now: Callable[[Step], Artifact]) -> None:
     """Make the inputs of `step` that lack files again, and replace them in `done`, unless its own result is stored."""
     if store.find(step.key(done)) is None:
+        for name in step.needs.values():
+            store.restore(done[name])    # a result that cannot be fetched as it was is lost from then on
         for incomplete in steps_to_remake(step, steps, done, store):
             store.forget(incomplete.key(done))
             done[incomplete.name] = run_now(incomplete)
@@ -194,7 +196,7 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
     for step in steps:
         if missing := [name for name in step.needs.values() if name not in done]:
             reason = f"after {missing[0]}"
-        elif (artifact := store.find(step.key(done))) is not None:
+        elif (artifact := store.look(step.key(done))) is not None:
             done[step.name] = artifact
             reason = "nothing it depends on has changed"
         else:

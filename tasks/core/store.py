@@ -111,9 +111,21 @@ class Store(Home):
                 with suppress(FileNotFoundError):
                     os.unlink(folder / path)
 
+    def look(self, key: str) -> Artifact | None:
+        """Return what `find` would, as far as that is known without fetching files."""
+        return self.find(key)
+
     def lacks_files(self, artifact: Artifact) -> bool:
-        """Return whether files of an artifact were removed: a step that reads them has to make it again."""
+        """Return whether files of an artifact are not here: they were removed, or never fetched."""
         return os.path.lexists(self.home / artifact.path / REMOVED)
+
+    def lost(self, artifact: Artifact) -> bool:
+        """Return whether a step that reads an artifact has to make it again, as files of it are gone."""
+        return self.lacks_files(artifact)
+
+    def restore(self, artifact: Artifact) -> bool:
+        """Return whether all files of an artifact are here; a store that shares fetches them."""
+        return not self.lacks_files(artifact)
 
     def forget(self, key: str) -> None:
         """Remove the result of step `key`, so that it is made again."""

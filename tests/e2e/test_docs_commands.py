@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from flows.cli.app import app
@@ -23,6 +24,7 @@ from tests.support import tiny
 from tests.support.docs_pages import PAGES, Command, blocks, commands, differs, python_of, spans, unmarked
 from tests.support.docs_reader import ReaderFolder
 from tests.support.home_services import until
+from tests.support.object_store import SECRET, Server
 from tests.support.planted import write_planted
 from tests.unit.test_importing_huggingface import save
 from tests.unit.test_importing_marc import xml
@@ -40,6 +42,7 @@ LISTED = {
         "dpr")},
     **{f"python -m benchmarks.bench_{name}": "minutes of measuring" for name in (
         "jobs", "loop", "classifier_step", "clustering", "walks", "prepare", "search", "query", "scale")},
+    "python -m benchmarks.bench_storage": "wants a large home; tests/integration/test_shared_store.py times nothing",
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_given.py has it chosen",
     "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",
     "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
@@ -127,6 +130,16 @@ def _share(desk: ReaderFolder) -> None:
     tiny.fresh_store(desk.folder / "shared" / "xc")
 
 
+def _bucket(desk: ReaderFolder) -> None:
+    """Run an S3 server until the tests end, with the tickets in a bucket."""
+    server = Server()
+    desk.environment |= server.environment
+    files = fsspec.filesystem("s3", key="test", secret=SECRET, endpoint_url=server.address, skip_instance_cache=True)
+    files.mkdir("library")
+    for path in (desk.folder / "tickets").iterdir():
+        files.put_file(str(path), f"library/tickets/{path.name}")
+
+
 def _fewer_rows(desk: ReaderFolder) -> None:
     """Leave of the table what trains in seconds."""
     path = desk.folder / "library.csv"
@@ -152,7 +165,8 @@ BEFORE: dict[tuple[str, str], Callable[[ReaderFolder], None]] = {
     ("README.md", "head -3"): _own_tickets, ("README.md", "xc up"): _back,
     ("feedback.md", "xc serve"): _tickets_again, ("running.md", "xc "): _back,
     ("running.md", "xc models"): _two_more_versions,
-    ("scaling.md", "dask scheduler"): _share, ("tutorial.md", "python library.py"): _library,
+    ("scaling.md", "dask scheduler"): _share, ("storage.md", "xc run"): _bucket,
+    ("tutorial.md", "python library.py"): _library,
     ("tutorial.md", "xc data import"): _fewer_rows, ("tutorial.md", "xc models"): _retrained}
 
 

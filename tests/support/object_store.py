@@ -13,7 +13,10 @@ SECRET = "a-secret-key-that-nobody-prints"
 
 
 class Server:
-    """The server; requests: ("GET", "/bucket/key") of each, in order; before: called with each before it is done."""
+    """The server; requests: ("GET", "/bucket/key") of each, in order.
+
+    before: called with each before it is done; where it raises ConnectionError, the answer is 503 and it is not done.
+    """
 
     def __init__(self) -> None:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -31,8 +34,19 @@ class Server:
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Any:
         request = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         self.requests.append(request)
-        self.before(*request)
+        try:
+            self.before(*request)
+        except ConnectionError:
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start_response("503 Service Unavailable", [("Content-Length", "0"), ("Connection", "close")])
+            return []
         return self.app(environ, start_response)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which clients reach it."""
+        return {"AWS_ENDPOINT_URL": self.address, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": SECRET,
+                "AWS_DEFAULT_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"}
 
     def stop(self) -> None:
         self.server.shutdown()
@@ -77,9 +91,7 @@ def s3_server() -> Iterator[Server]:
 @pytest.fixture
 def s3(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """Yield a new bucket, with the environment by which it is reached."""
-    for name, value in {"AWS_ENDPOINT_URL": s3_server.address, "AWS_ACCESS_KEY_ID": "test", "NO_PROXY": "127.0.0.1",
-                        "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": "us-east-1",
-                        "AWS_EC2_METADATA_DISABLED": "true"}.items():
+    for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     yield Bucket(s3_server)
     s3_server.before = lambda method, path: None

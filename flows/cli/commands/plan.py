@@ -61,7 +61,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     feedback = feedback_on(options.home, options.name or describe(data).name) \
         if options.feedback == "use" else NO_FEEDBACK
     laid_out = pipeline(data, options.method, options.preset, changed, feedback, source=options.data)
-    with _store(options.home) as store:
+    with _store(options.home, options.store) as store:
         planned = preview(laid_out, store)
     addresses = server_addresses(options.home, mlflow_of(options.home, options.mlflow))
     given = {name: {"value": without_passwords(str(getattr(options, name))),
@@ -93,12 +93,12 @@ def _size(options: PlanOptions, as_json: bool) -> None:
 
 
 @contextmanager
-def _store(home: Path) -> Iterator[Any]:
+def _store(home: Path, address: str) -> Iterator[Any]:
     """Yield the store of HOME, or an empty temporary one: a plan creates no home."""
-    from tasks.core.store import Store
+    from tasks.core.shared_store import open_store
 
     if (home / "FORMAT").exists():
-        yield Store(home, create=False)
+        yield open_store(home, address)
         return
     with tempfile.TemporaryDirectory(prefix="xc-plan-") as folder:
-        yield Store(Path(folder))
+        yield open_store(Path(folder), address)
