@@ -212,7 +212,7 @@ def _feedback(session: Session, corpus: Corpus, done: Mapping[str, Artifact],
         folders.append(resolve(session.tracker, f"{session.name}/{facts.champion['version']}").folder)
     after, before, *_ = [*map(Retriever.load, folders), None]
     assert after is not None
-    return feedback_effect(session.store.open(done[ADD_FEEDBACK]), corpus, after, before)
+    return feedback_effect(session.store.open(done[ADD_FEEDBACK], whole=False), corpus, after, before)
 
 
 def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts, page: Path) -> None:

@@ -23,12 +23,12 @@ from tasks.core.files import file_digest, fsync, make_folder, remove, write_file
 from tasks.core.home import DIGEST
 from tasks.core.manifest import MANIFEST, REMOVED, VERSION, canonical, damaged, newer, read_manifest
 from tasks.core.remote import Remote
-from tasks.core.store import Artifact, Store
+from tasks.core.store import UNFETCHED, Artifact, Store
 from tasks.core.wording import plural
 
-# What later steps alone read: its files are fetched when one does, until then an object holds its manifest and metrics.
+# What later steps alone read: its files are fetched when one does, until then an object has few.
 ON_DEMAND = ("tables", "tokens", "walks", "checkpoint", "mined", "vectors")
-METRICS = "metrics.json"
+AT_ONCE = ("metrics.json", "feedback.json", "held_out.jsonl")    # what the run itself reads of those
 TOGETHER = 16    # files that are fetched before they are compared and kept
 
 
@@ -111,7 +111,7 @@ class SharedStore(Store):
         return None
 
     def _adopt(self, key: str) -> Artifact | None:
-        """Make an object with the manifest and the metrics of a result at the address; None where there is none."""
+        """Make an object with the manifest of a result at the address, and few files; None where there is none."""
         digest = self._named(key)
         if digest is None or digest in self.refused:
             return None
@@ -122,12 +122,12 @@ class SharedStore(Store):
                 if not os.path.lexists(self.home / artifact.path):
                     folder.mkdir(0o700, parents=True)
                     write_file(folder / MANIFEST, self.remote.read(f"{artifact.path}/{MANIFEST}") or b"")
-                    write_file(folder / REMOVED, b"")
                     manifest, files = read_manifest(folder)
+                    write_file(folder / REMOVED, b"" if manifest["kind"] in ON_DEMAND else UNFETCHED)
                     if manifest["key"] != key or not all(map(_safe, files)):
                         raise damaged(f"{self.remote.address}/{artifact.path}/{MANIFEST}", "is that of another step")
-                    if METRICS in files:
-                        self._download(artifact, {METRICS: files[METRICS]}, folder)
+                    if early := {path: files[path] for path in AT_ONCE if path in files}:
+                        self._download(artifact, early, folder)
                     fsync(folder)
                     self._commit(folder, artifact)
                 self._place(canonical(asdict(artifact)), self._ref("steps", key), os.replace)

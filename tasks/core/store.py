@@ -33,6 +33,7 @@ from tasks.core.manifest import (
 )
 
 GC_SECONDS = 10.0
+UNFETCHED = b"its files are at an address"    # in REMOVED: what a run needs, and cannot do without
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +58,7 @@ class Store(Home):
         Updates the time of refs/steps/<key>, by which `collect` knows when it was last used.
         """
         artifact = self._step(key)
-        if artifact is None or not self._usable(artifact, whole=False):
+        if artifact is None or not self._usable(artifact, whole=False) or self._unfetched(artifact):
             return None
         with suppress(OSError):    # a read-only HOME is not collected
             os.utime(self._ref("steps", key))
@@ -219,6 +220,9 @@ class Store(Home):
                     fsync(self.home / "objects")
                     _log.warning("%s; moved to %s", error.what, place)
                 return False
+
+    def _unfetched(self, artifact: Artifact) -> bool:
+        return self.lacks_files(artifact) and (self.home / artifact.path / REMOVED).read_bytes() == UNFETCHED
 
     def _commit(self, folder: Path, artifact: Artifact) -> None:
         """Rename a sealed folder to its digest, which is never created beforehand: the rename is the commit."""

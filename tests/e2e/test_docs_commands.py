@@ -136,7 +136,8 @@ def _bucket(desk: ReaderFolder) -> None:
     desk.environment |= server.environment
     files = fsspec.filesystem("s3", key="test", secret=SECRET, endpoint_url=server.address, skip_instance_cache=True)
     files.mkdir("library")
-    for path in (desk.folder / "tickets").iterdir():
+    desk.check(["xc", "data", "import", "tickets.csv", "bucket/tickets", "--text", "text", "--labels", "labels"])
+    for path in (desk.folder / "bucket" / "tickets").iterdir():
         files.put_file(str(path), f"library/tickets/{path.name}")
 
 

@@ -97,6 +97,12 @@ def test_without_the_address_a_home_is_as_it_was(address, tmp_path):
     more = [*chain(calls), step("look", "report", calls, {"checkpoint": "train"})]
     assert made(open_store(tmp_path / "two", ""), calls, more).items() >= first.items()
     assert calls == ["train", "look"]
+    forecast(chain(calls), SharedStore(tmp_path / "three", address))    # it asked for nothing but what there is
+    calls.clear()
+    alone = open_store(tmp_path / "three", "")
+    assert made(alone, calls, more).items() >= first.items() and calls[-2:] == ["build", "look"]
+    kinds = {manifest["kind"]: key for key, manifest in alone.steps()}
+    assert all(alone.open(alone.find(kinds[kind])) for kind in ("corpus", "report"))
 
 
 @pytest.mark.parametrize("kind", ["tables", "corpus", "checkpoint", "retriever"])
