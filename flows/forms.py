@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
-from pydantic import BaseModel, Field, TypeAdapter, field_validator, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
-from data_contracts.errors import UsageError
 from flows.config import DeployOptions, RunConfig
-from tasks.core.remote import checked_address, is_address
 from xcmodels.methods.presets import PRESETS
 
 PRESET_NAMES = sorted({name for presets in PRESETS.values() for name in presets})
@@ -18,7 +16,7 @@ HELP = {name: each.help.removesuffix(".") for name, hint in get_type_hints(Deplo
         for each in hint.__metadata__ if isinstance(each, Parameter) and each.help}
 BOUNDS = {field.name: field.metadata for field in fields(DeployOptions)}
 ABSOLUTE = r"/[^\x00]*"
-ADDRESS = r"[A-Za-z][A-Za-z0-9+.-]*://[^\x00]+"
+ADDRESS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/@?\x00]*(/[^?\x00]*)?"    # without what credentials could be in
 THERE = " on the worker's machine, an absolute path"
 Folder = Annotated[str, Field(pattern=f"^{ABSOLUTE}$", max_length=4096)]
 DataFolder = Annotated[str, Field(pattern=f"^({ABSOLUTE}|{ADDRESS})$", max_length=4096)]
@@ -58,14 +56,6 @@ class PrepareForm(BaseModel, extra="forbid"):
     patience: float = Field(12.0, description="How long to wait for another run of the home to end (hours)", ge=0.0,
                             le=168.0, json_schema_extra={"position": 10})
 
-    @field_validator("data", "store")
-    @classmethod
-    def _address_holds_no_password(cls, place: str) -> str:
-        try:
-            return checked_address(place) if is_address(place) else place
-        except UsageError as error:
-            raise ValueError(error.what) from None
-
     @model_validator(mode="after")
     def _preset_is_the_methods(self) -> "PrepareForm":
         if self.method not in PRESETS or self.preset not in PRESETS[self.method]:
@@ -83,7 +73,8 @@ class PrepareForm(BaseModel, extra="forbid"):
         overrides = [f"{key}={value}" for key, value in self.settings.items()]
         command = ["xc", verb, "--data", self.data, "--method", self.method, "--preset", self.preset,
                    *[word for pair in overrides for word in ("--set", pair)],
-                   "--home", self.home, *(["--name", values["name"]] if values.get("name") else [])]
+                   "--home", self.home, *(["--store", self.store] if self.store else []),
+                   *(["--name", values["name"]] if values.get("name") else [])]
         values |= {"overrides": overrides, "command": shlex.join(command)}
         return TypeAdapter(RunConfig).validate_python(values, extra="ignore")
 

@@ -103,10 +103,13 @@ def columns(rows: Sequence[Sequence[object]]) -> list[str]:
 
 def resolved_settings(options: CommonOptions) -> dict[str, str]:
     """Return the settings that differ from the preset's; raise UsageError where they or the data are invalid."""
+    from tasks.core.remote import checked_address
     from tasks.data.fetch import outline
     from tasks.plan import resolve_run
 
     settings = options.settings
+    if options.store:
+        checked_address(options.store)
     utf8(Path(options.data))
     utf8(options.home)
     try:

@@ -20,7 +20,6 @@ from tasks.core.step import Console, Step, StepContext, forecast, run_all
 from tasks.core.store import Store, digest_of
 from tests.support.faults import NEW, write_new
 from tests.support.object_store import SECRET
-from tests.support.run_command import command, objects
 
 ROOT = Path(__file__).parents[2]
 
@@ -264,21 +263,3 @@ def test_a_damaged_object_of_home_is_not_published(s3, tmp_path):
         store.open(artifact)
     again = SharedStore(tmp_path / "one", address).find(NEW)
     assert again == artifact and (store.open(again) / "ids.bin").read_bytes() == b"new" * 1000
-
-
-@pytest.mark.timeout(400)
-def test_a_run_in_an_empty_home_reuses_the_work_of_another(planted, whole, s3, xc, tmp_path):
-    """All steps, by a second machine that shares nothing but the bucket; its model answers like the first one's."""
-    address = f"{s3.address}/team"
-    first, second = tmp_path / "first", tmp_path / "second"
-    told = []
-    for home in (first, second):
-        code, out, err = xc(*command(planted, home), "--store", address)
-        assert code == 0 and json.loads(out)["metrics"] == whole[1]["metrics"], err
-        told.append(err)
-    assert "all reused" in told[1] and "fetches retriever" in told[1] and "has not got" not in told[1]
-    assert "contracts  in the home that checked the tables" in told[1]
-    assert objects(second) == objects(first) == objects(whole[0])
-    assert SECRET.encode() not in b"".join(path.read_bytes() for path in second.rglob("*") if path.is_file())
-    answers = [xc("predict", "--home", str(home), "bana0")[1] for home in (first, second)]
-    assert answers[0] == answers[1] != ""

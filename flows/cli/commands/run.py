@@ -50,13 +50,13 @@ def report(*, options: RunConfig) -> None:
 
 def _flow(until: Until, options: TrainingOptions) -> Any:
     """Run the flow as far as `until`; return its summary, None where nothing was evaluated."""
-    from tasks.core.store import Store
+    from tasks.core.shared_store import open_store
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # of `timeout`, `kill` or a shutdown: ends as by Ctrl-C
     # Invalid options are refused before Prefect's server is started, which takes seconds.
     resolved_settings(options)
     config = filled(RunConfig, {**vars(options), "command": _command()})
-    store = Store(options.home)
+    store = open_store(options.home, options.store)
     with store.run_lock():    # checks that no other run uses the home and that it can be written
         pass
     environment(options.home)
