@@ -39,7 +39,8 @@ LISTED = {
         "astra", "renee", "ramen", "ramen-ance", "ramen-unidec", "siamesexml", "siamesexml++", "unidec", "depsl",
         "dpr")},
     **{f"python -m benchmarks.bench_{name}": "minutes of measuring" for name in (
-        "jobs", "loop", "classifier_step", "clustering", "walks", "prepare", "search", "query", "scale")},
+        "jobs", "loop", "classifier_step", "clustering", "walks", "prepare", "search", "vector_bits", "query",
+        "scale")},
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_given.py has it chosen",
     "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",
     "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
