@@ -46,6 +46,7 @@ bench: run
 	for question in $(QUESTIONS); do $(BIN)/python -m benchmarks.bench_$$question || exit 1; done
 	$(BIN)/python -m benchmarks.bench_prepare $(DATA)
 	$(BIN)/python -m benchmarks.bench_query $(HOME_DIR)
+	$(BIN)/python -m benchmarks.bench_vector_bits $(HOME_DIR)
 	$(BIN)/python -m benchmarks.bench_serving $(HOME_DIR)
 	$(BIN)/python -m benchmarks.bench_selection $(HOME_DIR)
 
