@@ -19,7 +19,8 @@ WRONG = [
     ("search", "1e6", "'1e6'"), ("search", "1000 -2 64", "'-2'"), ("search", "1 2 3 4 5", "Unused Tokens: ['5']"),
     ("selection", "nowhere", "'nowhere' is no folder"), ("serving", "nowhere", "'nowhere' is no folder"),
     ("serving", ". m 0", "'0'"), ("storage", "nowhere .", "'nowhere' is no folder"),
-    ("processes", "1000 astro", "astro"), ("vector_bits", "nowhere", "'nowhere' is no folder"), ("vector_bits", ". 0", "got '0'")]
+    ("processes", "1000 astro", "astro"), ("vector_bits", "nowhere", "'nowhere' is no folder"),
+    ("vector_bits", ". 0", "got '0'")]
 
 
 @pytest.mark.parametrize(("bench", "words", "told"), WRONG)
