@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -176,6 +177,18 @@ def test_compose_takes_the_file(home, tmp_path):
     text = (tmp_path / "compose.yaml").read_text()
     (tmp_path / "compose.yaml").write_text(text.replace('"cap_drop"', '"cap_drops"'))
     assert subprocess.run(command, check=False, capture_output=True).returncode    # it would say so
+
+
+def test_an_image_has_what_the_package_is_made_of_and_no_more():
+    """A home or a token in the checkout must not get into an image; without a builder here, only the files are read."""
+    first, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert first == "*" and set(rest) == {"**/__pycache__", *(f"!{name.removesuffix('*')}" for name in packages), *(
+        f"!{name}" for name in ("LICENSE", "README.md", "constraints.txt", "pyproject.toml"))}
+    assert all((ROOT / name.removeprefix("!")).exists() for name in rest if name.startswith("!"))
+    text = (ROOT / "Dockerfile").read_text()
+    assert "--require-hashes --requirement constraints.txt" in text and "\nUSER 1000:1000\n" in text
+    assert text.rstrip().endswith('ENTRYPOINT ["/opt/venv/bin/xc"]')
 
 
 def test_parts_are_started_after_what_they_need(home):
