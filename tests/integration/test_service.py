@@ -39,8 +39,9 @@ def home(tmp_path):
 
 
 def xc(*words, **environment):
-    """Run `xc service` for this user; -> (exit code, stderr)."""
-    code, out, said = run_xc("service", *map(str, words), env={**os.environ, **environment}, cwd=ROOT)
+    """Run `xc service` for this user, without the servers of other tests; -> (exit code, stderr)."""
+    own = {name: value for name, value in os.environ.items() if name not in OTHER}
+    code, out, said = run_xc("service", *map(str, words), env={**own, **environment}, cwd=ROOT)
     assert not out and "Traceback" not in said
     return code, said
 
