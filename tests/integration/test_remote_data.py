@@ -21,7 +21,6 @@ from tasks.plan import pipeline
 from tasks.tracking.tracker import Tracker
 from tests.support.object_store import SECRET
 from tests.support.planted import write_planted
-from tests.support.run_command import command
 
 
 @pytest.fixture
@@ -213,13 +212,3 @@ def test_commands_take_an_address(tiny, s3, cli, tmp_path):
     assert code == 0 and planned["data"]["folder"] == planned["options"]["data"]["value"] == address, err
     assert "fetching" in err and planned["data"]["name"] == "tiny"
     assert planned["data"]["digest"] == json.loads(cli("plan", "--data", str(tiny), "--json")[1])["data"]["digest"]
-
-
-@pytest.mark.timeout(300)
-def test_a_whole_run_on_an_address(planted, whole, s3, xc, tmp_path):
-    """It makes what a run on the folder makes, and MLflow and the report hold the address."""
-    address = s3.put(planted, "planted")
-    home = tmp_path / "home"
-    code, out, err = xc(*command(address, home))
-    assert code == 0 and json.loads(out)["metrics"] == whole[1]["metrics"], err
-    assert SECRET.encode() not in b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())

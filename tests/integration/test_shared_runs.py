@@ -37,12 +37,12 @@ def test_a_deployment_keeps_addresses_and_no_credentials():
 
 @pytest.mark.timeout(400)
 def test_a_run_in_an_empty_home_reuses_the_work_of_another(planted, whole, s3, xc, tmp_path):
-    """All steps, by a second machine that shares nothing but the bucket; its model answers like the first one's."""
-    address = f"{s3.address}/team"
+    """All steps, by a second machine that shares but the bucket, with the data in it; its model answers alike."""
+    address, data = f"{s3.address}/team", s3.put(planted, "planted")
     first, second = tmp_path / "first", tmp_path / "second"
     told = []
-    for home in (first, second):
-        code, out, err = xc(*command(planted, home), "--store", address)
+    for home, where in ((first, planted), (second, data)):
+        code, out, err = xc(*command(where, home), "--store", address)
         assert code == 0 and json.loads(out)["metrics"] == whole[1]["metrics"], err
         told.append(err)
     assert "all reused" in told[1] and "fetches retriever" in told[1] and "has not got" not in told[1]
