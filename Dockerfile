@@ -5,7 +5,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/xcflow
 COPY constraints.txt ./
-# TORCH_LINKS: a page with builds of torch for CPUs alone
+# A page that links builds of torch, such as those for CPUs alone; where it has not the pinned one, the index's is taken.
 ARG TORCH_LINKS=
 RUN python -m venv /opt/venv \
     && sed -n '/^torch==/,/[^\\]$/p' constraints.txt > torch.txt \
