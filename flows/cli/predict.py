@@ -45,7 +45,7 @@ def select(retriever: Any, only: Sequence[str], without: Sequence[str]) -> Any:
     except UnknownLabel as error:
         name, _, uid = error.unknown[0]
         raise UsageError(f"--{name}: there is no label {uid!r}{_more(len(error.unknown) - 1)}",
-                         hint="xc labels list shows the labels") from error
+                         hint="xc export embeddings --out labels.parquet lists the uids of all labels") from error
     except NoBranches as error:
         raise UsageError(f"--{error.name} names a branch, but the model knows no broader relation",
                          hint="train it on data with a vocabulary: xc data import ... --vocabulary FILE") from error

@@ -23,7 +23,7 @@ def test_labels_are_chosen_and_left_out(cli, tmp_path):
     (tmp_path / "texts").write_text("a wolf\n")
     code, out, _ = cli("predict", "--input", "texts", "--only", every[4], *home)
     assert code == 0 and [label["uid"] for label in json.loads(out)["labels"]] == [every[4]]
-    for words, said in ((("--only", "nowhere"), "--only: there is no label 'nowhere'\nhint: xc labels list"),
+    for words, said in ((("--only", "nowhere"), "--only: there is no label 'nowhere'\nhint: xc export embeddings"),
                         (("--without", "x", "--without", "y"), "--without: there is no label 'x', nor 1 more"),
                         (("--only", "branch:tiny:1"), "--only names a branch, but the model knows no broader relation"),
                         (("--only", "@none"), "none cannot be read")):

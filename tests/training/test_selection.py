@@ -127,7 +127,7 @@ def test_an_added_label_is_in_the_branch_that_the_vocabulary_has_it_in(with_bran
 
 
 def test_what_is_unknown_is_named_with_its_place(with_branches, retriever, titles):
-    said = r"no label for only\[1\], 'label:x', nor for 2 more; xc labels list"
+    said = r"no label for only\[1\], 'label:x', nor for 2 more; xc export embeddings"
     with pytest.raises(UnknownLabel, match=said) as error:
         retriever.predict(titles, only=["label:1", "label:x", "label:2", "y"], without=["z"])
     assert error.value.unknown == [("only", 1, "label:x"), ("only", 3, "y"), ("without", 0, "z")]

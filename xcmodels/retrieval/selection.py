@@ -26,7 +26,8 @@ class UnknownLabel(ValueError):
         self.unknown = list(unknown)
         name, place, uid = self.unknown[0]
         more = f", nor for {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-        super().__init__(f"there is no label for {name}[{place}], {uid!r}{more}; xc labels list shows all uids")
+        super().__init__(f"there is no label for {name}[{place}], {uid!r}{more}; xc export embeddings --out "
+                         "labels.parquet lists all")
 
 
 class NoBranches(ValueError):
