@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,7 +127,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     outcome = verdict(facts) if registered else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
     if rebuild or not report.exists() or (registered and not registered.reused):
-        _report(session, corpus, evaluation, replace(facts, feedback=_feedback(session, corpus, done, facts)), report)
+        _report(session, corpus, done, facts, report)
     if registered:    # the next training learns from all that was said since
         FeedbackJournal(store.home, session.name).end()
     contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
@@ -207,19 +208,20 @@ def _feedback(session: Session, corpus: Corpus, done: Mapping[str, Artifact],
     """Return what feedback changed against the champion before; None where there was no feedback."""
     if ADD_FEEDBACK not in done:
         return None
-    folders = [session.store.open(done["build retriever"])]
+    before = None
     if facts.champion:
-        folders.append(resolve(session.tracker, f"{session.name}/{facts.champion['version']}").folder)
-    after, before, *_ = [*map(Retriever.load, folders), None]
-    assert after is not None
+        with suppress(ValueError):    # of a format that is no longer read
+            before = Retriever.load(resolve(session.tracker, f"{session.name}/{facts.champion['version']}").folder)
+    after = Retriever.load(session.store.open(done["build retriever"]))
     return feedback_effect(session.store.open(done[ADD_FEEDBACK], whole=False), corpus, after, before)
 
 
-def _report(session: Session, corpus: Corpus, evaluation: Path, facts: ReportFacts, page: Path) -> None:
+def _report(session: Session, corpus: Corpus, done: Mapping[str, Artifact], facts: ReportFacts, page: Path) -> None:
     """Write the report to `page` and, with its plots, to MLflow; a report that fails does not fail the run."""
     page.parent.mkdir(exist_ok=True)
     try:
-        report = Report(corpus, evaluation, facts)
+        facts = replace(facts, feedback=_feedback(session, corpus, done, facts))
+        report = Report(corpus, session.store.open(done["evaluate"]), facts)
         page.write_text(report.page(), encoding="utf-8")
         session.tracker.log_file(page, "report")
         if facts.feedback:
