@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from tasks.core.store import Store
 from tests.conftest import ROOT
+from tests.support.forked import kill_group
 from tests.support.long_tests import at_length
 from tests.support.run_command import command, objects
 from tests.support.running_server import Running, World, ready
@@ -159,5 +159,4 @@ def test_a_home_that_can_only_be_read_answers(tmp_path):
         assert done.returncode == 0 and json.loads(done.stdout)["labels"], done.stderr
         assert server.stop() == 0
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process)

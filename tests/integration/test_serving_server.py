@@ -17,7 +17,7 @@ import pytest
 from serving.server import Shortage, listener
 from tasks.core.devices import port_holder
 from tests.conftest import ROOT
-from tests.support.forked import run_xc, start_xc
+from tests.support.forked import kill_group, run_xc, start_xc
 from tests.support.running_server import Running, World, ready, running, within
 
 TOKEN = "a-token-of-32-characters-or-more"
@@ -219,8 +219,7 @@ def test_a_server_may_begin_before_there_is_a_model(tmp_path):
         assert server.fine()
         assert server.stop() == 0
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process)
         process.wait(30)
 
 

@@ -60,6 +60,13 @@ def run_xc(*words: str, stdin: str | None = None, timeout: float = 240, **option
     return process.returncode, out, said
 
 
+def kill_group(process: subprocess.Popen) -> None:
+    """Kill a process and those of its group, unless it has ended; a forked one is gone before `poll` knows."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 class Forked(subprocess.Popen):
     """A forked process, as Popen shows one that it has started."""
 

@@ -22,7 +22,7 @@ from tasks.registry.register import register
 from tasks.registry.tags import DATA, EXAMPLES
 from tests.conftest import ROOT
 from tests.support import tiny
-from tests.support.forked import start_xc
+from tests.support.forked import kill_group, start_xc
 from xcmodels.data.corpus import Texts
 
 DIGEST = "d" * 64    # of the data
@@ -177,8 +177,7 @@ def running(home: Path, *words: str, descriptors: int = 0, **environment: str) -
         port = ready(process, log)
         yield Running(process, port, log)
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process)
         process.wait(30)
 
 
