@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.store import Store
-from tests.support.faults import NEW, child, ended, is_new, problems, put, scenario, stranded, with_old, write_new
+from tests.support.faults import NEW, apart, child, ended, is_new, problems, put, scenario, stranded, with_old, write_new
 
 OPERATIONS = ("open", "write", "fsync", "mkdir", "rename", "replace", "link")
 
@@ -76,7 +76,7 @@ def sweep(folder, fault, kind_of_store=Store, fresh=False):
 @pytest.mark.parametrize("fresh", [False, True], ids=["old-state", "fresh-home"])
 @pytest.mark.parametrize("fault", ["kill", "torn", errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_fault_at_every_operation(quick, fault, fresh):
-    found, operations, states = sweep(quick, fault, fresh=fresh)
+    found, operations, states = apart(sweep, quick, fault, fresh=fresh)
     assert found == []
     assert operations > 30
     assert states == {False, True}  # both the state before and the one after were seen
@@ -118,7 +118,7 @@ class NamesBeforeItCommits(Store):
     ],
 )
 def test_the_sweep_sees_a_broken_protocol(quick, broken, fault, symptom):
-    found, _, _ = sweep(quick, fault, broken)
+    found, _, _ = apart(sweep, quick, fault, broken)
     assert any(symptom in problem for problem in found), found
 
 
