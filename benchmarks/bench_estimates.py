@@ -1,6 +1,6 @@
 """Are the memory and the time that `xc plan` tells those of the run that follows?
 
-    python -m benchmarks.bench_estimates DATA:METHOD:PRESET ...
+    python -m benchmarks.bench_estimates DATA:METHOD:PRESET[:KEY=VALUE,...] ...
 
 Each job is done once in a new home, whose readings the estimate is made of, and once more with another seed. That
 second run is watched from outside: memory is the most that its process and all descendants held together (PSS, each
@@ -23,17 +23,17 @@ from tasks.core.memory import held
 from xcmodels.methods.presets import resolve
 
 EVERY = 0.5    # seconds between two readings
-Job = tuple[Path, str, str]
+Job = tuple[Path, str, str, dict[str, str]]
 
 
 def job(word: str) -> Job:
-    """Parse DATA:METHOD:PRESET."""
-    data, _, rest = word.partition(":")
-    method, _, preset = rest.partition(":")
+    """Parse DATA:METHOD:PRESET, and settings that differ from the preset's after another colon."""
+    data, method, preset, settings = [*word.split(":", 3), "", "", ""][:4]
     if not Path(data).is_dir() or not preset:
         raise ValueError(f"expected DATA:METHOD:PRESET with a folder DATA, got {word!r}")
-    resolve(method, preset, {})
-    return Path(data), method, preset
+    changed = dict((key, value) for key, _, value in (each.partition("=") for each in settings.split(",") if each))
+    resolve(method, preset, changed)
+    return Path(data), method, preset, changed
 
 
 def done(arguments: list[str]) -> tuple[float, int]:
@@ -63,16 +63,18 @@ def main(*jobs: Annotated[Job, parsed_by(job)]) -> None:
     """Print one row per job."""
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors")
     print("| job | GB told | GB held | ratio | s told | s in steps | ratio |\n|---|---|---|---|---|---|---|")
-    for data, method, preset in jobs:
+    for data, method, preset, changed in jobs:
         with tempfile.TemporaryDirectory(prefix="xc-bench-") as home:
-            arguments = ["--data", str(data), "--method", method, "--preset", preset, "--home", f"{home}/home"]
+            arguments = ["--data", str(data), "--method", method, "--preset", preset, "--home", f"{home}/home",
+                         *(word for key, value in changed.items() for word in ("--set", f"{key}={value}"))]
             done(arguments)
             again = [*arguments, "--set", "seed=1"]
             told = planned(again)
             _, most = done(again)
             now = {step["step"]: step["seconds"] for step in planned(again)["steps"]}
             took = sum(now[step["step"]] for step in told["steps"] if not step["reuse"])
-            print(f"| {method}, {preset} on {data.name} | {told['memory'] / 1e9:.2f} | {most / 1e9:.2f} | "
+            name = ", ".join([method, preset, *(f"{key}={value}" for key, value in changed.items())])
+            print(f"| {name} on {data.name} | {told['memory'] / 1e9:.2f} | {most / 1e9:.2f} | "
                   f"{told['memory'] / most:.2f} | {told['seconds']:.0f} | {took:.0f} | {told['seconds'] / took:.2f} |",
                   flush=True)
 
