@@ -25,13 +25,13 @@ DENSE_COPIES = 5    # the dense step was seen to keep four copies of all scores,
 
 def sampled_step(table: RowTable, sgd: RowSGD, queries: torch.Tensor, rng: np.random.Generator) -> int:
     """Take ASTRA's step; return the bytes that it allocates."""
-    n = len(table.weight)
-    pool = torch.from_numpy(np.sort(rng.choice(n, UNIFORM, replace=False)))
-    own = torch.from_numpy(rng.integers(n, size=len(queries) * OWN))
+    n, device = len(table.weight), queries.device
+    pool = torch.from_numpy(np.sort(rng.choice(n, UNIFORM, replace=False))).to(device)
+    own = torch.from_numpy(rng.integers(n, size=len(queries) * OWN)).to(device)
     rows, place = table.gather(pool)
     pool_scores = queries @ rows[place].T
-    own_scores = table.score_pairs(queries, torch.arange(len(queries)).repeat_interleave(OWN), own).view(-1, OWN)
-    no_positives = torch.zeros(1, dtype=torch.bool)
+    own_scores = table.score_pairs(queries, torch.arange(len(own), device=device) // OWN, own).view(-1, OWN)
+    no_positives = torch.zeros(1, dtype=torch.bool, device=device)
     loss = sum(weighted_bce(scores, no_positives.expand_as(scores), None) for scores in (pool_scores, own_scores))
     assert isinstance(loss, torch.Tensor)
     loss.backward()
@@ -43,7 +43,7 @@ def sampled_step(table: RowTable, sgd: RowSGD, queries: torch.Tensor, rng: np.ra
 def dense_step(weight: torch.Tensor, queries: torch.Tensor) -> None:
     """Take the step over all labels; it allocates the scores and the gradient of all rows."""
     scores = queries @ weight.T
-    weighted_bce(scores, torch.zeros(1, dtype=torch.bool).expand_as(scores), None).backward()
+    weighted_bce(scores, torch.zeros(1, dtype=torch.bool, device=scores.device).expand_as(scores), None).backward()
     assert weight.grad is not None
     with torch.no_grad():
         weight -= 0.01 * weight.grad

@@ -22,6 +22,7 @@ from typing import Annotated
 import psutil
 
 from benchmarks.arguments import MethodName, checked, run
+from tasks.core.memory import held
 
 TIMES = 10
 TRAINING_FILE = "trn.json.gz"
@@ -31,14 +32,10 @@ JsonLines = Annotated[Path, checked(Path, lambda data: (data / TRAINING_FILE).is
 
 def memory(pid: int) -> int:
     """Return the bytes that a process and its descendants use, without Prefect's server, which a deployment has."""
-    total, processes = 0, list[psutil.Process]()
+    servers = list[psutil.Process]()
     with suppress(psutil.Error):
-        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    for process in processes:
-        with suppress(psutil.Error):
-            if "server" not in process.cmdline():
-                total += process.memory_full_info().pss
-    return total
+        servers = [child for child in psutil.Process(pid).children(recursive=True) if "server" in child.cmdline()]
+    return held(pid).bytes - sum(held(server.pid).bytes for server in servers)
 
 
 def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, int, dict[str, float]]:

@@ -21,10 +21,11 @@ from benchmarks.bench_loop import loop_seconds
 from benchmarks.measuring import cpu_config, in_new_process, peak_memory, timed
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
+from xcmodels.method import Vectors
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.negatives import CHUNK, hard_negatives
-from xcmodels.resources import HOST, RATES, ROUND, Size, budget, read_rates, with_width
+from xcmodels.resources import GPU_KINDS, HOST, RATES, ROUND, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.loop import device, fast_products
 
@@ -35,18 +36,30 @@ WARM_UP_QUERIES, EXACT_LABELS, QUANTISED_LABELS = 256, 130_000, 1_300_000
 
 
 @fast_products()
-def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
-    """Return the rates of one method at one width, on the corpus in `scratch`."""
-    corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(cpu_config(name), width))
-    stage = method.stages[0]
-    size = Size(SHAPE.labels, SHAPE.queries, SHAPE.positives, SHAPE.tokens)
+def training_rates(name: str, width: int, corpus: Corpus, scratch: Path,
+                   steps: int = STEPS) -> tuple[dict[str, float], Vectors]:
+    """Return the rates of one method at one width on the device, and its vectors."""
+    method = METHODS[name].make(with_width(cpu_config(name), width))
+    stage, shape = method.stages[0], corpus.train_positives
+    size = Size(corpus.n_labels, len(shape), float(shape.lengths.mean()), SHAPE.tokens)
     counted = budget(method, size, {}, stage.name).held(HOST, ROUND)
     # the mean, not the median: an epoch has slow steps, too
-    out = {"train": float(loop_seconds(stage, corpus, str(scratch), STEPS).mean()) / stage.plan.batch_size}
+    out = {"train": float(loop_seconds(stage, corpus, str(scratch), steps).mean()) / stage.plan.batch_size}
     out["process"] = peak_memory() - sum(part.size for part in counted)
     vectors = stage.vectors(stage.build(corpus, {}).to(device()), corpus)
     queries, seconds = timed(vectors["queries"])
     out["encode"] = seconds / len(queries)
+    return out, {"queries": lambda: queries, "labels": vectors["labels"]}
+
+
+@fast_products()
+def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
+    """Return the rates of one method at one width, on the corpus in `scratch`; of a GPU those that are its own."""
+    corpus = Corpus(scratch / "corpus")
+    out, vectors = training_rates(name, width, corpus, scratch)
+    if device().type != "cpu":
+        return {kind: out[kind] for kind in sorted(GPU_KINDS)}
+    queries = vectors["queries"]()
     _, seconds = timed(lambda: balanced_kmeans(queries, CLUSTER_SIZE, seed=0))
     out["cluster"] = seconds / len(queries) / np.log2(len(queries) / CLUSTER_SIZE)
     labels, rows = vectors["labels"](), corpus.training_rows()[:CHUNK]

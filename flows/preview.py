@@ -1,30 +1,24 @@
 """Preview of a run: its steps and the reason for each, the expected time and memory."""
 
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from tasks.core.step import Forecast, forecast, slug
+from tasks.core.memory import Held
+from tasks.core.step import Forecast, forecast
 from tasks.core.store import Store
 from tasks.core.wording import plural, span
-from tasks.plan import Pipeline, timing_key
-
-LOOK_EVERY = 1.0    # seconds between two readings of the memory of a run's processes
+from tasks.plan import Pipeline
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What is known of a run before it starts; memory: bytes that all its processes used together the last time."""
+    """What is known of a run before it starts."""
 
     pipeline: Pipeline
     steps: list[Forecast]
-    memory: int | None
 
     @property
     def todo(self) -> list[Forecast]:
@@ -36,6 +30,15 @@ class Preview:
         """Seconds that the steps to run took the last time; None where one of them never ran here."""
         known = [step.seconds for step in self.todo if step.seconds is not None]
         return sum(known) if len(known) == len(self.todo) else None
+
+    @property
+    def memory(self) -> Held | None:
+        """What the run's processes held together at most when they last ran the steps to run, or all where none is.
+
+        None where that is not known of one of them.
+        """
+        known = [step.held for step in self.todo or self.steps]
+        return max((held for held in known if held), key=lambda held: held.bytes) if known and all(known) else None
 
     @property
     def size(self) -> int:
@@ -52,7 +55,7 @@ class Preview:
             out.append(f"with feedback on {plural(len(feedback), 'text')}, {feedback.journal}")
         if not todo:
             return [*out, f"{len(self.steps)} steps, all reused: nothing they depend on has changed"]
-        memory = "" if self.memory is None else f" and {self.memory / 1e9:,.1f} GB of memory"
+        memory = "" if self.memory is None else f" and {self.memory.bytes / 1e9:,.1f} GB of memory"
         estimate = "no estimate yet: some steps never ran here" if self.seconds is None else \
             f"about {span(self.seconds)}{memory}, by the last run here"
         out.append(f"{len(self.steps)} steps: {len(self.steps) - len(todo)} reused, {len(todo)} to run, {estimate}")
@@ -65,53 +68,14 @@ class Preview:
         data = self.pipeline.data
         return {"data": {"name": data.name, "folder": self.pipeline.source, "format": data.format.name,
                          "bytes": self.size, "digest": self.pipeline.data_digest},
-                "steps": [asdict(step) for step in self.steps], "seconds": self.seconds, "memory": self.memory}
+                "steps": [asdict(step) for step in self.steps], "seconds": self.seconds,
+                "memory": self.memory and self.memory.bytes, "memory of files": self.memory and self.memory.files}
 
 
 def preview(pipeline: Pipeline, store: Store, until: int = 2) -> Preview:
     """Return what a run would do in `store`: 0, prepare; 1, train, too; 2, evaluate, too."""
     groups = [pipeline.prepare, pipeline.train, [pipeline.evaluate]]
-    memory = store.get_ref("held", slug(timing_key(pipeline.data.name, pipeline.method_name, pipeline.preset))) or {}
-    return Preview(pipeline, forecast([step for group in groups[:until + 1] for step in group], store),
-                   memory.get("bytes"))
-
-
-@contextmanager
-def memory_noted(store: Store, method: str, preset: str, data: str) -> Iterator[None]:
-    """Store the peak memory of a run that succeeds, all processes together, as the estimate of the next of its kind.
-
-    The kernel's own peak is of no use: a process inherits that of its parent, so each worker would seem to have used
-    as much as the whole run.
-    """
-    peak, over = [memory_in_use()], threading.Event()
-
-    def watch() -> None:
-        while not over.wait(LOOK_EVERY):
-            peak.append(max(peak.pop(), memory_in_use()))
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-    name = slug(timing_key(data, method, preset))
-    before = (store.get_ref("held", name) or {}).get("bytes", 0)
-    store.set_ref("held", name, {"bytes": max(before, peak[0], memory_in_use())})
-
-
-def memory_in_use() -> int:
-    """Return the bytes of memory that this process and its descendants use now, without files mapped into memory.
-
-    The kernel drops those when memory runs short, and processes share them.
-    """
-    total, this_process = 0, psutil.Process()
-    for process in (this_process, *this_process.children(recursive=True)):
-        with suppress(psutil.Error):    # it has just ended
-            memory = process.memory_info()
-            total += memory.rss - getattr(memory, "shared", 0)
-    return total
+    return Preview(pipeline, forecast([step for group in groups[:until + 1] for step in group], store))
 
 
 def server_addresses(home: Path, mlflow: str) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from flows.progress import Terminal
 from tasks.collection import remove_checkpoints
 from tasks.core.dask_workers import Workers
 from tasks.core.devices import gpus
+from tasks.core.memory import Peak, watched
 from tasks.core.shared_store import open_store
 from tasks.core.step import Console, Step, StepResult, remake_inputs
 from tasks.core.step import run as run_step
@@ -72,9 +73,9 @@ class Runner:
     """
 
     def __init__(self, laid_out: Pipeline, store: Store, workers: Workers, terminal: Terminal, total: int, *,
-                 overlap: bool = False) -> None:
+                 overlap: bool = False, memory: Peak | None = None) -> None:
         self.pipeline, self.store, self.workers, self.terminal = laid_out, store, workers, terminal
-        self.overlap = overlap
+        self.overlap, self.memory = overlap, memory or Peak()
         self.done: dict[str, Artifact] = {}
         self.results: dict[str, StepResult] = {}
         self.total = total
@@ -103,12 +104,25 @@ class Runner:
                 else:
                     result = self._run(step)
                 self.done[step.name], self.results[step.name] = result.artifact, result
+                self._note_memory(step, result)
                 artifacts.update_progress_artifact(self.bar, 100.0 * len(self.done) / self.total)
                 after(step, result)
         except BaseException:
             if started:
                 self.workers.close()    # nobody will use their results
             raise
+
+    def _note_memory(self, step: Step, result: StepResult) -> None:
+        """Store the peak of memory since the step before as this step's, if it ran."""
+        held = self.memory.take()
+        if not result.reused:
+            step.note_memory(self.store, held)
+
+    def note_end(self) -> None:
+        """Count what registration and the report held to the last step."""
+        step, held = self.pipeline.evaluate, self.memory.take()
+        if (before := step.held(self.store)) and held.bytes > before.bytes:
+            step.note_memory(self.store, held)
 
     def _remake_inputs(self, step: Step) -> None:
         """Make a step's inputs again where files of them were removed, unless the step's own result is stored."""
@@ -178,6 +192,7 @@ def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.
             evaluate(runner.title, runner, session.note)
             new = any(not result.reused for result in runner.results.values())
             finished = finish(session, runner.done, register_it=until == "register", rebuild=new or until == "report")
+            runner.note_end()
         show(finished)
         return finished
 
@@ -188,7 +203,8 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
     terminal = Terminal()
     store = open_store(config.home, config.store, terminal.line)
     with (exclusive(store, patience, terminal),
-          Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers):
+          Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers,
+          watched() as memory):
         store.sweep()
         data = fetched(config.data, store.home, terminal.line)
         feedback = feedback_on(config.home, config.name or describe(data).name, begin=True) \
@@ -199,7 +215,7 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
             terminal.line(line)
         steps = [laid_out.prepare, laid_out.train, [laid_out.evaluate]][:UNTIL.index(until) + 1]
         overlap = config.overlap == "always" or (config.overlap == "auto" and gpus() > 0)
-        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), overlap=overlap)
+        yield Runner(laid_out, store, workers, terminal, sum(map(len, steps)), overlap=overlap, memory=memory)
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from xcmodels.training.optimisers import Optimisers
 
 PROBED = (1000, 2000)    # numbers of labels for which models are built
 RATES = Path(__file__).with_name("rates.json")
-RATE_KINDS = {"train", "process", "encode", "cluster", "search exact", "search quantised", "score proposed", "build"}
+GPU_KINDS = {"train", "encode"}    # of a GPU: clustering, search and processes are the host's
+RATE_KINDS = GPU_KINDS | {"process", "cluster", "search exact", "search quantised", "score proposed", "build"}
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
 
@@ -204,9 +205,9 @@ def read_rates(file: Path = RATES) -> dict[str, Any]:
     """Return the rates in a file, by device, method and width; raise ValueError where some are missing."""
     try:
         rates: dict[str, Any] = json.loads(file.read_text())
-        methods = [by_width for device in rates.values() for by_width in device.values()]
-        sound = all(len(by_width) == 2 and all(by_kind.keys() >= RATE_KINDS for by_kind in by_width.values())
-                    for by_width in methods)
+        sound = all(len(by_width) == 2 and all(
+            by_kind.keys() >= (RATE_KINDS if device == "cpu" else GPU_KINDS) for by_kind in by_width.values())
+            for device, methods in rates.items() for by_width in methods.values())
     except (ValueError, AttributeError, TypeError):
         sound = False
     if not sound:

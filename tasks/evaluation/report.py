@@ -48,6 +48,7 @@ class ReportFacts:
     reason: str                            # why it was not promoted
     seconds: dict[str, float]              # step -> seconds
     date: str
+    memory: Mapping[str, int] = field(default_factory=dict)    # step -> bytes of all processes of the run, at most
     mined: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)    # stage -> hardness per epoch
     gates: Sequence[Gate] = ()
     contract: Mapping[str, Any] = field(default_factory=dict)    # {"rules": how many, "tables": name -> rows}

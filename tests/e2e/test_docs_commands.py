@@ -46,6 +46,7 @@ LISTED = {
         "scale")},
     "python -m benchmarks.bench_storage": "wants a large home; tests/integration/test_shared_store.py times nothing",
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_given.py has it chosen",
+    "python -m benchmarks.gpu": "wants a GPU; tests/integration/test_gpu_benchmark.py runs it at a small size",
     "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",
     **{start: "Annif; tests/integration/test_serving_annif.py runs it where ANNIF names one" for start in (
         "annif load-vocab", "annif eval", 'echo "On cats of region 3"')},

@@ -86,7 +86,8 @@ def facts(**changes):
         data={"name": "toy", "train": 300, "test": 300, "labels": 60, "digest": "sha256:12ab"},
         settings={"encoder.epochs": 8, "seed": 7}, changed={"seed": 7},
         curves={"encoder": [{"epoch": float(i), "loss": 2 * 0.5**i, "rate": 0.1} for i in range(8)]},
-        champion=None, promoted=True, reason="", seconds={"read": 2.0, "train": 198.0}, date="2026-11-21")
+        champion=None, promoted=True, reason="", seconds={"read": 2.0, "train": 198.0}, date="2026-11-21",
+        memory={"train": 1_500_000_000})
     return replace(told, **changes)
 
 
@@ -275,6 +276,6 @@ def test_the_page_stays_small_whatever_the_size(tmp_path):
 def test_settings_time_and_command(page):
     text = Reader(page).text
     for told in ("1 setting differs from the preset.", "seed 7 ≠ changed", "1 setting of the preset", "read 2.0 s 1%",
-                 "train 3 min 18 s 99%", "All steps 3 min 20 s"):
+                 "train 3 min 18 s 99% 1.50 GB", "All steps 3 min 20 s 100% 1.50 GB"):
         assert told in text
     assert "xc run --data toy \\\n  --seed 7</code>" in page, "as it is to be pasted"

@@ -169,3 +169,14 @@ def test_moving():
     assert moved.ids.is_meta
     assert moved.offsets.is_meta
     assert moved.titles.is_meta
+
+
+def test_the_host_knows_the_lengths_of_texts_on_a_device():
+    """A step must not wait for a GPU to know how wide it pads."""
+    tokens = Tokens(torch.arange(6), torch.tensor([0, 1, 4, 6]), torch.tensor([1, 2, 0]))
+    moved = tokens.to(torch.device("meta"))
+    assert moved.host_offsets.tolist() == [0, 1, 4, 6]
+    both = join(moved, moved.part(slice(1, 3)))
+    assert both.host_offsets.tolist() == [0, 1, 4, 6, 9, 11] and both.offsets.is_meta and len(both.ids) == 11
+    assert moved.part(slice(1, 2)).host_offsets.tolist() == [0, 3] and len(moved.part(slice(1, 2)).ids) == 3
+    assert join(tokens, tokens.part(slice(1, 3))).offsets.tolist() == both.host_offsets.tolist()

@@ -202,12 +202,15 @@ def test_a_batch_moves_whole():
                   {"triplet": Block("queries", "labels", torch.ones(1, 1) > 0, torch.ones(1, 1)),
                    "shortlist": Block("queries", "labels", torch.ones(1, 1) > 0, None, torch.tensor([[0]]))})
     moved = batch.to(torch.device("meta"))
-    assert moved.sides["queries"].tokens.ids.is_meta
+    assert moved.sides["queries"].ids.is_meta and moved.sides["queries"].tokens.ids.is_meta
     assert moved.sides["labels"].vectors.is_meta
     assert moved.sides["labels"].tokens is None
     assert moved.blocks["triplet"].weights.is_meta
     assert moved.blocks["shortlist"].columns.is_meta
     assert moved.blocks["shortlist"].weights is None
+    tensors = []
+    batch.map(lambda tensor: tensors.append(tensor) or tensor)
+    assert len(tensors) == 10    # each is pinned, and then copied while the GPU computes
 
 
 def test_the_data_weighs_positives_in_every_block(corpus):

@@ -11,6 +11,7 @@ WRONG = [
     ("annif", "no-such-annif . .", "'no-such-annif' cannot be started"),
     ("annif", "true . nowhere", "'nowhere' is no folder"),
     ("classifier_step", "-2", "'-2'"), ("classifier_step", "64 many", "'many'"), ("clustering", "0", "'0'"),
+    ("estimates", "nowhere:ngame:cpu", "'nowhere:ngame:cpu'"), ("estimates", ".:ngame:cpuu", "did you mean 'cpu'"),
     ("loop", "ngame", "'ngame'"), ("loop", "ngame.cpuu", "did you mean 'cpu'"), ("loop", "ngame.cpu.0", "got 0"),
     ("prepare", "", "--data requires an argument"), ("prepare", "nowhere", "'nowhere' has no trn.json.gz"),
     ("query", "", "--home requires an argument"), ("query", "nowhere", "'nowhere' is no folder"),

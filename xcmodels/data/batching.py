@@ -4,7 +4,9 @@ A `Block` is one relation between two sides of a batch. Which pairs are positive
 pairs, duplicates, padding) is decided here, once; losses only read it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +26,6 @@ class BatchSide:
     ids: torch.Tensor
     tokens: Tokens | None = None
     vectors: torch.Tensor | None = None
-
-    def to(self, device: torch.device) -> "BatchSide":
-        return BatchSide(self.ids.to(device), None if self.tokens is None else self.tokens.to(device),
-                       None if self.vectors is None else self.vectors.to(device))
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,6 @@ class Block:
         """The negative pairs that the loss counts, (R, C) bool."""
         return ~self.positives & counted_pairs(self.positives, self.weights)
 
-    def to(self, device: torch.device) -> "Block":
-        move = {name: value.to(device) for name in ("positives", "weights", "columns", "active_positives")
-                if (value := getattr(self, name)) is not None}
-        return replace(self, **move)
-
 
 def counted_pairs(positives: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     """Return which pairs the loss counts, (R, C) bool."""
@@ -72,9 +65,17 @@ class Batch:
     sides: dict[str, BatchSide]
     blocks: dict[str, Block]
 
+    def map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        """Return the batch with each of its tensors as `move` returns it."""
+        def moved(part: Any) -> Any:
+            return replace(part, **{name: value.map(move) if isinstance(value, Tokens) else move(value)
+                                    for name, value in vars(part).items() if isinstance(value, Tokens | torch.Tensor)})
+
+        return Batch(*({name: moved(part) for name, part in parts.items()} for parts in (self.sides, self.blocks)))
+
     def to(self, device: torch.device) -> "Batch":
-        return Batch({name: side.to(device) for name, side in self.sides.items()},
-                     {name: block.to(device) for name, block in self.blocks.items()})
+        """Return the batch on a device; the host does not wait for copies of tensors in pinned memory."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:

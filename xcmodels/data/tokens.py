@@ -1,7 +1,7 @@
 """Texts as token ids: the tokenizer, and the ragged arrays that hold a batch of texts."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import chain
@@ -25,26 +25,38 @@ _BATCH = 2048    # texts tokenised at once: 65,536 titles take 0.75 of the time 
 class Tokens:
     """n texts as one flat array of token ids: text i is `ids[offsets[i]:offsets[i + 1]]`, its title first.
 
-    ids (T,) int64, offsets (n + 1,) int64, titles (n,) int64: how many of a text's tokens are its title.
+    ids (T,) int64, offsets (n + 1,) int64, titles (n,) int64: how many of a text's tokens are its title. kept: the
+    offsets in the host's memory where the others are on a device, so that no step waits for that to know its sizes.
     """
 
     ids: torch.Tensor
     offsets: torch.Tensor
     titles: torch.Tensor
+    kept: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.titles)
 
+    @property
+    def host_offsets(self) -> torch.Tensor:
+        """The offsets in the host's memory."""
+        return self.offsets.cpu() if self.kept is None else self.kept
+
+    def map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Tokens":
+        """Return the tokens with each tensor as `move` returns it: to a device, or into pinned memory."""
+        return Tokens(move(self.ids), move(self.offsets), move(self.titles), self.host_offsets)
+
     def to(self, device: torch.device) -> "Tokens":
-        return Tokens(self.ids.to(device), self.offsets.to(device), self.titles.to(device))
+        return self.map(lambda tensor: tensor.to(device))
 
     def part(self, rows: slice) -> "Tokens":
         """Return the tokens of a slice of the texts."""
         start, stop, _ = rows.indices(len(self))
         if (start, stop) == (0, len(self)):
             return self
-        offsets = self.offsets[start:stop + 1]
-        return Tokens(self.ids[offsets[0]:offsets[-1]], offsets - offsets[0], self.titles[start:stop])
+        offsets, kept = (each[start:stop + 1] for each in (self.offsets, self.host_offsets))
+        return Tokens(self.ids[int(kept[0]):int(kept[-1])], offsets - offsets[0], self.titles[start:stop],
+                      kept - kept[0])
 
     def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its position in its field."""
@@ -57,9 +69,10 @@ class Tokens:
 
 def join(*groups: Tokens) -> Tokens:
     """Return the texts of all groups, concatenated."""
-    lengths = torch.cat([group.offsets.diff() for group in groups])
-    return Tokens(torch.cat([group.ids for group in groups]), F.pad(lengths.cumsum(0), (1, 0)),
-                  torch.cat([group.titles for group in groups]))
+    offsets, kept = (F.pad(torch.cat([each.diff() for each in parts]).cumsum(0), (1, 0)) for parts in (
+        [group.offsets for group in groups], [group.host_offsets for group in groups]))
+    return Tokens(torch.cat([group.ids for group in groups]), offsets, torch.cat([group.titles for group in groups]),
+                  kept)
 
 
 def minilm_folder() -> Path:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from xcmodels import checks
@@ -16,6 +17,7 @@ from xcmodels.nn.encoder_config import Backbone, EncoderConfig
 # Tokens, padding included, of the texts that are encoded at once. On two cores a step of MiniLM's two top layers on
 # 1,950 texts of 14 tokens takes 2.6 s by 2,048, 3.1 by 4,096, 3.8 by 16,384 and 2.7 to 3.0 by 1,024 and 512.
 TOGETHER = {"cpu": 2048, "cuda": 65_536}
+_LONGEST = 1 << 30    # tokens of a text that has no limit
 
 
 class Transformer(Backbone):
@@ -53,27 +55,31 @@ class Transformer(Backbone):
         """Return (n, dim) vectors; texts of similar length are padded together."""
         if len(tokens) == 0:
             return torch.empty(0, self.dim, device=tokens.offsets.device)
-        lengths = tokens.offsets.diff()
-        lengths = lengths.clamp(max=self.max_tokens) if self.max_tokens else lengths
-        width = int(lengths.max()) + 2
-        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
+        # Widths are computed on the host: asked for them, a GPU would first have to finish all that it was given.
+        lengths, known = (offsets.diff().clamp(max=self.max_tokens or _LONGEST) for offsets in (
+            tokens.offsets, tokens.host_offsets))
+        longest, ended = known.sort().values.tolist(), F.pad(tokens.ids, (0, 1))
+        if (width := longest[-1] + 2) > (most := getattr(self.model.config, "max_position_embeddings", width)):
             raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
                              "lower prepare.max_title, prepare.max_content or encoder.max_tokens")
         order = lengths.argsort(stable=True)
         kind = lengths.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind)):
-            parts = [self._padded(tokens, rows, lengths[rows])
-                     for rows in _packed(order, lengths[order].tolist(), TOGETHER[kind])]
+            parts, end = [], 0
+            for rows in _packed(order, longest, TOGETHER[kind]):
+                end += len(rows)
+                parts.append(self._padded(ended, tokens.offsets[rows], lengths[rows], longest[end - 1] + 2))
         return torch.cat(parts)[order.argsort()]
 
-    def _padded(self, tokens: Tokens, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Return the vectors of the first tokens, as many as `lengths`, of texts `rows`, padded to the longest."""
-        width = int(lengths.max()) + 2
-        position = torch.arange(width, device=lengths.device).expand(len(rows), width)
+    def _padded(self, ids: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, width: int) -> torch.Tensor:
+        """Return the vectors of the tokens of texts that begin at `starts` in `ids`, padded to `width` with marks.
+
+        ids (T + 1,): of all texts, and one more, so that an index beyond a text's end is valid.
+        """
+        position = torch.arange(width, device=lengths.device).expand(len(starts), width)
         inside = (position > 0) & (position <= lengths[:, None])
-        ids = torch.full((len(rows), width), self.last, device=lengths.device)
+        ids = torch.where(inside, ids[(starts[:, None] + position - 1).clamp(0, len(ids) - 1)], self.last)
         ids[:, 0] = self.first
-        ids[inside] = tokens.ids[(tokens.offsets[rows][:, None] + position - 1)[inside]]
         mask = position <= lengths[:, None] + 1
         hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         masked = hidden.float() * mask[:, :, None]

@@ -201,7 +201,8 @@ class _Loop:
             start = step % steps_per_pass * size
             rows = orders[step // steps_per_pass][start:start + size]
             rng = seeds.generator(self.stage.seed, *self._purpose(epoch, step))
-            return rows, self.stage.batch(self.corpus, self.round_, self.mined, rows, rng)
+            batch = self.stage.batch(self.corpus, self.round_, self.mined, rows, rng)
+            return rows, batch.map(torch.Tensor.pin_memory) if device().type == "cuda" else batch
 
         with ThreadPoolExecutor(1) as worker:
             for step in steps:

@@ -19,7 +19,8 @@ class Optimisers:
     def __init__(self, model: Model, plan: TrainingPlan) -> None:
         self.plan = plan
         groups = _by_lr_share(model)
-        self.dense = torch.optim.AdamW(groups, lr=plan.lr, weight_decay=plan.weight_decay) if groups else None
+        self.dense = torch.optim.AdamW(
+            groups, lr=plan.lr, weight_decay=plan.weight_decay, fused=_on_gpu(model) or None) if groups else None
         self.rows = {name: RowAdam(table) if (rule := plan.tables[name]).momentum is None else
                      RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
                      for name, table in model.tables().items() if name in plan.tables}
@@ -67,6 +68,11 @@ class Optimisers:
                 index, _, field = rest.partition(".")
                 state.setdefault(int(index), {})[field] = value
         self.dense.load_state_dict({"state": state, "param_groups": self.dense.state_dict()["param_groups"]})
+
+
+def _on_gpu(model: Model) -> bool:
+    """Return whether AdamW can be one kernel; on a processor it stays as it is, since its last digits would differ."""
+    return any(parameter.is_cuda for parameter in model.parameters())
 
 
 def _by_lr_share(model: Model) -> list[dict[str, Any]]:

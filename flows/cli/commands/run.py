@@ -60,15 +60,14 @@ def _flow(until: Until, options: TrainingOptions) -> Any:
     with store.run_lock():    # checks that no other run uses the home and that it can be written
         pass
     environment(options.home)
-    from flows.preview import memory_noted, server_addresses
+    from flows.preview import server_addresses
     from flows.services.catalogue import ensure_prefect, lost_server_explained, mlflow_of
     from flows.services.environment import full_disk_explained
 
     config.mlflow = mlflow_of(options.home, config.mlflow)
     for name, address in server_addresses(options.home, config.mlflow).items():
         say(f"{name:<10} {address}")
-    with (_failure_named(options.home), full_disk_explained(options.home), lost_server_explained(),
-          memory_noted(store, config.method, config.preset, config.subject)):
+    with _failure_named(options.home), full_disk_explained(options.home), lost_server_explained():
         temporary = ensure_prefect(options.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
         from flows.prefect_state import without_heartbeats
         from flows.run import run as flow_run

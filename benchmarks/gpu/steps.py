@@ -1,0 +1,179 @@
+"""How fast is a step of every method, how much of it is matrix products, and does the device wait for the host?
+
+The batches and the loop are those of training, on a synthetic corpus of WordNet's shape, in the last round of the
+method's first stage, with hard negatives drawn at random. "bare": on batches that are on the device already. "kept":
+the share of the bare throughput that the loop keeps. "of the card": a step's products over the card's own rate in
+bfloat16. "idle": the share of the loop's time in which a GPU does nothing. "waits": operations of a step for which the
+host waits for a GPU.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.gpu.scale import CUDA, Scale, product_rate
+from benchmarks.gpu.tables import Row
+from benchmarks.gpu.waits import HostWaits, busy_seconds
+from xcmodels.data import seeds
+from xcmodels.data.batching import Batch
+from xcmodels.data.corpus import Corpus
+from xcmodels.method import Mined, Stage
+from xcmodels.methods.presets import PRESETS, flat, resolve
+from xcmodels.methods.registry import METHODS
+from xcmodels.nn.row_table import Model
+from xcmodels.training.loop import Interrupted, Progress, Watch, device, fast_products, train_round
+from xcmodels.training.optimisers import Optimisers
+
+WARM_UP = 3
+# Methods without the preset `minilm`: the preset and the settings that make them a transformer's.
+TRANSFORMERS: Mapping[str, tuple[str, str, dict[str, str]]] = {
+    "renee": ("astra", "minilm", {"every_label": "true", "negatives": "random"}),
+    **dict.fromkeys(("siamesexml", "siamesexml++"), ("siamesexml", "paper", {"encoder.kind": "transformer"}))}
+# What a value of a label table is held in, by the settings of that name where the version has them.
+TABLES: Mapping[str, dict[str, str]] = {"float32": {}, "bfloat16": {"table_dtype": "bfloat16"}}
+BATCH = ("batch_size", "m1.batch_size", "siamese.batch_size")
+
+
+def first_stage(name: str, source: str, rows: int | None, changed: Mapping[str, str]) -> Stage[Any]:
+    """Return the first stage of a method on a transformer; rows: of a batch, None = as its preset.
+
+    Raises ValueError for a setting that this version does not have.
+    """
+    method, preset, settings = TRANSFORMERS.get(name, (name, "minilm", {}))
+    known = flat(resolve(method, preset, {}))
+    sizes = {key: str(rows) for key in BATCH if rows and key in known}
+    config = resolve(method, preset, {**settings, "encoder.source": source, **sizes, **changed}).method
+    return METHODS[method].make(config).stages[0]
+
+
+def mined_at_random(stage: Stage[Any], corpus: Corpus) -> Mined:
+    """Return hard negatives for every query of the training side as the stage's last round has them, at random."""
+    count = stage.rounds[-1].negatives
+    drawn = np.random.default_rng(0).integers(corpus.n_labels, size=(len(corpus.sides["train"]), count))
+    return Mined(negatives=drawn.astype(np.int32) if count else None)
+
+
+class Bare:
+    """Steps on batches that were made before and are on the device."""
+
+    def __init__(self, stage: Stage[Any], corpus: Corpus, mined: Mined, steps: int) -> None:
+        self.stage, self.model = stage, stage.build(corpus, {}).to(device())
+        self.optimisers = Optimisers(self.model, stage.plan)
+        stage.begin(self.model, corpus, None)
+        self.model.train()
+        order = stage.order(corpus, mined, 0)
+        size = stage.plan.rows(len(order))
+        began, self.batches = time.perf_counter(), list[Batch]()
+        for step in range(steps):
+            rows = order[step * size % len(order):][:size]
+            rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
+            self.batches.append(stage.batch(corpus, stage.rounds[-1], mined, rows, rng))
+        self.making = (time.perf_counter() - began) / steps
+        self.batches = [batch.to(device()) for batch in self.batches]
+
+    def step(self, number: int) -> None:
+        """Take one step, without waiting for the device."""
+        terms = self.stage.loss(self.model, self.batches[number]).values()
+        torch.stack(list(terms)).sum().backward()
+        self.optimisers.step(self.stage.plan.rate(number, 10**6))
+
+    def numbers_of_steps(self) -> list[torch.Tensor]:
+        """Return the tensors in which AdamW counts its steps, on the host."""
+        dense = self.optimisers.dense
+        return [state["step"] for state in dense.state.values() if not state["step"].is_cuda] if dense else []
+
+
+def bare_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) -> dict[str, Any]:
+    """Return the seconds of a bare step, its operations, its waits, and the seconds to make a batch."""
+    steps = scale.sizes.steps
+    bare = Bare(stage, corpus, mined, steps)
+    for number in range(min(WARM_UP, steps)):
+        bare.step(number)
+    with HostWaits(bare.numbers_of_steps()) as waits:
+        bare.step(0)
+    with FlopCounterMode(display=False) as operations:
+        bare.step(0)
+    scale.wait()
+    began = time.perf_counter()
+    for number in range(steps):
+        bare.step(number)
+    scale.wait()
+    return {"seconds": (time.perf_counter() - began) / steps, "operations": operations.get_total_flops(),
+            "waits": sum(waits.counts.values()), "making": bare.making}
+
+
+def loop_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) -> dict[str, float | None]:
+    """Return the seconds of a step of the training loop, the share of them that a GPU idles, and the peak memory."""
+    steps, ends, idle = scale.sizes.steps, list[float](), None
+    on_gpu = scale.device == CUDA
+    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) if on_gpu else None
+
+    def report(progress: Progress) -> None:
+        if profile and len(ends) == WARM_UP + steps:
+            scale.wait()
+            profile.start()
+            ends.append(time.perf_counter())
+        ends.append(time.perf_counter())
+
+    model: Model = stage.build(corpus, {})
+    scale.forget_memory()
+    with tempfile.TemporaryDirectory(dir=scale.scratch) as folder, suppress(Interrupted):
+        train_round(stage, model, corpus, stage.rounds[-1], mined, start=None, scratch=Path(folder) / "steps",
+                    out=Path(folder), watch=Watch(
+                        report, lambda: len(ends) > WARM_UP + (2 if profile else 1) * steps, save_every=float("inf")))
+    if profile:
+        scale.wait()
+        wall = time.perf_counter() - ends[WARM_UP + steps]
+        profile.stop()
+        idle = 1 - busy_seconds(profile) / wall
+    timed = np.diff(ends[WARM_UP - 1:WARM_UP + steps])
+    return {"seconds": float(timed.mean()), "idle": idle, "memory": scale.peak_memory()}
+
+
+@fast_products()
+def row(scale: Scale, stage: Stage[Any], corpus: Corpus) -> dict[str, Any]:
+    """Return what is measured of a stage's steps."""
+    mined = mined_at_random(stage, corpus)
+    loop = loop_figures(scale, stage, corpus, mined)
+    bare = bare_figures(scale, stage, corpus, mined)
+    seconds, rows = loop["seconds"], stage.plan.rows(len(corpus.training_rows()))
+    assert seconds is not None
+    rate = product_rate(scale.device, scale.sizes.product)
+    return {"rows": rows, "examples a second": rows / seconds, "loop ms": 1000 * seconds,
+            "bare ms": 1000 * bare["seconds"], "kept": bare["seconds"] / seconds,
+            "batch made in ms": 1000 * bare["making"], "T operations": bare["operations"] / 1e12,
+            "of the card": bare["operations"] / seconds / rate,
+            "idle": loop["idle"], "GB": loop["memory"], "waits": bare["waits"]}
+
+
+def tried(measure: Any) -> dict[str, Any]:
+    """Return what `measure()` does, or why it cannot: the size is too large for the memory, or not a setting."""
+    try:
+        return dict(measure())
+    except torch.OutOfMemoryError:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return {"note": "out of memory"}
+    except (ValueError, FloatingPointError) as error:
+        return {"note": str(error).partition("\n")[0][:160]}
+
+
+def rows(scale: Scale) -> Iterator[Row]:
+    """Yield a row for each method, by each size of encoder; those on metadata graphs are in the part `presets`."""
+    corpus = scale.synthetic("corpus", scale.sizes.corpus)
+    for size in scale.sizes.encoders:
+        source = str(scale.encoder(size))
+        for name in PRESETS:
+            about = {"method": name, "encoder": size}
+            if name.startswith("ramen"):
+                yield about | {"note": "needs metadata graphs"}
+                continue
+            yield about | tried(lambda name=name, source=source: row(
+                scale, first_stage(name, source, scale.sizes.rows, {}), corpus))
