@@ -41,7 +41,7 @@ check: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 ## bench: what is measured, a table a question; hours
-QUESTIONS := rates loop classifier_step clustering search walks scale processes
+QUESTIONS := rates loop classifier_step clustering search walks scale processes refresh
 bench: run
 	for question in $(QUESTIONS); do $(BIN)/python -m benchmarks.bench_$$question || exit 1; done
 	$(BIN)/python -m benchmarks.bench_prepare $(DATA)

@@ -7,7 +7,6 @@ mining happens between rounds, so a killed run resumes at the last round and min
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -16,7 +15,8 @@ import torch
 
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, epoch_order
-from xcmodels.data.corpus import Corpus
+from xcmodels.data.corpus import Corpus, Side
+from xcmodels.data.shards import IN_PROCESS, Part, Shards
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, encode_all
 from xcmodels.nn.row_table import Model
@@ -139,6 +139,32 @@ class Mined:
 Vectors = Mapping[str, Callable[[], np.ndarray]]
 
 
+@dataclass(frozen=True)
+class SideVectors:
+    """The vectors of a side's texts or labels, (count, d) float32, computed on demand: all, or some.
+
+    of: those of rows low:high. batch: how many rows are computed together, which may decide their last digits.
+    """
+
+    count: int
+    of: Part
+    batch: int = 1
+
+    def __call__(self) -> np.ndarray:
+        return self.of(0, self.count)
+
+    def part(self, low: int, high: int) -> np.ndarray:
+        """Return the vectors of rows low:high, bit for bit those among all."""
+        first, last = low // self.batch * self.batch, min(-(-high // self.batch) * self.batch, self.count)
+        return self.of(first, last)[low - first:high - first]
+
+
+def embeddings(encoder: Encoder, side: Side, view: str) -> SideVectors:
+    """Return the vectors that an encoder gives the texts of a side in a view."""
+    return SideVectors(len(side), lambda low, high: encode_all(encoder, side, view, np.arange(low, high)),
+                       encoder.backbone.batch)
+
+
 class Stage(Generic[M]):
     """A stretch of training with one model M, one loss and one plan.
 
@@ -176,7 +202,7 @@ class Stage(Generic[M]):
         """Return the terms of the loss by name, already weighted; the training loop minimises their sum."""
         raise NotImplementedError
 
-    def vectors(self, model: M, corpus: Corpus) -> Vectors:
+    def vectors(self, model: M, corpus: Corpus) -> Mapping[str, SideVectors]:
         """Return the vectors for mining and retrieval, "queries" and "labels", computed on the model's device."""
         raise NotImplementedError
 
@@ -188,8 +214,8 @@ class Stage(Generic[M]):
         """
         raise NotImplementedError
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        """Return the mining result for a round, from vectors alone (CPU, pure)."""
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
+        """Return the mining result for a round, from vectors alone (CPU, pure); shards: who computes it."""
         raise NotImplementedError
 
 
@@ -211,11 +237,11 @@ class EncoderStage(Stage[M]):
         """Return the terms of the loss, with all batch sides encoded in one pass."""
         return self.terms(model, batch, self.encoder(model).pool(batch.sides, self.query_sides))
 
-    def vectors(self, model: M, corpus: Corpus) -> Vectors:
+    def vectors(self, model: M, corpus: Corpus) -> Mapping[str, SideVectors]:
         """Return the embeddings of the training texts and of the label texts."""
         encoder = self.encoder(model)
-        return {"queries": partial(encode_all, encoder, corpus.sides["train"], self.query_view),
-                "labels": partial(encode_all, encoder, corpus.sides["label"], LABEL)}
+        return {"queries": embeddings(encoder, corpus.sides["train"], self.query_view),
+                "labels": embeddings(encoder, corpus.sides["label"], LABEL)}
 
     def ranking_vectors(self, model: M, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

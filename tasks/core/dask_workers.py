@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
@@ -24,6 +25,22 @@ class Workers:
         self.address, self.count, self.processes = address, count, processes
         self._client: Any = None
         self._cluster: Any = None
+
+    @classmethod
+    @contextmanager
+    def of_this_job(cls) -> Iterator["Workers"]:
+        """Yield the workers of the job that calls this, for jobs of its own; meanwhile its worker can run one more."""
+        from distributed import worker_client
+
+        with worker_client() as client:
+            workers = cls(client.scheduler.address, len(client.scheduler_info()["workers"]))
+            workers._client = client
+            yield workers
+
+    @property
+    def alone(self) -> bool:
+        """Whether no two jobs run at once."""
+        return self.count < 2
 
     @property
     def client(self) -> Any:
@@ -102,10 +119,11 @@ class Workers:
         import dask
         from distributed import LocalCluster
 
-        # Mining beside training on a GPU may use all cores but one; Dask's default is a single one.
+        # Workers share the cores; beside training on a GPU, one of which is left. Dask's default is a single one each.
         # By Dask's default a worker returns memory 64 KB at a time, and faults it in again for the next array.
+        cores = os.cpu_count() or 2
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in (
-            ("OMP_NUM_THREADS", max(1, (os.cpu_count() or 2) - 1)),
+            ("OMP_NUM_THREADS", max(1, min(cores // max(self.count, 1), cores - 1))),
             ("MALLOC_TRIM_THRESHOLD_", CACHED_BYTES), ("MALLOC_MMAP_THRESHOLD_", CACHED_BYTES))})
         # A worker tokenises with one thread. Set here, since the environment of the run, which sets it otherwise,
         # would override the configuration.

@@ -157,7 +157,8 @@ def _run_on_worker(action: Callable[[StepContext], None], out: Path, inputs: Map
     for leftover in out.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     lines: list[str] = []
-    action(StepContext(out, inputs, scratch, home, Workers(), lines.append, unwatched))
+    with Workers.of_this_job() as workers:
+        action(StepContext(out, inputs, scratch, home, workers, lines.append, unwatched))
     return lines
 
 

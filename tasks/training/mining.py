@@ -14,7 +14,8 @@ from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.tables import Tables
 from tasks.core.step import StepContext
 from tasks.data.tables import contract_view
-from tasks.training.embed import vectors_of
+from tasks.training.dask_shards import shards_of
+from tasks.training.embed import vectors_by
 from tasks.training.mined_files import CLUSTERS, EDGES, NEGATIVES, SIDES
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
@@ -29,22 +30,23 @@ SHARD = 1 << 20   # rows of a shard of the tables that are checked
 def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
     """Mine what a round trains on, write it, and check it against its contract."""
     corpus = Corpus(context.inputs["corpus"])
+    shards = shards_of(context, corpus)
     if "vectors" in context.inputs:
         vectors: Vectors = {name: partial(np.load, context.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}
     else:
-        vectors = vectors_of(stage, corpus, context.inputs.get("start"))
+        vectors = vectors_by(shards, stage, corpus, context.inputs.get("start"))
     vectors = {name: cache(make) for name, make in vectors.items()}
-    mined = stage.mine(vectors, corpus, round_)
+    mined = stage.mine(vectors, corpus, round_, shards)
     metrics = mined.measured | hardness(mined, vectors, corpus, seeds.generator(stage.seed, "hardness", round_.name))
     (context.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **metrics}]) + "\n")
     context.say(", ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     rows = corpus.training_rows()
     if (clusters := mined.clusters) is not None:
-        np.save(context.out / CLUSTERS, clusters)
+        shards.save(context.out / CLUSTERS, clusters)
         _check(context, "clusters", rows, partial(_slice, clusters))
         context.say(f"{len(rows):,} queries in {int(clusters.max(initial=-1)) + 1:,} clusters of {round_.cluster_size}")
     if (negatives := mined.negatives) is not None:
-        np.save(context.out / NEGATIVES, negatives)
+        shards.save(context.out / NEGATIVES, negatives)
         _check(context, "negatives", rows, lambda part: _lists(negatives[rows[part]]))
         context.say(f"{len(rows):,} queries with {negatives.shape[1]} hard negatives each")
     for name, kept in mined.kept.items():

@@ -1,18 +1,23 @@
 """Balanced hierarchical k-means, for clusters of training queries (NGAME, Algorithm 1)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from xcmodels.data.shards import IN_PROCESS, Part, Shards
 from xcmodels.mining.graph import hashed_uniform
 
 _BLOCK = 4096  # points split at once, in cache; a larger group is split by a sample of this size
+_SHARD = 1 << 16    # points of a group that is split further by itself, at most
 
 
-def balanced_kmeans(vectors: np.ndarray, cluster_size: int, *, seed: int, iterations: int = 8) -> np.ndarray:
+def balanced_kmeans(vectors: np.ndarray, cluster_size: int, *, seed: int, iterations: int = 8,
+                    rows: np.ndarray | None = None, shards: Shards = IN_PROCESS) -> np.ndarray:
     """Return the cluster of each vector, int32 (n,): ceil(n / cluster_size) clusters whose sizes differ by at most 1.
 
-    `vectors` is (n, d) float32, unit length, and may be memory-mapped. A group is split in two by the margin
+    `vectors` is (N, d) float32, unit length, and may be memory-mapped; `rows`, which ascend, are the n of them to
+    cluster, all by default. shards: who computes it. A group is split in two by the margin
     x.(c0 - c1) at the place that fills whole clusters on both sides (the middle, but for one cluster), where
     c0 and c1 are the means of the halves after `iterations` rounds; ties go by row number. No cluster is empty or
     larger than `cluster_size`, for any vectors. Time is O(n d log(n / cluster_size)); the same seed gives
@@ -20,21 +25,31 @@ def balanced_kmeans(vectors: np.ndarray, cluster_size: int, *, seed: int, iterat
     iterations below 1, for a wrong shape and for vectors that are not finite.
     """
     _check(vectors, cluster_size, iterations)
-    n = len(vectors)
+    rows = np.arange(len(vectors)) if rows is None else rows
+    n = len(rows)
+    if not n:
+        return np.empty(0, dtype=np.int32)
     clusters = -(-n // cluster_size)
-    edges = np.arange(clusters + 1) * n // max(clusters, 1)
-    tree = _Tree(vectors, np.arange(n), edges, seed, iterations)
-    groups = [(0, clusters)] if n else []
-    while groups:
-        first, last = groups.pop()
-        if edges[last] - edges[first] <= max(_BLOCK, cluster_size):
-            tree.split_block(first, last)
-        else:
-            middle = tree.split_large(first, last)
-            groups += [(first, middle), (middle, last)]
+    edges = np.arange(clusters + 1) * n // clusters
+    tree = _Tree(vectors, rows.copy(), edges, seed, iterations)
+    starts = sorted(first for first, _ in tree.split(0, clusters, _SHARD))
+    order = shards.rows("clusters of queries", _finely, [*edges[starts].tolist(), n], vectors, tree.order, edges,
+                        seed, iterations)
     ids = np.empty(n, dtype=np.int32)
-    ids[tree.order] = np.repeat(np.arange(clusters, dtype=np.int32), np.diff(edges))
+    ids[np.searchsorted(rows, order)] = np.repeat(np.arange(clusters, dtype=np.int32), np.diff(edges))
     return ids
+
+
+def _finely(vectors: np.ndarray, order: np.ndarray, edges: np.ndarray, seed: int, iterations: int) -> Part:
+    """Return a function that splits a group, low:high of `order`, down to its clusters, and returns its order."""
+    def split(low: int, high: int) -> np.ndarray:
+        tree = _Tree(vectors, np.array(order[low:high]), edges - low, seed, iterations)
+        first, last = np.searchsorted(edges, [low, high]).tolist()
+        for group in tree.split(first, last, _BLOCK):
+            tree.split_block(*group)
+        return tree.order
+
+    return split
 
 
 def _check(vectors: np.ndarray, cluster_size: int, iterations: int) -> None:
@@ -59,6 +74,17 @@ class _Tree:
     edges: np.ndarray
     seed: int
     iterations: int
+
+    def split(self, first: int, last: int, limit: int) -> Iterator[tuple[int, int]]:
+        """Split a group, and yield those of it, in no order, that have at most `limit` points or are one cluster."""
+        groups = [(first, last)]
+        while groups:
+            first, last = groups.pop()
+            if self.edges[last] - self.edges[first] <= limit or last - first == 1:
+                yield first, last
+            else:
+                middle = self.split_large(first, last)
+                groups += [(first, middle), (middle, last)]
 
     def split_large(self, first: int, last: int) -> int:
         """Split one group by centres found on a sample of it, and return the cluster in its middle."""

@@ -19,12 +19,12 @@ def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Gene
     rows, measured = corpus.training_rows(), dict[str, float]()
     drawn = np.sort(rng.permutation(len(rows))[:DRAWN])
     if mined.clusters is not None:
-        queries = normalise(vectors["queries"]()[rows])
+        queries = vectors["queries"]()
         order = np.argsort(np.asarray(mined.clusters), kind="stable")
         pairs = order[:-1], order[1:]
         same = mined.clusters[pairs[0]] == mined.clusters[pairs[1]]
-        measured["mates"] = _mean_product(queries, pairs[0][same][:DRAWN], pairs[1][same][:DRAWN])
-        measured["strangers"] = _mean_product(queries, drawn, rng.permutation(len(rows))[:len(drawn)])
+        measured["mates"] = _mean_cosine(queries, rows[pairs[0][same][:DRAWN]], rows[pairs[1][same][:DRAWN]])
+        measured["strangers"] = _mean_cosine(queries, rows[drawn], rows[rng.permutation(len(rows))[:len(drawn)]])
     if mined.negatives is not None:
         queries, labels, rows = vectors["queries"](), vectors["labels"](), rows[drawn]
         scores: dict[str, list[np.ndarray]] = {"positives": [], "negatives": [], "random": []}
@@ -42,6 +42,7 @@ def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Gene
     return measured
 
 
-def _mean_product(vectors: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
-    """Return the mean inner product of pairs of rows, 0 without any."""
-    return float(np.einsum("nd,nd->n", vectors[left], vectors[right]).mean()) if len(left) else 0.0
+def _mean_cosine(vectors: np.ndarray, left: np.ndarray, right: np.ndarray) -> float:
+    """Return the mean inner product of pairs of rows at unit length, 0 without any."""
+    pairs = normalise(vectors[left]), normalise(vectors[right])
+    return float(np.einsum("nd,nd->n", *pairs).mean()) if len(left) else 0.0

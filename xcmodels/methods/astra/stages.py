@@ -6,7 +6,7 @@ entropy over every label (Mehta et al.; equation 2, Lemma 4.1), so that the cost
 number. Renee, which scores every label for every query, is a setting.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from torch import nn
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, BatchSide, pooled_block, shortlist_block, uniform_block, with_rejected
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
+from xcmodels.data.shards import IN_PROCESS, Shards
+from xcmodels.method import Mined, Round, RowRule, SideVectors, Stage, TrainingPlan, Vectors, embeddings
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
@@ -49,9 +50,9 @@ class OneVsAll(Model):
         self.dropout = config.dropout
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
 
-    def classifiers(self) -> np.ndarray:
-        """Return the classifiers, (L, d)."""
-        return self.labels.weight.cpu().numpy()
+    def classifiers(self, low: int = 0, high: int | None = None) -> np.ndarray:
+        """Return the classifiers of labels low:high, of all by default, (n, d)."""
+        return self.labels.weight[low:high].cpu().numpy()
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the logits of each block of a batch, (R, C); meaningless where the weight is 0."""
@@ -141,18 +142,16 @@ class JointStage(Stage[OneVsAll]):
         return {name: factor * losses.weighted_bce(scores, batch.blocks[name].positives, batch.blocks[name].weights)
                 for name, scores in model(batch).items()}
 
-    def vectors(self, model: OneVsAll, corpus: Corpus) -> Vectors:
+    def vectors(self, model: OneVsAll, corpus: Corpus) -> Mapping[str, SideVectors]:
         """Return the queries' embeddings, and as labels the classifiers or the embeddings of label texts."""
-        labels: Callable[[], np.ndarray] = partial(
-            encode_all, model.encoder, corpus.sides["label"], self.config.label_view)
-        if self.config.source == "classifier":
-            labels = model.classifiers
-        return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], QUERY), "labels": labels}
+        labels = SideVectors(corpus.n_labels, model.classifiers) if self.config.source == "classifier" else \
+            embeddings(model.encoder, corpus.sides["label"], self.config.label_view)
+        return {"queries": embeddings(model.encoder, corpus.sides["train"], QUERY), "labels": labels}
 
     def ranking_vectors(self, model: OneVsAll, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the embeddings of `rows` and the classifiers, pending weight decay applied."""
         return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.read_all()
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index)
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, shards=shards)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.shards import IN_PROCESS, Shards
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
 from xcmodels.methods.encoder_module import triplet
@@ -76,5 +77,5 @@ class ClassifierModule(Stage[Classifiers]):
         """Return the fixed embeddings of `rows`, and the classifiers."""
         return mined.vectors["queries"][rows], model.vectors()
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed)
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, shards=shards)

@@ -9,7 +9,7 @@ arms of a bandit.
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ import torch
 
 from xcmodels.data.batching import Batch, BatchSide, anchor_block, sample_anchor
 from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.data.shards import IN_PROCESS, Shards
 from xcmodels.data.sorted_ids import among, distinct
-from xcmodels.method import EncoderStage, Mined, Round, Vectors
+from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Vectors, embeddings
 from xcmodels.methods.ramen.bandit import Bandit
 from xcmodels.methods.ramen.config import SIDES, GraphConfig
 from xcmodels.mining.graph import shared_anchors, similar_edges
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import SparseGradScores
-from xcmodels.nn.encoders import LABEL, Encoder, encode_all
+from xcmodels.nn.encoders import LABEL, Encoder
 from xcmodels.nn.row_table import Model
 
 
@@ -94,9 +95,9 @@ class GraphStage(EncoderStage[Regularised]):
             model.bandit.learn(_accuracy(batch, vectors))
         return terms
 
-    def vectors(self, model: Regularised, corpus: Corpus) -> Vectors:
+    def vectors(self, model: Regularised, corpus: Corpus) -> Mapping[str, SideVectors]:
         """Return the base's vectors, and those of the anchors of every graph."""
-        anchors = {f"anchors.{name}": partial(encode_all, self.encoder(model), graph.anchors, LABEL)
+        anchors = {f"anchors.{name}": embeddings(self.encoder(model), graph.anchors, LABEL)
                    for name, graph in corpus.graphs.items()}
         return {**self.base.vectors(model.base, corpus), **anchors}
 
@@ -104,15 +105,15 @@ class GraphStage(EncoderStage[Regularised]):
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.base.ranking_vectors(model.base, corpus, mined, rows)
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
         """Return the base's mining result, and the edges of each graph that are left after pruning."""
         if not self.graph.prune:
-            return self.base.mine(vectors, corpus, round_)
+            return self.base.mine(vectors, corpus, round_, shards)
         cached = {name: cache(make) for name, make in vectors.items()}
         kept = {f"{name}.{SIDES[side]}": similar_edges(graph.edges[SIDES[side]], cached[side](),
                                                        cached[f"anchors.{name}"](), self.graph.similar)
                 for name, graph in corpus.graphs.items() for side in self.graph.regularised_sides}
-        return replace(self.base.mine(cached, corpus, round_), kept=kept)
+        return replace(self.base.mine(cached, corpus, round_, shards), kept=kept)
 
 
 def _accuracy(batch: Batch, vectors: Mapping[str, torch.Tensor]) -> torch.Tensor:

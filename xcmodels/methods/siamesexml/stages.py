@@ -10,7 +10,6 @@ embeddings; module IV trains them with a residual layer over the frozen encoder,
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,18 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, BatchSide, label_block, sample_pair, shortlist_block, with_rejected
 from xcmodels.data.corpus import Corpus
-from xcmodels.method import EncoderStage, Mined, Round, RowRule, Stage, TrainingPlan, Vectors
+from xcmodels.data.shards import IN_PROCESS, Shards
+from xcmodels.method import (
+    EncoderStage,
+    Mined,
+    Round,
+    RowRule,
+    SideVectors,
+    Stage,
+    TrainingPlan,
+    Vectors,
+    embeddings,
+)
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers, shortlists, smoothed
 from xcmodels.mining.negatives import excluded_pairs
@@ -184,10 +194,10 @@ class ExtremeModule(Stage[Extreme]):
         return {"nll": losses.bounded_nll(scores, block.positives, block.weights * counts, c=config.c, d=config.d,
                                           hard_negatives=counts.sum(1))}
 
-    def vectors(self, model: Extreme, corpus: Corpus) -> Vectors:
+    def vectors(self, model: Extreme, corpus: Corpus) -> Mapping[str, SideVectors]:
         """Return the intermediate embeddings of the training queries and of the labels."""
-        return {"queries": partial(encode_all, model.encoder, corpus.sides["train"], INTERMEDIATE),
-                "labels": partial(encode_all, model.encoder, corpus.sides["label"], LABEL)}
+        return {"queries": embeddings(model.encoder, corpus.sides["train"], INTERMEDIATE),
+                "labels": embeddings(model.encoder, corpus.sides["label"], LABEL)}
 
     def ranking_vectors(self, model: Extreme, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -197,7 +207,7 @@ class ExtremeModule(Stage[Extreme]):
         spread[np.arange(len(labels)), np.arange(len(labels)) % parts] = labels
         return encode_all(model.encoder, corpus.sides["train"], EXTREME, rows), spread.reshape(len(labels), -1)
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round) -> Mined:
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
         """Return the best labels of each training query's shortlist, without its own labels (module II)."""
         queries, labels = vectors["queries"](), vectors["labels"]()
         indexes = proposers(self.config, corpus, queries, labels)

@@ -1,0 +1,156 @@
+"""Refreshes on Dask: the same bytes wherever shards are computed, and in spite of a worker that dies."""
+
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.core.dask_workers import Workers
+from tasks.core.files import folder_digests
+from tasks.core.step import Console, StepContext, run, run_all, unwatched
+from tasks.core.store import Store
+from tasks.plan import pipeline
+from tasks.training import dask_shards, embed
+from tasks.training.dask_shards import DaskShards
+from tests.support.planted import QUICK, QUICK_JOINT
+from xcmodels.data.shards import IN_PROCESS, Part, every
+from xcmodels.mining import clustering, negatives
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with Workers(count=2) as made:
+        yield made
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    make_shards_small(monkeypatch)
+
+
+def make_shards_small(monkeypatch):
+    """Make every corpus large, and jobs and shards small: of batches that no shard of vectors is a multiple of."""
+    monkeypatch.setattr(dask_shards, "SMALL", 0)
+    for module, name in ((dask_shards, "JOB_ROWS"), (embed, "EMBEDDED"), (clustering, "_SHARD"), (negatives, "CHUNK")):
+        monkeypatch.setattr(module, name, 250)
+
+
+def in_small_shards(action, context):
+    """Run a step's action, on a worker, with small shards."""
+    with pytest.MonkeyPatch.context() as patch:
+        make_shards_small(patch)
+        action(context)
+
+
+def made_again(step, done, store, workers, folder, *, say=str):
+    """Return what a step's action writes, by file, and what it says."""
+    lines = list[str]()
+
+    def told(line: str) -> None:
+        lines.append(line)
+        say(line)
+
+    (folder / "out").mkdir(parents=True)
+    inputs = {role: store.open(done[name]) for role, name in step.needs.items()}
+    step.action(StepContext(folder / "out", inputs, folder / "scratch", store.home, workers, told, unwatched))
+    return folder_digests(folder / "out"), lines
+
+
+@pytest.mark.parametrize(("method", "settings"), [
+    ("ngame", QUICK | {"encoder.batch": "300", "m1.epochs": "6", "m2.epochs": "1"}),
+    ("astra", {"start": "label", "encoder.dim": "32", "prepare.vocabulary": "2000", "epochs": "2", "least_steps": "0",
+               "refresh_from": "1", "refresh_every": "1", "index": "quantised"}),
+    ("ramen-unidec", {f"base.{name}" if not name.startswith("prepare") else name: value
+                      for name, value in QUICK_JOINT.items()} | {"base.epochs": "5"})])
+def test_the_number_of_workers_changes_no_byte(planted, tmp_path, workers, small_shards, *, method, settings):
+    plan = pipeline(planted, method, "cpu-learned", settings)
+    store = Store(tmp_path / "home")
+    with Workers(count=0) as none:
+        done = run_all([*plan.prepare, *plan.train], store, none)
+    refreshes = [step for step in plan.train if step.kind in ("mined", "vectors")]
+    assert refreshes
+    for step in refreshes:
+        wanted = folder_digests(store.open(done[step.name]))
+        del wanted["MANIFEST.json"]
+        found, lines = made_again(step, done, store, workers, tmp_path / step.name / "two")
+        assert found == wanted, step.name
+        assert any("on Dask" in line for line in lines), lines
+        with Workers(workers.client.scheduler.address) as theirs:
+            found, lines = made_again(step, done, store, theirs, tmp_path / step.name / "theirs")
+        assert found == wanted and any("on Dask" in line for line in lines)
+        with Workers(count=1) as one:
+            found, lines = made_again(step, done, store, one, tmp_path / step.name / "one")
+        assert found == wanted and not any("on Dask" in line for line in lines), "one worker is not faster"
+    store.forget(step.key(done))
+    lines = list[str]()
+    again = run(replace(step, action=partial(in_small_shards, step.action)), done, store, workers,
+                Console(lines.append), by_worker=True)
+    assert not again.reused and again.artifact.digest == done[step.name].digest
+    assert any("on Dask" in line for line in lines), "the jobs of a step that a worker makes run on all workers"
+
+
+def squares(marker: Path) -> Part:
+    """Return a function that returns rows and their squares; the first time, it is killed between two shards."""
+    def part(low: int, high: int) -> np.ndarray:
+        if low % 8 and not marker.exists():
+            marker.write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.arange(low, high)[:, None] ** [1, 2]
+
+    return part
+
+
+def test_a_killed_workers_shards_are_computed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(dask_shards, "JOB_ROWS", 8)
+    with Workers(count=2) as workers:
+        shards = DaskShards(workers, tmp_path, str)
+        found = shards.rows("squares", squares, every(3, 100), tmp_path / "marker")
+        assert (tmp_path / "marker").exists()
+        np.testing.assert_array_equal(found, IN_PROCESS.rows("squares", squares, every(3, 100), tmp_path / "marker"))
+
+
+def test_a_worker_that_is_killed_during_a_refresh_changes_no_byte(planted, tmp_path, small_shards):
+    """It is killed after the step's first line, before what it has made is all that the step needs."""
+    plan = pipeline(planted, "unidec", "cpu-learned", QUICK_JOINT | {"epochs": "5"})
+    store = Store(tmp_path / "home")
+    place = [step.kind for step in plan.train].index("mined")
+    step = plan.train[place]
+    with Workers(count=0) as none:
+        done = run_all([*plan.prepare, *plan.train[:place + 1]], store, none)
+    wanted = folder_digests(store.open(done[step.name]))
+    del wanted["MANIFEST.json"]
+    with Workers(count=2) as workers:
+        victims = list(workers.client.run(os.getpid).values())[:1]
+
+        def kill_one(line: str) -> None:
+            if victims:
+                os.kill(victims.pop(), signal.SIGKILL)
+
+        assert made_again(step, done, store, workers, tmp_path / "made", say=kill_one)[0] == wanted
+    assert not victims
+
+
+def test_the_same_bytes_as_numpy_writes(tmp_path):
+    """Of any shape, with no rows too, and where an array is a part of a mapped file."""
+    with Workers(count=0) as none:
+        shards = DaskShards(none, tmp_path, str)
+        for number, array in enumerate((np.arange(7), np.ones((5, 3), np.float32), np.zeros((0, 4), np.int32))):
+            np.save(tmp_path / "wanted.npy", array)
+            made = shards.rows("copies", copied, every(2, len(array)), array)
+            shards.save(tmp_path / "found.npy", made)
+            assert (tmp_path / "found.npy").read_bytes() == (tmp_path / "wanted.npy").read_bytes(), number
+            mapped = np.load(tmp_path / "wanted.npy", mmap_mode="r")
+            np.testing.assert_array_equal(shards.rows("copies", copied, every(2, len(array)), mapped), array)
+        part = np.load(tmp_path / "found.npy", mmap_mode="r")[:0]
+        assert len(shards.rows("copies", copied, [0, 0], part)) == 0
+        some = np.lib.format.open_memmap(tmp_path / "some.npy", "w+", np.int64, (9,))
+        some[:] = range(9)
+        np.testing.assert_array_equal(shards.rows("copies", copied, every(2, 4), some[5:]), [5, 6, 7, 8])
+
+
+def copied(array: np.ndarray) -> Part:
+    return lambda low, high: array[low:high]
