@@ -1,6 +1,7 @@
-"""A process of test_together.py: `torchrun tests/support/torchrun_worker.py JOBS OUT` trains rounds one by one.
+"""A process of test_together.py and test_machines.py: `torchrun tests/support/torchrun_worker.py JOBS OUT` trains.
 
-OUT/<number> gets the checkpoint of a round, OUT/<number>.json its losses and the bytes of label tables per process.
+Rounds are trained one by one: OUT/<number> gets the checkpoint of one, OUT/<number>.json its losses and the bytes of
+label tables per process.
 """
 
 import json
@@ -21,6 +22,7 @@ from xcmodels.training.optimisers import Optimisers
 def main(jobs: Path, out: Path) -> None:
     """Train every round in the pickled list `jobs`; a job may stop after some steps, and another may resume it."""
     torch.set_num_threads(1)
+    distributed.BLOCK = 1000    # so that a table of the toy corpus is several blocks
     distributed.join()
     for number, job in enumerate(pickle.loads(jobs.read_bytes())):
         losses: list[float] = []
@@ -29,7 +31,11 @@ def main(jobs: Path, out: Path) -> None:
             losses.append(progress.loss)
 
         stop_after = job.pop("stop_after", 0)
-        watch = Watch(report, lambda losses=losses, stop_after=stop_after: len(losses) == stop_after, save_every=1e9)
+
+        def stop(losses: list[float] = losses, stop_after: int = stop_after) -> bool:
+            return 0 < stop_after == len(losses)
+
+        watch = Watch(report, stop, save_every=1e9)
         corpus, stage, round_ = Corpus(job.pop("corpus")), job.pop("stage"), job.pop("round")
         folder = out / str(number)
         folder.mkdir(exist_ok=True)

@@ -2,17 +2,21 @@
 
 All processes take the same steps on the same batches. Each holds a shard of the rows of every label table with their
 moments, and encodes a shard of a batch's texts where the encoder is a transformer. Vectors and rows are then gathered,
-and each process computes the rest in full: losses and updates are those of one process.
+and each process computes the rest in full: losses and updates are those of one process. Machines share no files.
 """
 
+import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+BLOCK = 1 << 24    # bytes that one machine sends another at once, at least a row
 
 
 def join() -> None:
@@ -43,9 +47,19 @@ def count() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def shard(n: int) -> slice:
-    """Return this process's shard of n rows; shards differ by at most one row."""
-    return slice(n * rank() // count(), n * (rank() + 1) // count())
+def is_on_first_machine() -> bool:
+    """Return whether this process shares the files of the first one; torchrun numbers processes by machines."""
+    return count() == 1 or os.environ["GROUP_RANK"] == "0"
+
+
+def is_first_of_machine() -> bool:
+    return count() == 1 or os.environ["LOCAL_RANK"] == "0"
+
+
+def shard(n: int, process: int | None = None) -> slice:
+    """Return a process's shard of n rows, by default this one's; shards differ by at most one row."""
+    process = rank() if process is None else process
+    return slice(n * process // count(), n * (process + 1) // count())
 
 
 def wait() -> None:
@@ -63,13 +77,67 @@ def broadcast(value: Any) -> Any:
     return values[0]
 
 
-def broadcast_flags(device: torch.device, *flags: bool) -> list[bool]:
-    """Return the first process's flags: decisions by clocks or signals must be the same in every process."""
+def any_process(device: torch.device, *flags: bool) -> list[bool]:
+    """Return which flags any process raised: decisions by clocks or signals must be the same in every process."""
     if count() == 1:
         return list(flags)
     values = torch.tensor(flags, dtype=torch.uint8, device=device)
-    dist.broadcast(values, 0)
+    dist.all_reduce(values, dist.ReduceOp.MAX)
     return [bool(flag) for flag in values.tolist()]
+
+
+def check_same(value: Any, what: str) -> None:
+    """Raise RuntimeError where the first process has another `value` than this one."""
+    if broadcast(value) != value:
+        raise RuntimeError(f"machines that train together have different {what}")
+
+
+def rows_for_first_machine(own: torch.Tensor, n: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield (first row, rows) of a tensor of n rows in all, of which each process calls this with its shard.
+
+    A process of the first machine gets its own shard; the first process of all also gets those of other machines, in
+    blocks.
+    """
+    if is_on_first_machine():
+        yield shard(n).start, own
+    others = range(int(os.environ["LOCAL_WORLD_SIZE"]), count()) if rank() == 0 else \
+        [] if is_on_first_machine() else [rank()]
+    step = max(1, BLOCK // (math.prod(own.shape[1:]) * own.element_size()))
+    for process in others:
+        part = shard(n, process)
+        for first in range(part.start, part.stop, step):
+            end = min(first + step, part.stop)
+            if rank() == process:
+                dist.send(own[first - part.start:end - part.start].contiguous(), 0)
+            else:
+                rows = own.new_empty(end - first, *own.shape[1:])
+                dist.recv(rows, process)
+                yield first, rows
+
+
+def copy_to_other_machines(folder: Path) -> None:
+    """Make the files in `folder` of every machine those of the first one."""
+    if count() == 1 or os.environ["GROUP_WORLD_SIZE"] == "1":
+        return
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    writes = not is_on_first_machine() and is_first_of_machine()
+    if writes:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in folder.iterdir():
+            file.unlink()
+    found = broadcast([(file.name, file.stat().st_size) for file in folder.iterdir()] if rank() == 0 else None)
+    for name, size in found:
+        content = torch.empty(0, dtype=torch.uint8)
+        if rank() == 0 or writes:    # mapped
+            content = torch.from_file(str(folder / name), shared=writes, size=size, dtype=torch.uint8)
+        for start in range(0, size, BLOCK):
+            end = min(start + BLOCK, size)
+            block = content[start:end].to(device) if rank() == 0 else \
+                torch.empty(end - start, dtype=torch.uint8, device=device)
+            dist.broadcast(block, 0)
+            if writes:
+                content[start:end] = block.cpu()
+    wait()
 
 
 def sum_over_processes(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,8 +201,8 @@ class _Gather(torch.autograd.Function):
         padded[:len(own)] = own
         parts = [torch.empty_like(padded) for _ in range(count())]
         dist.all_gather(parts, padded)
-        bounds = [n * process // count() for process in range(count() + 1)]
-        return torch.cat([part[:end - start] for part, start, end in zip(parts, bounds, bounds[1:], strict=False)])
+        shards = [shard(n, process) for process in range(count())]
+        return torch.cat([part[:each.stop - each.start] for part, each in zip(parts, shards, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:

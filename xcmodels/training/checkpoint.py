@@ -1,7 +1,8 @@
 """Checkpoints: a model, its optimisers and the position in training.
 
 Every draw is keyed by its purpose (`seeds`), so no generator's state is saved. A file has the same bytes whether one
-process or several wrote it, each its rows of the label tables; any number of processes can read it.
+process or several wrote it, each its rows of the label tables; any number of processes can read it. Of several
+machines, the first one has the files.
 """
 
 import hashlib
@@ -63,6 +64,15 @@ def read_model(stage: Stage[M], corpus: Corpus, folder: Path | None,
     return model
 
 
+def dense_digest(model: nn.Module) -> str:
+    """Return the sha256 of the weights that every process holds."""
+    digest, sharded = hashlib.sha256(), shards_of(model)
+    for name, value in model.state_dict().items():
+        if name not in sharded:
+            digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def load_part(module: nn.Module, folder: Path) -> None:
     """Read a saved model into a module that has all of its tensors and more, which stay unchanged."""
     unknown = module.load_state_dict(load_file(folder / MODEL), strict=False).unexpected_keys
@@ -91,12 +101,14 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], shards: Shards,
             file.write(len(header).to_bytes(8, "little") + header)
             file.truncate(begin + end)
     distributed.wait()
-    with path.open("rb+") as file:
+    with (path if distributed.is_on_first_machine() else Path(os.devnull)).open("rb+") as file:
         for name, value in tensors.items():
-            first = shards[name][0] if name in shards else 0
-            if name in shards or distributed.rank() == 0:
-                file.seek(begin + offsets[name][0] + first * math.prod(value.shape[1:]) * value.element_size())
-                file.write(value.detach().cpu().contiguous().numpy().data)
+            row_bytes = math.prod(value.shape[1:]) * value.element_size()
+            held = distributed.rows_for_first_machine(value.detach(), shards[name][1]) if name in shards else \
+                [(0, value.detach())] if distributed.rank() == 0 else []
+            for first, rows in held:
+                file.seek(begin + offsets[name][0] + first * row_bytes)
+                file.write(rows.cpu().contiguous().numpy().data)
     distributed.wait()
 
 
@@ -157,6 +169,7 @@ class StepCheckpoints:
 
     def restore(self, model: nn.Module, optimisers: Optimisers) -> Position | None:
         """Load the newest sound checkpoint into `model` and `optimisers`; return its position, None without one."""
+        distributed.copy_to_other_machines(self.folder)
         for file in reversed(self._files()):
             with file.open("rb") as handle:
                 if hashlib.file_digest(handle, "sha256").hexdigest() != file.stem.rpartition("-")[2]:

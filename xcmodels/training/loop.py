@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,16 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round, Stage
 from xcmodels.nn import distributed
 from xcmodels.nn.row_table import Model
-from xcmodels.training.checkpoint import OPTIMISER, Position, StepCheckpoints, load_model, read, save_model, write
+from xcmodels.training.checkpoint import (
+    OPTIMISER,
+    Position,
+    StepCheckpoints,
+    dense_digest,
+    load_model,
+    read,
+    save_model,
+    write,
+)
 from xcmodels.training.optimisers import Optimisers
 
 VALIDATION_QUERIES = 500       # of an epoch, at most
@@ -116,6 +125,8 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
         position = Position(epoch=round_.first)
         if start is None:
             stage.begin(model, corpus, before)
+    if distributed.count() > 1:
+        distributed.check_same((asdict(position), dense_digest(model)), "weights or step checkpoints to begin with")
     model.train()
     loop = _Loop(stage, model, corpus, round_, mined, optimisers)
     while position.epoch < round_.last:
@@ -162,7 +173,7 @@ class _Loop:
             # an accelerator gets its next step before this process waits for the loss of the last
             read_losses(0 if device().type == "cpu" else 1)
             overdue = time.monotonic() - saved > watch.save_every
-            stopping, due = distributed.broadcast_flags(device(), watch.stop(), overdue)
+            stopping, due = distributed.any_process(device(), watch.stop(), overdue)
             if stopping or due:
                 read_losses()
                 checkpoints.save(position, self.model, self.optimisers)
