@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Model)
 
 MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
-_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL"}
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64",
+           torch.uint8: "U8", torch.bool: "BOOL"}
 
 
 def shards_of(model: nn.Module) -> Shards:
@@ -96,7 +97,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], shards: Shards,
             first = shards[name][0] if name in shards else 0
             if name in shards or distributed.rank() == 0:
                 file.seek(begin + offsets[name][0] + first * math.prod(value.shape[1:]) * value.element_size())
-                file.write(value.detach().cpu().contiguous().numpy().data)
+                file.write(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     distributed.wait()
 
 
