@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from benchmarks.arguments import Count, run
 from benchmarks.measuring import timed
 from xcmodels.nn.losses import weighted_bce
-from xcmodels.nn.row_table import RowSGD, RowTable
+from xcmodels.nn.row_optimisers import RowSGD
+from xcmodels.nn.row_table import RowTable
 
 BATCH, OWN, UNIFORM, STEPS = 512, 60, 1600, 12
 DENSE_COPIES = 5    # the dense step was seen to keep four copies of all scores, and the gradient of the rows

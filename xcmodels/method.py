@@ -37,6 +37,7 @@ class RowRule:
     lr: float
     momentum: float | None = None
     weight_decay: float = 0.0     # decoupled (SGD)
+    rowwise: bool = False         # the optimiser keeps a number or two a row, not a value
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,17 @@ ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
     "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
     "nn.encoder_config", "nn.encoders", "nn.row_table", "nn.transformer")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
-    "method", "metrics", "nn.losses", "training.checkpoint", "training.loop", "training.optimisers")}
+    "method", "metrics", "nn.losses", "nn.rounding", "nn.row_optimisers", "training.checkpoint", "training.loop",
+    "training.optimisers")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.graph", "mining.negatives", "mining.schedule", "retrieval", "retrieval.ann",
     "retrieval.codes", "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "folder", "fusion", "lexical", "proposers", "scorers",
     "sparse_classifiers")} | {"xcmodels.data.seen_texts"}
-NGAME = {"xcmodels.methods.encoder_module", "xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
-OTHER = NGAME - {"xcmodels.methods.encoder_module"} | {"xcmodels.retrieval.serving_config"}    # not module M1's
+OF_M1 = {"xcmodels.methods.encoder_module", "xcmodels.methods.table_config"}
+NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
+OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's
 READERS = {f"tasks.data.sources{name}" for name in (
     "", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
 KEYS = {

@@ -62,7 +62,8 @@ def trials(corpus, bert, tmp_path_factory) -> dict[str, TrainedMethod]:
     torch.set_num_threads(1)
     more = {"siamesexml++": siamesexml(replace(toy.SIAMESEXML, joint=True, token_lr=1e-3)),
             "transformer": unidec(replace(toy.UNIDEC, encoder=bert, epochs=5, dropout=0.0))}
-    return {name: toy.trained(name) for name in ("astra", "unidec", "ngame", "siamesexml")} | {
+    low = [f"{name} low bytes" for name in ("astra", "unidec", "ngame", "siamesexml")]
+    return {name: toy.trained(name) for name in ("astra", "unidec", "ngame", "siamesexml", *low)} | {
         name: train_all(corpus, method, tmp_path_factory.mktemp("trial") / "out") for name, method in more.items()}
 
 

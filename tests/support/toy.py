@@ -182,6 +182,13 @@ def _relative(name: str, refresh_every: int) -> UnidecConfig:
         "balance", "serve", "positives", "symmetric", "cluster_size", "negatives", "every_label")})
 
 
+def low_bytes(config: Any) -> Any:
+    """Return a method's settings with its tables in bfloat16, and moments of rows."""
+    parts = [name for name in ("base", "m1", "m2", "siamese", "extreme") if getattr(config, name, None) is not None]
+    own = {"table_dtype": "bfloat16", "table_moments": "rowwise"} if hasattr(config, "table_dtype") else {}
+    return replace(config, **own, **{name: low_bytes(getattr(config, name)) for name in parts})
+
+
 _ANCE, _ADAPT = _relative("ance", 2), GraphConfig(adapt=True)
 # Settings that learn the toy corpus in seconds; a name begins with its method's.
 FAMILIES: dict[str, Any] = {
@@ -205,6 +212,8 @@ VARIANTS: dict[str, Any] = {
         "bce alone": {"softmax": 0.0, "bce": 3.0},
         "classifier": {"balance": 0.0, "serve": "classifier"},
         "fused": {"serve": "fused", "unit": False, "fusion": _FUSION}}.items()},
+    **{f"{name} low bytes": low_bytes(FAMILIES[name]) for name in (
+        "ngame", "astra", "renee", "unidec", "siamesexml", "siamesexml++", "ramen-ance")},
     "ngame unit": replace(NGAME, m2=replace(NGAME.m2, unit=True)),
     "ngame mined": replace(NGAME, m1=replace(NGAME.m1, cluster_size=0, mined=2, refresh_from=0)),
     "ramen fixed": RamenConfig(NGAME), "ramen labels": RamenConfig(NGAME, GraphConfig(sides="labels")),

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.support import toy
 from tests.support.explanations import explains_its_answers, is_as_sure_as_right
@@ -27,9 +29,10 @@ from xcmodels.retrieval.serving_config import (
     FusionConfig,
     SparseConfig,
 )
-from xcmodels.training.checkpoint import read_model
+from xcmodels.training.checkpoint import MODEL, OPTIMISER, read_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+LOW = [name for name in VARIANTS if name.endswith("low bytes")]    # tables in bfloat16, moments of rows
 PARTS = {ENCODER: {ENCODER}, CLASSIFIER: {CLASSIFIER}, SUM: {ENCODER, CLASSIFIER}, FUSED: {ENCODER, CLASSIFIER, TREES},
          MIXED: {ENCODER, CLASSIFIER, SIMILAR}}
 ALONE = {"depsl", "ramen-ance"}    # there is no classifier
@@ -67,7 +70,7 @@ def test_it_learns_the_planted_labels(name):
 
 
 @pytest.mark.parametrize(("name", "every"), [
-    ("unidec", 1), ("astra after M1", 7), ("tas", 7), *((name, 7) for name in FAMILIES)])
+    ("unidec", 1), ("astra after M1", 7), ("tas", 7), *((name, 7) for name in FAMILIES), *((name, 7) for name in LOW)])
 def test_stopped_again_and_again_it_ends_the_same(name, every, tmp_path):
     """RAMEN's bandit among it: it draws and learns as if nothing had happened."""
     toy.ends_the_same_when_stopped(trained(name), tmp_path, every)
@@ -143,7 +146,7 @@ def test_the_scores_of_a_fusion_rank_alone_as_they_do_without_one(name, tmp_path
         assert (ids == wanted).mean() > 0.99    # but for ties in the last digit
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "ngame unit"])
+@pytest.mark.parametrize("name", [*FAMILIES, "ngame unit", *LOW])
 def test_what_is_trained_is_what_is_indexed_and_served(name):
     """The parts of an answer are the products that the losses of the stages are over."""
     made, corpus = trained(name), trained(name).corpus
@@ -155,10 +158,11 @@ def test_what_is_trained_is_what_is_indexed_and_served(name):
         last = stage.rounds[-1].name
         model = read_model(stage, corpus, made.outs[last], made.mined[last].vectors).eval()
         queries, labels = stage.ranking_vectors(model, corpus, made.mined[last], rows)
-        part = CLASSIFIER if stage.name in ("classifier", "extreme") or name in ("astra", "renee") else ENCODER
+        of_labels = name.split()[0] in ("astra", "renee")
+        part = CLASSIFIER if stage.name in ("classifier", "extreme") or of_labels else ENCODER
         if stage.name != "siamese":    # the mix scores its labels under queries of the next stage
             products[part] = queries @ labels.T
-    if name == "siamesexml++":
+    if name.startswith("siamesexml++"):
         vectors = stage.vectors(model, corpus)
         products[ENCODER] = vectors["queries"]()[rows] @ vectors["labels"]().T
     for part, scores in products.items():
@@ -179,6 +183,10 @@ def test_what_is_trained_is_what_is_indexed_and_served(name):
     ("astra", {"negatives": "all"}, "negatives must be one of both, random, hard, curriculum, got 'all'"),
     ("astra", {"source": "labels"}, "source must be one of classifier, encoder, got 'labels'"),
     ("astra", {"label_lr": 3.0, "weight_decay": 0.5}, "label_lr * weight_decay must be below 1, got 1.5"),
+    ("astra", {"table_dtype": "float16"}, "table_dtype must be one of float32, bfloat16, got 'float16'"),
+    ("unidec", {"table_moments": "none"}, "table_moments must be one of full, rowwise, got 'none'"),
+    *((name, {f"{part}.table_dtype": "int8"}, "table_dtype must be one of float32, bfloat16, got 'int8'")
+      for name, part in (("ngame", "m2"), ("siamesexml", "extreme"), ("ramen", "base.m1"))),
     ("astra", {"momentum": 1.0}, "momentum must be at least 0 and below 1, got 1.0"),
     ("astra", {"ahead": -1}, "ahead must be 0 or more, got -1"),
     ("unidec", {"positives": 0}, "positives must be at least 1, got 0"),
@@ -207,3 +215,24 @@ def test_bad_settings_are_refused(name, settings, said):
     with pytest.raises(ValueError) as caught:
         changed(FAMILIES[name], **settings)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", LOW)
+def test_low_bytes_train_tables_of_few_bytes_and_serve_them_as_float32(name):
+    """What training holds of a label is 2 d bytes and up to 9; what is saved of it, too; vectors served are float32."""
+    made = trained(name)
+    for stage in made.method.stages:
+        last = stage.rounds[-1].name
+        model = read_model(stage, made.corpus, made.outs[last], made.mined[last].vectors)
+        saved = [load_file(made.outs[last] / file) for file in (MODEL, OPTIMISER)]
+        for key, table in model.tables().items():
+            rows = len(table.weight)
+            held = [value for file in saved for of, value in file.items()
+                    if len(value.shape) and len(value) == rows and (of.endswith(".weight") or f"rows.{key}." in of)
+                    and (value.ndim == 1 or value.shape[1] == table.weight.shape[1])]
+            assert sum(value.nbytes for value in held) <= rows * (2 * table.weight.shape[1] + 9), (stage.name, key)
+            assert table.weight.dtype == torch.bfloat16
+    for file in made.retriever.rglob("*.safetensors"):
+        assert all(value.dtype != torch.bfloat16 for value in load_file(file).values())
+    indexes = Retriever.load(made.retriever).indexes.values()
+    assert all(index.vectors.dtype == np.float32 for index in indexes if hasattr(index, "vectors"))

@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from xcmodels.nn.row_table import RowAdam, RowSGD, RowTable
+from xcmodels.nn.row_optimisers import RowAdam, RowSGD
+from xcmodels.nn.row_table import RowTable
 
 N, D = 40, 6
 

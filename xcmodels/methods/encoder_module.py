@@ -15,7 +15,8 @@ from xcmodels.data.batching import Batch, BatchSide, pooled_block, sample_negati
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.shards import IN_PROCESS, Shards
 from xcmodels.data.sorted_ids import distinct
-from xcmodels.method import EncoderStage, Mined, Round, RowRule, TrainingPlan, Vectors
+from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
+from xcmodels.methods.table_config import TableConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import SparseGradScores
@@ -26,7 +27,7 @@ ENCODER = "encoder"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleConfig(schedule.ClusterSchedule):
+class ModuleConfig(schedule.ClusterSchedule, TableConfig):
     """The settings of one module: schedule, rates, triplet loss."""
 
     batch_size: int            # rows of a batch, at most; fewer where there are few texts
@@ -42,7 +43,8 @@ class ModuleConfig(schedule.ClusterSchedule):
     unit: bool = False         # classifiers are of unit length, as in Appendix C (M2); M1's vectors always are
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        schedule.ClusterSchedule.__post_init__(self)
+        TableConfig.__post_init__(self)
         checks.at_least(self, 1, "batch_size", "positives", "negatives")
         checks.at_least(self, 0, "mined", "lr", "table_lr", "warmup", "margin", "temperature")
         checks.share(self, "dropout", whole=False)
@@ -67,12 +69,12 @@ class EncoderModule(EncoderStage[Encoder]):
     def __init__(self, config: ConfigWithM1) -> None:
         assert config.m1 is not None
         self.module, self.config, self.seed = config.m1, config.encoder, config.seed
-        self.plan = TrainingPlan.of(self.module, {"tokens": RowRule(self.module.table_lr)})
+        self.plan = TrainingPlan.of(self.module, {"tokens": self.module.rule(self.module.table_lr)})
         self.rounds = schedule.rounds(ENCODER, self.module, self.module.mined * self.module.refresh_every)
         self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
-        return build_encoder(self.config, corpus.idf, self.seed)
+        return build_encoder(self.config, corpus.idf, self.seed, table_dtype=self.module.table_dtype)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their positives, one drawn per query, and of their mined negatives.

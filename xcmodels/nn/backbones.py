@@ -78,7 +78,7 @@ class BagOfTokens(Backbone):
 
     def in_numpy(self, side: str) -> Callable[[Tokens], np.ndarray]:
         """Return a function to encode one text as (1, sums * dim) by numpy, with the weights of `forward`."""
-        table, idf, vocabulary = self.table.weight.numpy(), self.idf.numpy(), self.vocabulary
+        table, idf, vocabulary = self.table.weight.to(self.table.dtype).numpy(), self.idf.numpy(), self.vocabulary
         places = None if self.places is None else self.places.detach().numpy()[:, self.sides[side]]
 
         def sums(tokens: Tokens) -> np.ndarray:

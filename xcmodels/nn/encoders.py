@@ -24,7 +24,7 @@ from xcmodels.data.tokens import Tokens
 from xcmodels.nn.autograd import V, dropout, normalise
 from xcmodels.nn.backbones import build_backbone, empty_backbone, save_backbone
 from xcmodels.nn.encoder_config import LABEL, QUERY, Backbone, EncoderConfig
-from xcmodels.nn.row_table import Model
+from xcmodels.nn.row_table import DTYPES, Model
 
 Map = Callable[[V], V]    # of n texts by torch, or of one by numpy alone outside training
 
@@ -222,24 +222,30 @@ def _head(backbone: Backbone, config: HeadConfig) -> Head:
     return UnitHead(backbone.dim, config.kind)
 
 
-def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None) -> Encoder:
+def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None,
+                  table_dtype: str = "float32") -> Encoder:
     """Build the encoder that `config` names with the heads of `layout`, by default a Siamese encoder's.
 
-    idf (2 * vocabulary,) weighs title then content tokens. Raises ValueError as `build_backbone` does.
+    idf (2 * vocabulary,) weighs title then content tokens; table_dtype: of token embeddings (bag).
+    Raises ValueError as `build_backbone` does.
     """
     seeds.seed_torch(seed, "initial weights")
-    return Encoder(build_backbone(config, idf), config, layout or siamese(config))
+    encoder = Encoder(build_backbone(config, idf), config, layout or siamese(config))
+    for table in encoder.tables().values():
+        table.weight = table.weight.to(DTYPES[table_dtype])
+    return encoder
 
 
 def save_encoder(encoder: Encoder, folder: Path) -> None:
-    """Write an encoder's tensors and configuration to `folder`."""
+    """Write an encoder's tensors, token embeddings held in bfloat16 as float32, and configuration to `folder`."""
     folder.mkdir(parents=True)
     facts = {"config": asdict(encoder.config), "layout": asdict(encoder.layout),
              "backbone": save_backbone(encoder.backbone, folder)}
     (folder / "encoder.json").write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n")
     # With empty metadata, as in a checkpoint, so that the bytes are the same and stored once.
-    save_file({name: value.contiguous() for name, value in encoder.state_dict().items()}, folder / "model.safetensors",
-              metadata={})
+    held = {name: value.float() if value.dtype == torch.bfloat16 else value
+            for name, value in encoder.state_dict().items()}
+    save_file({name: value.contiguous() for name, value in held.items()}, folder / "model.safetensors", metadata={})
 
 
 def load_encoder(folder: Path) -> Encoder:

@@ -1,11 +1,10 @@
-"""Matrices trained by rows, with their Adam and SGD: token embeddings, classifiers.
+"""Matrices trained by rows: token embeddings, classifiers.
 
 A dense optimiser would read and write the whole matrix at every step. Here a step gathers the rows that a batch uses
 into a small leaf, lets autograd fill its gradient, and scatters the updated rows back, so the cost of a step does not
 depend on the size of the vocabulary or of the label set.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -16,13 +15,14 @@ from torch import nn
 from xcmodels.nn import distributed
 from xcmodels.nn.autograd import normalise
 
-_BLOCK = 1 << 16    # rows drawn at once
-_BETAS, _EPSILON = (0.9, 0.999), 1e-8    # of Adam
+BLOCK = 1 << 16    # rows of a whole table that are computed at once
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}    # that a table can be held in
 
 
 class RowTable(nn.Module):
     """An (n, d) matrix trained by rows; of several processes, each holds some rows, from `first` on.
 
+    Rows are read as float32, whether they are held in float32 or in bfloat16.
     name: that of its RowRule in a TrainingPlan, "tokens" or "labels".
     """
 
@@ -42,24 +42,31 @@ class RowTable(nn.Module):
         return cls(rows(part), name="labels", n=n, first=part.start)
 
     @classmethod
-    def zeros(cls, n: int, dim: int) -> "RowTable":
+    def zeros(cls, n: int, dim: int, dtype: str = "float32") -> "RowTable":
         """Return a table of this process's shard of n labels' rows of zeros."""
-        return cls.sharded(n, lambda part: torch.zeros(part.stop - part.start, dim))
+        return cls.sharded(n, lambda part: torch.zeros(part.stop - part.start, dim, dtype=DTYPES[dtype]))
 
     @property
     def holds_all_rows(self) -> bool:
         return len(self.weight) == self.n
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type in which rows are read and updated."""
+        return torch.float32 if self.weight.dtype == torch.bfloat16 else self.weight.dtype
+
     def set_all(self, rows: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Set every row that is held here; `rows` returns those of ids (m,)."""
-        self.weight.copy_(torch.from_numpy(rows(np.arange(self.first, self.first + len(self.weight)))))
+        """Set every row that is held here; `rows` returns those of ids (m,), BLOCK at a time."""
+        for start in range(0, len(self.weight), BLOCK):
+            part = self.weight[start:start + BLOCK]
+            part.copy_(torch.from_numpy(rows(np.arange(start, start + len(part)) + self.first)))
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `ids` (k,), sorted and unique; the same ids in every process."""
         if self.holds_all_rows:
             return self.current(ids)
         local, part = self._local(ids)
-        rows = self.weight.new_zeros(len(ids), self.weight.shape[1])
+        rows = self.weight.new_zeros(len(ids), self.weight.shape[1], dtype=self.dtype)
         rows[part] = self.current(local)
         return distributed.sum_over_processes(rows)
 
@@ -69,7 +76,7 @@ class RowTable(nn.Module):
 
     def current(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of `weight` (k,) with pending decay applied; the table is unchanged."""
-        rows = self.weight.index_select(0, ids)
+        rows = self.weight.index_select(0, ids).to(self.dtype)
         return rows if self.decay is None else rows.mul_(self.decay.missed(ids))
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,7 +84,7 @@ class RowTable(nn.Module):
 
         In training mode the rows are a leaf whose gradient `take_gradients` will return.
         """
-        if not (self.training and torch.is_grad_enabled()) and self.holds_all_rows:
+        if not (self.training and torch.is_grad_enabled()) and self.holds_all_rows and self.dtype == self.weight.dtype:
             return self.weight, ids
         unique, inverse = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 ids
         leaf = self.read(unique)
@@ -114,7 +121,7 @@ class RowTable(nn.Module):
         ids, gradients = touched[0]
         if len(touched) > 1:
             ids, inverse = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
-            gradients = self.weight.new_zeros(len(ids), self.weight.shape[1])
+            gradients = self.weight.new_zeros(len(ids), self.weight.shape[1], dtype=self.dtype)
             gradients.index_add_(0, inverse, torch.cat([g for _, g in touched]))
         if self.holds_all_rows:    # every process has a copy, which must stay equal
             return ids, distributed.mean_over_processes(gradients)
@@ -122,106 +129,15 @@ class RowTable(nn.Module):
         return local, gradients[part]
 
 
-def normal_rows(n: int, dim: int, part: slice) -> torch.Tensor:
+def normal_rows(n: int, dim: int, part: slice, std: float = 1.0, dtype: str = "float32") -> torch.Tensor:
     """Return the rows `part` of an (n, dim) draw from the normal distribution; a row is the same in any part."""
-    out = torch.empty(part.stop - part.start, dim)
-    for start in range(0, n, _BLOCK):
-        block = torch.randn(min(_BLOCK, n - start), dim)
+    out = torch.empty(part.stop - part.start, dim, dtype=DTYPES[dtype])
+    for start in range(0, n, BLOCK):
+        block = torch.randn(min(BLOCK, n - start), dim)
         low, high = max(part.start, start), min(part.stop, start + len(block))
         if low < high:
-            out[low - part.start:high - part.start] = block[low - start:high - start]
+            out[low - part.start:high - part.start] = block[low - start:high - start] * std
     return out
-
-
-class RowAdam:
-    """Adam over the rows that a batch touches; a row's moments wait while it is not touched.
-
-    The update is torch's SparseAdam: moments of untouched rows do not decay, the bias correction
-    counts the optimiser's steps.
-    """
-
-    def __init__(self, table: RowTable) -> None:
-        self.table, self.steps = table, 0
-        self.mean = torch.zeros_like(table.weight)
-        self.square = torch.zeros_like(table.weight)
-
-    @torch.no_grad()
-    def step(self, lr: float, touched: tuple[torch.Tensor, torch.Tensor] | None) -> None:
-        """Update the touched rows, as `take_gradients` returns them, with learning rate `lr`."""
-        self.steps += 1
-        if touched is None:
-            return
-        ids, gradients = touched
-        first, second = _BETAS
-        mean = self.mean.index_select(0, ids).lerp_(gradients, 1 - first)
-        square = self.square.index_select(0, ids).mul_(second).addcmul_(gradients, gradients, value=1 - second)
-        self.mean.index_copy_(0, ids, mean)
-        self.square.index_copy_(0, ids, square)
-        scale = lr * (1 - second**self.steps) ** 0.5 / (1 - first**self.steps)
-        rows = self.table.weight.index_select(0, ids).addcdiv_(mean, square.sqrt_().add_(_EPSILON), value=-scale)
-        self.table.weight.index_copy_(0, ids, rows)
-
-    def apply_pending_decay(self) -> None:
-        """Do nothing: no update of a row is ever pending."""
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return what a checkpoint must hold."""
-        return {"mean": self.mean, "square": self.square, "steps": torch.tensor(self.steps)}
-
-    def restore(self, state: dict[str, torch.Tensor]) -> None:
-        self.mean.copy_(state["mean"])
-        self.square.copy_(state["square"])
-        self.steps = int(state["steps"])
-
-
-class RowSGD:
-    """SGD with momentum and decoupled weight decay over the rows that a batch touches.
-
-    A row's momentum waits while it is not touched, as RowAdam's moments do. Decay does not wait: a step at rate lr
-    shrinks every row by the share lr * weight_decay, and a row catches up with the steps it missed when next read, so
-    that the cost of a step is that of the touched rows: w <- w * product over missed t of (1 - lr_t * weight_decay).
-    """
-
-    def __init__(self, table: RowTable, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        self.table, self.momentum, self.weight_decay = table, momentum, weight_decay
-        self.velocity = torch.zeros_like(table.weight)
-        self.decay = Decay(table.weight)
-        table.decay = self.decay if weight_decay else None
-
-    @torch.no_grad()
-    def step(self, lr: float, touched: tuple[torch.Tensor, torch.Tensor] | None) -> None:
-        """Update the touched rows, as `take_gradients` returns them; each of their values is read and written once."""
-        self.decay.left = self.decay.left + math.log1p(-lr * self.weight_decay)
-        if touched is None:
-            return
-        ids, gradients = touched
-        velocity = self.velocity.index_select(0, ids).mul_(self.momentum).add_(gradients)
-        self.velocity.index_copy_(0, ids, velocity)
-        self._write(ids, self.table.current(ids).sub_(velocity, alpha=lr))
-
-    def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
-        """Set rows without pending decay."""
-        self.table.weight.index_copy_(0, ids, rows)
-        self.decay.settled[ids] = self.decay.left.to(self.decay.settled.device)
-
-    @torch.no_grad()
-    def apply_pending_decay(self) -> None:
-        """Apply the pending decay of every row, so that the whole table can be read."""
-        for start in range(0, len(self.velocity), _BLOCK):
-            ids = torch.arange(start, min(start + _BLOCK, len(self.velocity)), device=self.velocity.device)
-            self._write(ids, self.table.current(ids))
-
-    def state(self) -> dict[str, torch.Tensor]:
-        """Return what a checkpoint must hold.
-
-        Pending decay is not applied for it: the result of a run must not depend on when it was saved.
-        """
-        return {"velocity": self.velocity, "settled": self.decay.settled, "left": self.decay.left}
-
-    def restore(self, state: dict[str, torch.Tensor]) -> None:
-        self.velocity.copy_(state["velocity"])
-        self.decay.settled.copy_(state["settled"])
-        self.decay.left = state["left"].double().cpu()
 
 
 class Decay:
@@ -231,10 +147,10 @@ class Decay:
     keeps a model of gigabytes alive until Python's garbage collector runs.
     """
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, dtype: torch.dtype) -> None:
         self.left = torch.zeros((), dtype=torch.float64)
         self.settled = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
-        self.dtype = weight.dtype
+        self.dtype = dtype    # of rows that are read
 
     def missed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the factors of the decay that rows missed, (k, 1)."""

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=Model)
 
 MODEL, OPTIMISER = "model.safetensors", "optimiser.safetensors"
-_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL"}
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64",
+           torch.uint8: "U8", torch.bool: "BOOL"}
 
 
 def shards_of(model: nn.Module) -> Shards:
@@ -108,7 +109,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], shards: Shards,
                 [(0, value.detach())] if distributed.rank() == 0 else []
             for first, rows in held:
                 file.seek(begin + offsets[name][0] + first * row_bytes)
-                file.write(rows.cpu().contiguous().numpy().data)
+                file.write(rows.cpu().reshape(-1).view(torch.uint8).numpy().data)
     distributed.wait()
 
 

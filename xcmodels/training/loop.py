@@ -131,7 +131,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
     loop = _Loop(stage, model, corpus, round_, mined, optimisers)
     while position.epoch < round_.last:
         loop.epoch(position, checkpoints, watch)
-    optimisers.apply_pending_decay()
+    optimisers.apply_pending_decay(seeds.key_of(stage.seed, "rounding decay", stage.name, round_.last))
     save_model(model, out)
     write(out / OPTIMISER, optimisers.state(), optimisers.shards())
     return position.epochs or []
@@ -232,7 +232,8 @@ class _Loop:
         terms = self.stage.loss(self.model, batch.to(device()))
         loss = torch.stack(list(terms.values())).sum()
         loss.backward()
-        self.optimisers.step(factor)
+        self.optimisers.step(factor, seeds.key_of(self.stage.seed, "rounding", *self._purpose(
+            position.epoch, position.step)))
         return loss.detach()
 
     def read_loss(self, pending: _PendingLoss, position: Position, steps: int, watch: Watch) -> None:

@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 
-from xcmodels.method import TrainingPlan
+from xcmodels.data import seeds
+from xcmodels.method import RowRule, TrainingPlan
 from xcmodels.nn import distributed
-from xcmodels.nn.row_table import Model, RowAdam, RowSGD
+from xcmodels.nn.row_optimisers import RowAdam, RowOptimiser, RowSGD, RowwiseAdam, RowwiseSGD
+from xcmodels.nn.row_table import Model, RowTable
 
 # Tensor name -> (first row held here, rows in all), for tensors that are a shard of the rows of a larger one.
 Shards = Mapping[str, tuple[int, int]]
@@ -21,12 +23,14 @@ class Optimisers:
         groups = _by_lr_share(model)
         self.dense = torch.optim.AdamW(
             groups, lr=plan.lr, weight_decay=plan.weight_decay, fused=_on_gpu(model) or None) if groups else None
-        self.rows = {name: RowAdam(table) if (rule := plan.tables[name]).momentum is None else
-                     RowSGD(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
-                     for name, table in model.tables().items() if name in plan.tables}
+        self.rows = {name: _row_optimiser(table, plan.tables[name]) for name, table in model.tables().items()
+                     if name in plan.tables}
 
-    def step(self, factor: float) -> None:
-        """Take one step with the plan's learning rates times `factor`, and clear the gradients."""
+    def step(self, factor: float, key: int = 0) -> None:
+        """Take one step with the plan's learning rates times `factor`, and clear the gradients.
+
+        key: of the random rounding of tables that are held in bfloat16.
+        """
         if self.dense:
             for group in self.dense.param_groups:
                 group["lr"] = self.plan.lr * factor * group["lr_share"]
@@ -34,12 +38,12 @@ class Optimisers:
             self.dense.step()
             self.dense.zero_grad()
         for name, rows in self.rows.items():
-            rows.step(self.plan.tables[name].lr * factor, rows.table.take_gradients())
+            rows.step(self.plan.tables[name].lr * factor, rows.table.take_gradients(), seeds.key_of(key, name))
 
-    def apply_pending_decay(self) -> None:
-        """Bring every row of every table up to date."""
-        for table in self.rows.values():
-            table.apply_pending_decay()
+    def apply_pending_decay(self, key: int = 0) -> None:
+        """Bring every row of every table up to date; key: as of `step`."""
+        for name, rows in self.rows.items():
+            rows.apply_pending_decay(seeds.key_of(key, name))
 
     def shards(self) -> Shards:
         """Return which tensors of `state` are a shard of the rows of a larger one."""
@@ -73,6 +77,12 @@ class Optimisers:
 def _on_gpu(model: Model) -> bool:
     """Return whether AdamW can be one kernel; on a processor it stays as it is, since its last digits would differ."""
     return any(parameter.is_cuda for parameter in model.parameters())
+def _row_optimiser(table: RowTable, rule: RowRule) -> RowOptimiser:
+    """Return the optimiser of a table that is trained by `rule`."""
+    if rule.momentum is None:
+        return RowwiseAdam(table) if rule.rowwise else RowAdam(table)
+    kind = RowwiseSGD if rule.rowwise else RowSGD
+    return kind(table, momentum=rule.momentum, weight_decay=rule.weight_decay)
 
 
 def _by_lr_share(model: Model) -> list[dict[str, Any]]:

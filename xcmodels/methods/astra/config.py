@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from xcmodels import checks
 from xcmodels.method import Round
 from xcmodels.methods.encoder_module import ModuleConfig
+from xcmodels.methods.table_config import TableConfig
 from xcmodels.mining import schedule
 from xcmodels.nn.encoder_config import LABEL, QUERY, EncoderConfig
 from xcmodels.retrieval.serving_config import CLASSIFIER, ServingConfig
@@ -13,7 +14,7 @@ STAGE = "joint"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AstraConfig(ServingConfig, schedule.Schedule):
+class AstraConfig(ServingConfig, schedule.Schedule, TableConfig):
     """All settings of a model (Algorithm 1, Appendix B.2)."""
 
     batch_size: int              # rows of a batch, at most; fewer where there are few texts
@@ -45,6 +46,7 @@ class AstraConfig(ServingConfig, schedule.Schedule):
     def __post_init__(self) -> None:
         ServingConfig.__post_init__(self)
         schedule.Schedule.__post_init__(self)
+        TableConfig.__post_init__(self)
         checks.at_least(self, 1, "batch_size", "positives")
         checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "hard", "uniform", "ahead", "dim")
         checks.share(self, "dropout", "momentum", "weight_decay", whole=False)

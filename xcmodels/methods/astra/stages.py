@@ -19,7 +19,7 @@ from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, BatchSide, pooled_block, shortlist_block, uniform_block, with_rejected
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.shards import IN_PROCESS, Shards
-from xcmodels.method import Mined, Round, RowRule, SideVectors, Stage, TrainingPlan, Vectors, embeddings
+from xcmodels.method import Mined, Round, SideVectors, Stage, TrainingPlan, Vectors, embeddings
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
@@ -34,9 +34,10 @@ PRIOR_QUERIES, PRIOR_LABELS = 256, 1 << 14    # sampled for the initial bias
 def untrained_encoder(config: AstraConfig, corpus: Corpus) -> Encoder:
     """Return the untrained encoder: module M1's, or one linear head over the backbone."""
     if config.pretrained:
-        return build_encoder(config.encoder, corpus.idf, config.seed)
+        return build_encoder(config.encoder, corpus.idf, config.seed, table_dtype=config.table_dtype)
     head = HeadConfig("linear", config.dim)
-    return build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}))
+    return build_encoder(config.encoder, corpus.idf, config.seed, Layout({QUERY: head}, {QUERY: (QUERY,)}),
+                         config.table_dtype)
 
 
 class OneVsAll(Model):
@@ -46,13 +47,14 @@ class OneVsAll(Model):
         super().__init__()
         self.encoder = untrained_encoder(config, corpus)
         width = self.encoder.width(QUERY)
-        self.labels = RowTable.sharded(corpus.n_labels, lambda part: normal_rows(corpus.n_labels, width, part) * 0.02)
+        self.labels = RowTable.sharded(corpus.n_labels, lambda part: normal_rows(
+            corpus.n_labels, width, part, std=0.02, dtype=config.table_dtype))
         self.dropout = config.dropout
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
 
     def classifiers(self, low: int = 0, high: int | None = None) -> np.ndarray:
         """Return the classifiers of labels low:high, of all by default, (n, d)."""
-        return self.labels.weight[low:high].cpu().numpy()
+        return self.labels.weight[low:high].cpu().to(self.labels.dtype).numpy()
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the logits of each block of a batch, (R, C); meaningless where the weight is 0."""
@@ -91,8 +93,8 @@ class JointStage(Stage[OneVsAll]):
 
     def __init__(self, config: AstraConfig) -> None:
         self.config, self.seed = config, config.seed
-        tables = {"tokens": RowRule(config.token_lr),
-                  "labels": RowRule(config.label_lr, config.momentum, config.weight_decay)}
+        tables = {"tokens": config.rule(config.token_lr),
+                  "labels": config.rule(config.label_lr, config.momentum, config.weight_decay)}
         self.plan = TrainingPlan.of(config, tables)
         # uniform negatives alone first, then a round for every refresh, mined with the model of `ahead` epochs before
         self.rounds = schedule.rounds(STAGE, config, config.mined, config.ahead)

@@ -14,8 +14,8 @@ from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.shards import IN_PROCESS, Shards
 from xcmodels.data.sorted_ids import distinct
-from xcmodels.method import Mined, Round, RowRule, Stage, TrainingPlan, Vectors
-from xcmodels.methods.encoder_module import triplet
+from xcmodels.method import Mined, Round, Stage, TrainingPlan, Vectors
+from xcmodels.methods.encoder_module import ModuleConfig, triplet
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn.autograd import SparseGradScores, dropout, normalise
@@ -27,10 +27,11 @@ CLASSIFIER = "classifier"
 class Classifiers(Model):
     """One classifier per label, trained by rows over fixed query vectors (module M2)."""
 
-    def __init__(self, start: np.ndarray, dropout: float, unit: bool) -> None:
+    def __init__(self, start: np.ndarray, config: ModuleConfig) -> None:
         super().__init__()
-        self.table = RowTable.sharded(len(start), lambda part: torch.from_numpy(start[part].copy()))
-        self.dropout, self.unit = dropout, unit
+        self.table = RowTable.zeros(len(start), start.shape[1], config.table_dtype)
+        self.table.set_all(start.__getitem__)
+        self.dropout, self.unit = config.dropout, config.unit
 
     def vectors(self) -> np.ndarray:
         """Return the classifiers as they score, (L, d)."""
@@ -51,13 +52,13 @@ class ClassifierModule(Stage[Classifiers]):
 
     def __init__(self, config: NgameConfig) -> None:
         self.module, self.seed = config.m2, config.seed
-        self.plan = TrainingPlan.of(self.module, {"labels": RowRule(self.module.table_lr)})
+        self.plan = TrainingPlan.of(self.module, {"labels": self.module.rule(self.module.table_lr)})
         self.rounds = schedule.rounds(CLASSIFIER, self.module)
         self.settings = {"seed": config.seed, "m2": self.module}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Classifiers:
         """Build the classifiers, initialised with the label embeddings."""
-        return Classifiers(vectors["labels"], self.module.dropout, self.module.unit)
+        return Classifiers(vectors["labels"], self.module)
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of all their positives, and of the labels rejected for them."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from xcmodels import checks
+from xcmodels.methods.table_config import TableConfig
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import ENCODER, SERVED, ServingConfig
 
@@ -11,7 +12,7 @@ MIXED = "mixed"    # classifiers and embeddings, weighed on validation queries
 
 
 @dataclass(frozen=True, kw_only=True)
-class LikelihoodConfig:
+class LikelihoodConfig(TableConfig):
     """A module's rates and its likelihood p(+1, v) = c exp(d (v - 1)) of a pair of cosine v (equation 5)."""
 
     epochs: int                # passes over the labels (I), over the queries (IV)
@@ -25,6 +26,7 @@ class LikelihoodConfig:
     least_steps: int = 0       # of an epoch: of fewer labels (I) or texts (IV), one is several passes over them
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.at_least(self, 1, "epochs", "batch_size", "d", "negatives")
         checks.at_least(self, 0, "lr", "table_lr", "warmup", "least_steps")
         if not 0 < self.c < 1:

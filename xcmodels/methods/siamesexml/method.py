@@ -60,7 +60,8 @@ class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig, ExtremeM
             vectors = {side: make() for side, make in self.stage.vectors(model.to(device()), corpus).items()}
             model.cpu()
         views = model.encoder.layout.views
-        return Trained(model.encoder, {ENCODER: vectors["labels"], CLASSIFIER: normalise(model.labels.weight).numpy()},
+        classifiers = normalise(model.labels.weight.to(model.labels.dtype)).numpy()
+        return Trained(model.encoder, {ENCODER: vectors["labels"], CLASSIFIER: classifiers},
                        {ENCODER: views[INTERMEDIATE], CLASSIFIER: views[EXTREME]}, (ENCODER, CLASSIFIER),
                        vectors["queries"])
 

@@ -19,17 +19,7 @@ from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, BatchSide, label_block, sample_pair, shortlist_block, with_rejected
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.shards import IN_PROCESS, Shards
-from xcmodels.method import (
-    EncoderStage,
-    Mined,
-    Round,
-    RowRule,
-    SideVectors,
-    Stage,
-    TrainingPlan,
-    Vectors,
-    embeddings,
-)
+from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Stage, TrainingPlan, Vectors, embeddings
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers, shortlists, smoothed
 from xcmodels.mining.negatives import excluded_pairs
@@ -67,8 +57,9 @@ class Extreme(Model):
     def __init__(self, config: SiamesexmlConfig, corpus: Corpus) -> None:
         super().__init__()
         self.partitions = config.partitions
-        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config))
-        self.labels = RowTable.zeros(corpus.n_labels, self.encoder.backbone.dim)
+        dtype = config.extreme.table_dtype
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config), dtype)
+        self.labels = RowTable.zeros(corpus.n_labels, self.encoder.backbone.dim, dtype)
         # queries and labels share the backbone, not the heads, of which module IV would train only the queries'
         for name in siamese_layout(config).heads:
             self.encoder.heads[name].requires_grad_(False)
@@ -110,13 +101,14 @@ class SiameseModule(EncoderStage[Encoder]):
     def __init__(self, config: SiamesexmlConfig) -> None:
         module = config.siamese
         self.config, self.seed = config, config.seed
-        self.plan = TrainingPlan.of(module, {"tokens": RowRule(module.table_lr)})
+        self.plan = TrainingPlan.of(module, {"tokens": module.rule(module.table_lr)})
         self.rounds = [Round(SIAMESE, 0, 0, module.epochs)]
         self.settings = {"seed": config.seed, "siamese": module, "encoder": config.encoder, "head": config.head,
                          "power": config.power, "centroid": config.centroid}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
-        return build_encoder(self.config.encoder, corpus.idf, self.seed, siamese_layout(self.config))
+        config = self.config
+        return build_encoder(config.encoder, corpus.idf, self.seed, siamese_layout(config), config.siamese.table_dtype)
 
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
         """Return labels drawn by frequency^power, as many as have a training query."""
@@ -159,8 +151,8 @@ class ExtremeModule(Stage[Extreme]):
     def __init__(self, config: SiamesexmlConfig) -> None:
         module = config.extreme
         self.config, self.seed, self.frozen = config, config.seed, not config.joint
-        tokens = {"tokens": RowRule(config.token_lr)} if config.joint else {}
-        self.plan = TrainingPlan.of(module, {"labels": RowRule(module.table_lr), **tokens})
+        tokens = {"tokens": module.rule(config.token_lr)} if config.joint else {}
+        self.plan = TrainingPlan.of(module, {"labels": module.rule(module.table_lr), **tokens})
         self.rounds = [Round(EXTREME, 0, 0, module.epochs, negatives=config.mined)]
         self.settings = {"seed": config.seed, "extreme": module, **{name: getattr(config, name) for name in (
             "mined", "positives", "partitions", "joint", "token_lr", "dropout", "correlation", "shortlist", "index")}}

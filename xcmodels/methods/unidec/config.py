@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from xcmodels import checks
+from xcmodels.methods.table_config import TableConfig
 from xcmodels.mining import schedule
 from xcmodels.nn import losses
 from xcmodels.nn.encoder_config import EncoderConfig
@@ -12,7 +13,7 @@ LOSSES = {"decoupled": losses.decoupled_softmax, "supcon": losses.supcon}
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
+class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
     """All settings of a model; the defaults are UniDEC's (section 4, Algorithm 1)."""
 
     batch_size: int              # rows of a batch, at most; fewer where there are few texts
@@ -42,6 +43,7 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule):
     def __post_init__(self) -> None:
         ServingConfig.__post_init__(self)
         schedule.ClusterSchedule.__post_init__(self)
+        TableConfig.__post_init__(self)
         checks.at_least(self, 1, "batch_size", "positives")
         checks.at_least(self, 0, "lr", "token_lr", "label_lr", "warmup", "negatives", "softmax", "bce",
                         "dim")

@@ -33,7 +33,7 @@ class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig, JointStage]):
         if config.balance > 0 and config.serve != CLASSIFIER:
             labels[ENCODER] = encode_all(encoder, corpus.sides["label"], LABEL)
         if model.labels is not None and config.serve != ENCODER:
-            weight = model.labels.weight.cpu()
+            weight = model.labels.weight.cpu().to(model.labels.dtype)
             labels[CLASSIFIER] = (normalise(weight) if config.unit else weight).numpy()
         views = {ENCODER: encoder.layout.views[QUERY], CLASSIFIER: encoder.layout.views.get(CLASSIFIER, ())}
         return Trained(encoder, labels, {name: views[name] for name in labels}, tuple(labels))

@@ -17,7 +17,7 @@ from xcmodels.data.batching import Batch, BatchSide, Block, pooled_block, sample
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.shards import IN_PROCESS, Shards
 from xcmodels.data.sorted_ids import distinct
-from xcmodels.method import EncoderStage, Mined, Round, RowRule, TrainingPlan, Vectors
+from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
 from xcmodels.methods.unidec.config import LOSSES, UnidecConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
@@ -33,9 +33,9 @@ class Joint(Model):
 
     def __init__(self, config: UnidecConfig, corpus: Corpus) -> None:
         super().__init__()
-        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config))
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config), config.table_dtype)
         width = config.dim or self.encoder.backbone.dim
-        self.labels = RowTable.zeros(corpus.n_labels, width) if config.classifies else None
+        self.labels = RowTable.zeros(corpus.n_labels, width, config.table_dtype) if config.classifies else None
 
 
 def layout(config: UnidecConfig) -> Layout:
@@ -56,7 +56,7 @@ class JointStage(EncoderStage[Joint]):
 
     def __init__(self, config: UnidecConfig) -> None:
         self.config, self.seed = config, config.seed
-        tables = {"tokens": RowRule(config.token_lr), "labels": RowRule(config.label_lr)}
+        tables = {"tokens": config.rule(config.token_lr), "labels": config.rule(config.label_lr)}
         self.plan = TrainingPlan.of(config, tables)
         self.rounds = schedule.rounds(STAGE, config, config.negatives * config.refresh_every)
         self.settings = {name: value for name, value in config.training.items() if name != "unit"}

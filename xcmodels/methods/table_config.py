@@ -1,0 +1,22 @@
+"""Settings of the tables trained by rows: the type of their values, and the moments that are kept."""
+
+from dataclasses import dataclass
+
+from xcmodels import checks
+from xcmodels.method import RowRule
+from xcmodels.nn.row_table import DTYPES
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableConfig:
+    """The tables of a module: token embeddings, classifiers or both."""
+
+    table_dtype: str = "float32"   # float32 | bfloat16: of token embeddings, of classifiers; bfloat16 rounds at random
+    table_moments: str = "full"    # full | rowwise: of their optimisers, a moment or two a value, or as many a row
+
+    def __post_init__(self) -> None:
+        checks.one_of(self, table_dtype=tuple(DTYPES), table_moments=("full", "rowwise"))
+
+    def rule(self, lr: float, momentum: float | None = None, weight_decay: float = 0.0) -> RowRule:
+        """Return how a table is trained at rate `lr`: by SGD where `momentum` is given, otherwise by Adam."""
+        return RowRule(lr, momentum, weight_decay, self.table_moments == "rowwise")

@@ -1,0 +1,211 @@
+"""Optimisers of row tables: Adam and SGD over the rows that a batch touches, their moments by value or by row.
+
+A step is `begin` and then `update`, once for all rows that it touches or several times for some of them. Rows are
+computed in float32; those of a bfloat16 table are rounded stochastically, by the step's `key`.
+"""
+
+import math
+
+import torch
+
+from xcmodels.nn.rounding import round_rows
+from xcmodels.nn.row_table import BLOCK, Decay, RowTable
+
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8    # of Adam
+_MOST_TOUCHES = 255                      # counted: 0.9^255 is 0 in all digits that matter
+
+Touched = tuple[torch.Tensor, torch.Tensor]
+
+
+class RowOptimiser:
+    """What every optimiser of a row table can do.
+
+    moments: the names of its tensors that a checkpoint must hold, with a row for each row of the table.
+    """
+
+    moments: tuple[str, ...] = ()
+
+    def __init__(self, table: RowTable) -> None:
+        self.table, self.steps, self.lr, self.key = table, 0, 0.0, 0
+
+    def step(self, lr: float, touched: Touched | None, key: int = 0) -> None:
+        """Update the touched rows, as `take_gradients` returns them, with learning rate `lr`."""
+        self.begin(lr, key)
+        if touched is not None:
+            self.update(*touched)
+
+    def begin(self, lr: float, key: int = 0) -> None:
+        """Count a step at rate `lr`; key: of its rounding."""
+        self.steps += 1
+        self.lr, self.key = lr, key
+
+    def update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Update rows (u,), sorted and unique, by their gradients (u, d)."""
+        raise NotImplementedError
+
+    def apply_pending_decay(self, key: int = 0) -> None:
+        """Bring every row up to date; by default no update of a row is ever pending."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint must hold."""
+        return {name: getattr(self, name) for name in self.moments} | {"steps": torch.tensor(self.steps)}
+
+    def restore(self, state: dict[str, torch.Tensor]) -> None:
+        for name in self.moments:
+            getattr(self, name).copy_(state[name])
+        self.steps = int(state["steps"]) if "steps" in state else 0
+
+    def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Set rows."""
+        if self.table.weight.dtype == torch.bfloat16:
+            rows = round_rows(rows, ids + self.table.first, self.key)
+        self.table.weight.index_copy_(0, ids, rows)
+
+    def _zeros(self) -> torch.Tensor:
+        """Return a moment of each value, (n, d)."""
+        return torch.zeros_like(self.table.weight, dtype=self.table.dtype)
+
+
+class RowAdam(RowOptimiser):
+    """Adam over the rows that a batch touches; a row's moments wait while it is not touched.
+
+    The update is torch's SparseAdam: moments of untouched rows do not decay, the bias correction
+    counts the optimiser's steps.
+    """
+
+    moments = ("mean", "square")
+
+    def __init__(self, table: RowTable) -> None:
+        super().__init__(table)
+        self.mean, self.square = self._zeros(), self._zeros()
+
+    @torch.no_grad()
+    def update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
+        first, second = _BETAS
+        mean = self.mean.index_select(0, ids).lerp_(gradients, 1 - first)
+        square = self.square.index_select(0, ids).mul_(second).addcmul_(gradients, gradients, value=1 - second)
+        self.mean.index_copy_(0, ids, mean)
+        self.square.index_copy_(0, ids, square)
+        rows = self.table.current(ids)
+        self._write(ids, rows.addcdiv_(mean, square.sqrt_().add_(_EPSILON), value=-_adam_scale(self.lr, self.steps)))
+
+
+class RowwiseAdam(RowOptimiser):
+    """RowAdam with two numbers a row in place of two a value: the mean of the second moments, and how often it moved.
+
+    There is no first moment: a gradient moves its row by the share 1 - 0.9^k of itself that RowAdam's first moment
+    would be after k equal gradients, so that learning rates are RowAdam's.
+    """
+
+    moments = ("square", "touches")
+
+    def __init__(self, table: RowTable) -> None:
+        super().__init__(table)
+        self.square, self.touches = table.weight.new_zeros(len(table.weight), dtype=table.dtype), _counts(table)
+
+    @torch.no_grad()
+    def update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
+        first, second = _BETAS
+        square = self.square[ids].mul_(second).add_(gradients.square().mean(1), alpha=1 - second)
+        self.square.index_copy_(0, ids, square)
+        share = _touch(self.touches, ids, first).to(square.dtype)
+        scale = share.mul_(_adam_scale(self.lr, self.steps)).div_(square.sqrt_().add_(_EPSILON))
+        self._write(ids, self.table.current(ids).addcmul_(gradients, scale[:, None], value=-1))
+
+
+class RowSGD(RowOptimiser):
+    """SGD with momentum and decoupled weight decay over the rows that a batch touches.
+
+    A row's momentum waits while it is not touched, as RowAdam's moments do. Decay does not wait: a step at rate lr
+    shrinks every row by the share lr * weight_decay, and a row catches up with the steps it missed when next read, so
+    that the cost of a step is that of the touched rows: w <- w * product over missed t of (1 - lr_t * weight_decay).
+    """
+
+    moments = ("velocity",)
+
+    def __init__(self, table: RowTable, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+        super().__init__(table)
+        self.momentum, self.weight_decay = momentum, weight_decay
+        self._build_moments()
+        self.decay = Decay(table.weight, table.dtype)
+        table.decay = self.decay if weight_decay else None
+
+    def _build_moments(self) -> None:
+        self.velocity = self._zeros()
+
+    def begin(self, lr: float, key: int = 0) -> None:
+        super().begin(lr, key)
+        self.decay.left = self.decay.left + math.log1p(-lr * self.weight_decay)
+
+    @torch.no_grad()
+    def update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Update rows; each of their values is read and written once."""
+        velocity = self._velocity(ids, gradients)
+        self._write(ids, self.table.current(ids).sub_(velocity, alpha=self.lr))
+
+    def _velocity(self, ids: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
+        """Return what rows move along, (u, d)."""
+        velocity = self.velocity.index_select(0, ids).mul_(self.momentum).add_(gradients)
+        self.velocity.index_copy_(0, ids, velocity)
+        return velocity
+
+    def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
+        """Set rows without pending decay."""
+        super()._write(ids, rows)
+        self.decay.settled[ids] = self.decay.left.to(self.decay.settled.device)
+
+    @torch.no_grad()
+    def apply_pending_decay(self, key: int = 0) -> None:
+        """Apply the pending decay of every row, so that the whole table can be read."""
+        self.key = key
+        for start in range(0, len(self.table.weight), BLOCK):
+            ids = torch.arange(start, min(start + BLOCK, len(self.table.weight)), device=self.table.weight.device)
+            self._write(ids, self.table.current(ids))
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint must hold.
+
+        Pending decay is not applied for it: the result of a run must not depend on when it was saved.
+        """
+        return {name: getattr(self, name) for name in self.moments} | {
+            "settled": self.decay.settled, "left": self.decay.left}
+
+    def restore(self, state: dict[str, torch.Tensor]) -> None:
+        super().restore(state)
+        self.decay.settled.copy_(state["settled"])
+        self.decay.left = state["left"].double().cpu()
+
+
+class RowwiseSGD(RowSGD):
+    """RowSGD with one number a row in place of one a value: how often it moved.
+
+    There is no momentum: the k-th gradient of a row moves it by as much as k equal gradients would with momentum, so
+    that learning rates are RowSGD's.
+    """
+
+    moments = ("touches",)
+
+    def _build_moments(self) -> None:
+        self.touches = _counts(self.table)
+
+    def _velocity(self, ids: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
+        share = _touch(self.touches, ids, self.momentum).to(gradients.dtype)
+        return gradients * share.div_(1 - self.momentum)[:, None]
+
+
+def _adam_scale(lr: float, steps: int) -> float:
+    """Return the rate of a step with the bias of both moments corrected."""
+    first, second = _BETAS
+    return lr * (1 - second**steps) ** 0.5 / (1 - first**steps)
+
+
+def _counts(table: RowTable) -> torch.Tensor:
+    """Return a count of each row, (n,) uint8."""
+    return table.weight.new_zeros(len(table.weight), dtype=torch.uint8)
+
+
+def _touch(touches: torch.Tensor, ids: torch.Tensor, rate: float) -> torch.Tensor:
+    """Count a touch of rows (u,); return 1 - rate^k after k touches, (u,) float64."""
+    counts = touches[ids].long().add_(1).clamp_(max=_MOST_TOUCHES)
+    touches[ids] = counts.to(torch.uint8)
+    return 1 - torch.pow(rate, counts.double())
