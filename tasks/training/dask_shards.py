@@ -19,7 +19,7 @@ from tasks.core.step import StepContext
 from tasks.core.wording import plural
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.shards import IN_PROCESS, Part, Shards
-from xcmodels.retrieval import ann
+from xcmodels.mining.negatives import Index, load_index
 from xcmodels.training.loop import fast_products
 
 Result = TypeVar("Result")
@@ -61,8 +61,8 @@ class DaskShards(Shards):
         """Return what a worker made of files that all map: an index."""
         began, folder = time.monotonic(), self._new("")
         self.workers.call(_make_index, folder, function, [self._file(value) for value in arguments])
-        made: Any = ann.load(folder)
-        self._sent.append((made, _File(ann.load, folder)))
+        made: Any = load_index(folder)
+        self._sent.append((made, _File(load_index, folder)))
         self.say(f"{name}: on Dask, {time.monotonic() - began:.1f} s")
         return made
 
@@ -80,7 +80,7 @@ class DaskShards(Shards):
         for sent, file in self._sent:
             if sent is value:
                 return file
-        if isinstance(value, ann.Index):
+        if isinstance(value, Index):
             raise TypeError("an index that workers share is made by `call`")
         if not isinstance(value, np.ndarray):
             return value
@@ -149,6 +149,6 @@ def _write_rows(path: Path, rows: np.ndarray, low: int, total: int) -> None:
 
 
 @fast_products()
-def _make_index(folder: Path, function: Callable[..., ann.Index], arguments: Sequence[Any]) -> None:
+def _make_index(folder: Path, function: Callable[..., Index], arguments: Sequence[Any]) -> None:
     """Write the index that `function` makes to a folder. Runs on a worker, and again if it is lost."""
     function(*_opened(arguments)).save(folder)

@@ -1,5 +1,6 @@
 """How hard what was mined is, against loops."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -61,6 +62,50 @@ def test_the_recall_of_an_index_is_told(corpus, vectors, monkeypatch):
     assert np.mean(shares) < 0.99
     assert mine(lazily(vectors), corpus, asked, seed=0, index="hnsw").measured["recall"] == pytest.approx(
         100 * np.mean(shares))
+
+
+def test_search_by_groups_finds_the_same_where_it_scores_every_label(corpus, vectors, monkeypatch):
+    rows, exact = corpus.training_rows(), ann.build(vectors["labels"], "exact")
+    index = negatives.build_index(vectors["labels"], vectors["queries"], rows, 4, kind="grouped", seed=0)
+    wanted = negatives.hard_negatives(exact, vectors["queries"], corpus, rows, 4)
+    every = replace(index, share=1.0)
+    np.testing.assert_array_equal(negatives.hard_negatives(every, vectors["queries"], corpus, rows, 4), wanted)
+    some = negatives.hard_negatives(index, vectors["queries"], corpus, rows, 4)
+    monkeypatch.setattr(negatives, "GROUPED_CHUNK", 7)
+    parts = [negatives.hard_negatives(index, vectors["queries"], corpus, part, 4) for part in (rows[::3], rows[1:])]
+    np.testing.assert_array_equal(parts[0], some[::3])
+    np.testing.assert_array_equal(parts[1], some[1:])
+    for row, found in zip(rows.tolist(), some, strict=True):
+        assert not np.isin(found, corpus.positives["train"][row]).any()
+
+
+def test_an_index_of_groups_is_the_same_from_its_files(corpus, vectors, tmp_path):
+    rows = corpus.training_rows()
+    made = negatives.build_index(vectors["labels"], vectors["queries"], rows, 4, kind="grouped", seed=0)
+    made.save(tmp_path)
+    loaded = negatives.load_index(tmp_path)
+    np.testing.assert_array_equal(negatives.hard_negatives(loaded, vectors["queries"], corpus, rows, 4),
+                                  negatives.hard_negatives(made, vectors["queries"], corpus, rows, 4))
+
+
+def test_auto_searches_many_labels_by_groups(corpus, vectors, monkeypatch):
+    rows = corpus.training_rows()
+
+    def kind_of(name):
+        return negatives.build_index(vectors["labels"], vectors["queries"], rows, 3, kind=name, seed=0).kind
+
+    assert kind_of("auto") == "exact" and kind_of("quantised") == "quantised"
+    monkeypatch.setattr(ann.choose, "__defaults__", (len(vectors["labels"]) - 1,))
+    assert kind_of("auto") == "grouped"
+    asked = Round("joint", 1, 2, 4, negatives=3, source=0)
+    mined = mine(lazily(vectors), corpus, asked, seed=0)
+    assert 90 < mined.measured["recall"] <= 100
+    np.testing.assert_array_equal(mine(lazily(vectors), corpus, asked, seed=0, index="grouped").negatives,
+                                  mined.negatives)
+
+
+def test_a_retriever_takes_another_index_than_one_that_only_mines():
+    assert ann.choose("grouped", 10) == "exact" and ann.choose("grouped", 10**6) == "quantised"
 
 
 def test_of_clusters(corpus, vectors):

@@ -214,7 +214,7 @@ def test_choice_of_kind():
     assert [choose("auto", n) for n in (200_000, 200_001)] == ["exact", "quantised"]
     assert choose("hnsw", 3) == "hnsw" and choose("exact", 10**7) == "exact"
     assert [build(np.eye(12, dtype=np.float32), limit=limit).kind for limit in (12, 11)] == ["exact", "quantised"]
-    with pytest.raises(ValueError, match="must be one of auto, exact, quantised, hnsw, got 'ivf'"):
+    with pytest.raises(ValueError, match="must be one of auto, exact, quantised, hnsw, grouped, got 'ivf'"):
         choose("ivf", 3)
 
 

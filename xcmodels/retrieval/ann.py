@@ -19,7 +19,7 @@ from xcmodels.retrieval.codes import codes_index
 from xcmodels.retrieval.inner_products import largest, pair_scores, put, single_threaded
 
 KINDS = ("exact", "quantised", "hnsw")
-CHOICES = ("auto", *KINDS)        # values of the setting `index`
+CHOICES = ("auto", *KINDS, "grouped")    # values of the setting `index`; "grouped" only mines: a retriever takes "auto"
 EXACT_MAX_BATCH, EXACT_MAX_ONLINE = 200_000, 20_000    # labels searched exactly, for batches, for single queries
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _RESCORED = (2, 100), (4, 200)    # best codes that are proposed, or rescored: per label returned, at least
@@ -35,7 +35,7 @@ def choose(kind: str, n_labels: int, limit: int = EXACT_MAX_BATCH) -> str:
     neighbours found, built in 2 s), 1.5 ms by HNSW (97.3%, 89 s); of 600 at once each took 1.4, 0.7 and 1.4 ms.
     Raises ValueError for another kind.
     """
-    if kind == "auto":
+    if kind in ("auto", "grouped"):
         return "exact" if n_labels <= limit else "quantised"
     if kind not in KINDS:
         raise ValueError(f"index must be one of {', '.join(CHOICES)}, got {kind!r}")
@@ -95,7 +95,7 @@ class Index:
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if queries.ndim != 2 or queries.shape[1] != self.dim or k < 1:
             raise ValueError(f"need queries (n, {self.dim}) and k >= 1, got {queries.shape} and k = {k}")
-        _need_finite(queries, "query")
+        need_finite(queries, "query")
         return queries
 
     def _too_few(self, depth: int, without: np.ndarray = NOTHING) -> bool:
@@ -189,7 +189,7 @@ def build(
     """
     if vectors.ndim != 2:
         raise ValueError(f"label vectors must be (L, d), got shape {vectors.shape}")
-    _need_finite(vectors, "label vector")
+    need_finite(vectors, "label vector")
     if (kind := choose(kind, len(vectors), limit)) != "hnsw":
         return Index(kind, vectors, codes_index(vectors) if kind == "quantised" else None)
     import faiss
@@ -225,7 +225,7 @@ def with_rows(index: Index, rows: np.ndarray, vectors: np.ndarray) -> Index:
     n = len(index)
     if (rows < n).any():
         return build(put(index.vectors, rows, vectors), "hnsw", ef_search=index.ef_search)
-    _need_finite(vectors, "label vector")
+    need_finite(vectors, "label vector")
     # a mapped graph cannot grow; a copy can
     graph = faiss.deserialize_index(faiss.serialize_index(index.faiss_index))
     with single_threaded():
@@ -278,7 +278,8 @@ def _depth(rule: tuple[int, int], k: int) -> int:
     return max(rule[0] * k, rule[1])
 
 
-def _need_finite(vectors: np.ndarray, name: str) -> None:
+def need_finite(vectors: np.ndarray, name: str) -> None:
+    """Raise ValueError naming the first of the vectors (n, d), each called `name`, that is not finite."""
     for first in range(0, len(vectors), _LABELS):
         finite = np.isfinite(vectors[first : first + _LABELS]).all(axis=1)
         if not finite.all():

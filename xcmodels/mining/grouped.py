@@ -1,0 +1,226 @@
+"""Nearest labels of many queries: those that lie together score the same share of the labels.
+
+A query belongs to the group of the nearest centre. For a group, the labels nearest to its centre are gathered, and its
+queries score those alone, as one product of integers. The share of the labels that takes is measured: on some queries,
+by how far down their centre's order their nearest labels stand. All that decides about a query is whole numbers, or a
+product of one pair. So what is found for it depends neither on the queries that are searched with it nor on threads.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xcmodels.data import seeds
+from xcmodels.data.sorted_ids import among
+from xcmodels.mining import groups
+from xcmodels.mining.integer_products import EXACT, largest_entry, products, rounded, rounded_rows
+from xcmodels.retrieval import ann
+from xcmodels.retrieval.inner_products import pair_scores
+
+KIND, FACTS = "grouped", "grouped.json"
+_ARRAYS = ("vectors", "codes", "centres")
+AIM, TRIED = 0.945, 512    # share of the nearest labels that a search should find; queries on which that is measured
+_QUERIES, _LABELS, _STRIPES = 256, 4096, 32    # of a block of scores; stripes of it whose maximum is looked at first
+_GROUPS, _SAMPLE = 8, 1 << 16    # whose labels are chosen together; labels whose scores tell where a share ends
+_SCORE_BITS, _LABEL_BITS = 26, 29    # of a candidate's key; the other 8 are the query's
+_NO_PAIRS = np.zeros(0, dtype=np.int64)
+Excluded = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class GroupedIndex:
+    """Label vectors to search for groups of queries; make it with `build`."""
+
+    vectors: np.ndarray    # (L, d) float32, maybe memory-mapped
+    codes: np.ndarray      # (L, d) int8, of the vectors less their mean, which changes no query's order
+    centres: np.ndarray    # (G, d) int8
+    share: float           # of the labels, which a group scores
+
+    kind = KIND
+
+    def save(self, folder: Path) -> None:
+        """Write the arrays and the share to a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(self, name), allow_pickle=False)
+        (folder / FACTS).write_text(json.dumps({"share": self.share}))
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def together(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return `rows` (n,) of the queries (N, d) in an order in which those of a group follow each other."""
+        group = [self._assigned(queries[rows[start:start + _SAMPLE]])[1] for start in range(0, len(rows), _SAMPLE)]
+        return rows[np.argsort(np.concatenate([_NO_PAIRS, *group]), kind="stable")]
+
+    def search(self, queries: np.ndarray, k: int, excluded: Excluded = lambda rows: _NO_PAIRS) -> np.ndarray:
+        """Return the ids of nearly the nearest labels, int64 (n, k), best first, -1 where there are fewer.
+
+        queries: (n, d) float32; it is fastest with whole groups of them. excluded: returns the pairs to leave out
+        among some rows of `queries`, as i * L + label for a label of rows[i]. Raises ValueError for queries that are
+        not finite.
+        """
+        ann.need_finite(queries, "query")
+        out = np.full((len(queries), k), -1, dtype=np.int64)
+        codes, group = self._assigned(queries)
+        order = np.argsort(group, kind="stable")
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+        members = np.split(order, starts[1:])
+
+        def search_groups(first: int) -> None:
+            some = members[first:first + _GROUPS]
+            for rows, labels in zip(some, self._chosen(group[[rows[0] for rows in some]]), strict=True):
+                gathered = _gathered(self.codes, labels)
+                for start in range(0, len(rows), _QUERIES):
+                    part = rows[start:start + _QUERIES]
+                    row, label = self._candidates(codes[part], gathered, labels, k, pairs=np.sort(excluded(part)))
+                    out[part] = self._rescored(queries[part], row, label, k)
+
+        groups.in_threads(search_groups, range(0, len(starts), _GROUPS))
+        return out
+
+    def _assigned(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the queries as integers (n, d), and the group of each (n,)."""
+        codes = rounded_rows(queries)
+        return codes, groups.nearest(codes, self.centres)
+
+    def _chosen(self, group: np.ndarray) -> list[np.ndarray]:
+        """Return the labels that each group scores: those nearest to its centre first, about a block, then by id."""
+        chosen = []
+        for scores in self._of_centres(group):
+            sample = np.sort(scores[::self._stride])[::-1]
+            ids = np.flatnonzero(scores >= _at(sample, self.share))
+            near = scores[ids] >= _at(sample, _LABELS / len(scores))
+            chosen.append(np.concatenate([ids[near], ids[~near]]))
+        return chosen
+
+    def _of_centres(self, group: np.ndarray) -> np.ndarray:
+        """Return the products of the centres of some groups with all labels, (g, L) int32."""
+        return products(torch.from_numpy(self.centres[group]), torch.from_numpy(self.codes)).numpy()
+
+    @property
+    def _stride(self) -> int:
+        return max(len(self) // _SAMPLE, 1)
+
+    def _candidates(self, codes: np.ndarray, gathered: np.ndarray, labels: np.ndarray, k: int, *,
+                    pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the labels of the best products of each query, more than k, without `pairs`: rows and labels."""
+        depth, own = k + k // 4 + 8, np.bincount(pairs // len(self), minlength=len(codes))
+        row, label = best_pairs(codes, gathered, labels, depth + own)
+        kept = ~among(row * len(self) + label, pairs)
+        row, label = row[kept], label[kept]
+        best = np.arange(len(row)) - np.searchsorted(row, row) < depth
+        return row[best], label[best]
+
+    def _rescored(self, queries: np.ndarray, row: np.ndarray, label: np.ndarray, k: int) -> np.ndarray:
+        """Return the k labels of each query, (n, k), whose exact products are largest, of pairs in order of rows."""
+        rank = np.arange(len(row)) - np.searchsorted(row, row)
+        found = np.full((len(queries), max(k, int(rank.max(initial=0)) + 1)), len(self))
+        found[row, rank] = label
+        found.sort(axis=1)    # so that equal scores are in ascending order of id
+        row, slot = np.nonzero(found < len(self))
+        exact = np.full(found.shape, -np.inf, dtype=np.float32)
+        exact[row, slot] = pair_scores(queries, self.vectors, row, found[row, slot])
+        found[found == len(self)] = -1
+        return np.take_along_axis(found, np.argsort(-exact, axis=1, kind="stable")[:, :k], axis=1)
+
+
+def build(vectors: np.ndarray, queries: np.ndarray, k: int, *, seed: int, rows: np.ndarray | None = None,
+          aim: float = AIM) -> GroupedIndex:
+    """Return an index of label vectors (L, d), of which the k nearest to each of some queries will be looked for.
+
+    queries: (N, d), of which `rows` (n,) will be searched for, by default all. aim: the share, 0 to 1, of the nearest
+    labels that a search is to find. Raises ValueError for vectors that are not finite.
+    """
+    rows = np.arange(len(queries)) if rows is None else rows
+    ann.need_finite(vectors, "label vector")
+    mean = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
+    parts = [slice(start, start + _SAMPLE) for start in range(0, len(vectors), _SAMPLE)]
+    peak = max(float(np.abs(vectors[part] - mean).max()) for part in parts) or 1.0
+    codes = np.empty(vectors.shape, dtype=np.int8)
+    for part in parts:
+        codes[part] = rounded(vectors[part] - mean, largest_entry(vectors.shape[1]) / peak)
+    index = GroupedIndex(vectors, codes, groups.centres(queries, rows, seed=seed), 1.0)
+    drawn = rows[seeds.generator(seed, "tried").permutation(len(rows))[:TRIED]]
+    return GroupedIndex(vectors, codes, index.centres, needed_share(index, queries[np.sort(drawn)], k, aim))
+
+
+def load(folder: Path) -> GroupedIndex:
+    """Map an index that `save` wrote; raises OSError where a file is missing."""
+    # mode "c" (private pages), not "r": torch shares only writable arrays without a copy
+    arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="c", allow_pickle=False).view(np.ndarray)
+              for name in _ARRAYS}
+    return GroupedIndex(**arrays, **json.loads((folder / FACTS).read_text()))
+
+
+def needed_share(index: GroupedIndex, queries: np.ndarray, k: int, aim: float) -> float:
+    """Return the share of the labels, in the order of a query's centre, that has `aim` of the k nearest, on average."""
+    codes, group = index._assigned(queries)
+    every, k = np.arange(len(index)), min(k, len(index))
+    gathered, shares = _gathered(index.codes, every), np.empty((len(queries), k))
+
+    def measure(start: int) -> None:
+        rows = np.arange(start, min(start + _GROUPS, len(queries)))
+        row, label = best_pairs(codes[rows], gathered, every, np.full(len(rows), k))
+        rank = np.arange(len(row)) - np.searchsorted(row, row)
+        nearest = label[rank < k].reshape(len(rows), k)
+        for number, scores in enumerate(index._of_centres(group[rows])):
+            sample = np.sort(scores[::index._stride])
+            shares[rows[number]] = 1 - np.searchsorted(sample, scores[nearest[number]]) / len(sample)
+
+    groups.in_threads(measure, range(0, len(queries), _GROUPS))
+    least = min(4 * k / max(len(index), 1), 1.0)
+    return max(float(np.quantile(shares, aim, method="higher")), least) if shares.size else 1.0
+
+
+def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
+               depths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the depths[i] best labels of each query i, and some more, as rows and labels, (p,) each, the best first.
+
+    queries: (n, d) int8, at most _QUERIES of them; gathered: what `_gathered` returns for `labels`. Equal scores are in
+    ascending order of label.
+    """
+    n, keys = len(queries), list[np.ndarray]()
+    padded = np.zeros((-(-n // 64) * 64, queries.shape[1]), dtype=np.int8)    # few shapes, of which each has its kernel
+    padded[:n] = queries
+    block = torch.empty((len(padded), _LABELS), dtype=torch.int32)
+    for start in range(0, len(gathered), _LABELS):
+        scores = products(torch.from_numpy(padded), torch.from_numpy(gathered[start:start + _LABELS]), block)[:n]
+        if (valid := len(labels) - start) < _LABELS:
+            scores[:, valid:] = -EXACT
+        if not start:    # the labels nearest to the centre: what any other must reach
+            lowest = torch.from_numpy(_reached(scores.numpy(), np.where(depths < valid, depths, _LABELS)))[:, None]
+        stripes = scores.view(n, _STRIPES, -1)
+        row, place = torch.nonzero(stripes.amax(1) >= lowest, as_tuple=True)
+        some = stripes[row, :, place]
+        hit, stripe = torch.nonzero(some >= lowest[row], as_tuple=True)
+        worth = EXACT - some[hit, stripe].numpy().astype(np.int64)
+        column = (stripe * stripes.shape[2] + place[hit]).numpy()
+        keys.append(row[hit].numpy() << _SCORE_BITS + _LABEL_BITS | worth << _LABEL_BITS | labels[start + column])
+    ordered = np.sort(np.concatenate([_NO_PAIRS, *keys]))
+    return ordered >> _SCORE_BITS + _LABEL_BITS, ordered & ((1 << _LABEL_BITS) - 1)
+
+
+def _reached(scores: np.ndarray, depths: np.ndarray) -> np.ndarray:
+    """Return the score at a depth of each row, int32 (n,); where the depth is the row's length, what all reach."""
+    deepest = min(int(depths[depths < scores.shape[1]].max(initial=1)), scores.shape[1])
+    top = np.sort(np.partition(scores, -deepest, axis=1)[:, -deepest:], axis=1)
+    at = top[np.arange(len(top)), deepest - np.minimum(depths, deepest)]
+    return np.where(depths < scores.shape[1], at, 1 - EXACT).astype(np.int32)
+
+
+def _gathered(codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the codes of some labels, (m, d), followed by rows of zeros up to a whole number of blocks."""
+    out = np.zeros((-(-len(labels) // _LABELS) * _LABELS, codes.shape[1]), dtype=np.int8)
+    torch.index_select(torch.from_numpy(codes), 0, torch.from_numpy(labels), out=torch.from_numpy(out[:len(labels)]))
+    return out
+
+
+def _at(sample: np.ndarray, share: float) -> float:
+    """Return the score that a share of the labels reaches, by a sample of the scores, largest first."""
+    count = int(np.ceil(share * len(sample)))
+    return float(sample[count - 1]) if count < len(sample) else -np.inf
