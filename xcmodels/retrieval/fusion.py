@@ -16,7 +16,7 @@ from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.lexical import CorpusWords, LabelWords, Lexicon
+from xcmodels.retrieval.lexical import CorpusWords, LabelWords, Lexicon, ReadTexts
 from xcmodels.retrieval.scorers import NewLabels, Scorer
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR, SPARSE, SUM, TREES, WORDS, FusionConfig
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
@@ -47,7 +47,7 @@ class TermSum(Scorer):
 
     terms: Mapping[str, FusedScore]
 
-    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+    def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scores that are summed."""
         return {name: term.scores(queries, rows, labels) for name, term in self.terms.items()}
@@ -75,11 +75,16 @@ class TreeFusion(Scorer):
         """The scores that read a text's words, by name."""
         return {name: score for name, score in ((WORDS, self.words), (SPARSE, self.sparse)) if score is not None}
 
-    def propose(self, tokens: Tokens, without: np.ndarray = NOTHING) -> list[np.ndarray]:
+    def read(self, tokens: Tokens) -> ReadTexts:
+        """Return the words of the texts, where a score reads them."""
+        words = self.words if self.sparse is None else self.sparse.words
+        return tokens if words is None else words.lexicon.weigh(tokens)
+
+    def propose(self, tokens: ReadTexts, without: np.ndarray = NOTHING) -> list[np.ndarray]:
         """Return the labels that the sparse view proposes."""
         return [self.sparse.propose(tokens, without)] if self.sparse is not None and self.sparse.proposed else []
 
-    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+    def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scores that are fused, and what the trees add."""
         names = [*self.terms, *self.lexical]
@@ -92,7 +97,8 @@ class TreeFusion(Scorer):
         chosen = {**{name: (name,) for name in names}, **({SUM: tuple(names)} if len(names) > 1 else {})}
         return {serve: TermSum({name: self.terms[name] for name in parts}) for serve, parts in chosen.items()}
 
-    def features(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def features(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
+                 labels: np.ndarray) -> np.ndarray:
         """Return the scores of (query row, label) pairs and f, (p, n + 1)."""
         scores = [term.scores(queries, rows, labels) for term in self.terms.values()]
         for score in self.lexical.values():
