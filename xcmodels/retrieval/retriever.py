@@ -32,7 +32,7 @@ class Label(NamedTuple):
     confidence: float
 
     def to_json(self) -> dict[str, Any]:
-        return self._asdict()
+        return {"id": self.id, "uid": self.uid, "text": self.text, "score": self.score, "confidence": self.confidence}
 
 
 @dataclass(frozen=True)
