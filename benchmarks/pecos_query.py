@@ -3,7 +3,7 @@
     PYTHON pecos_query.py FOLDER    (train.txt, queries.txt: one text a line; labels.npz: their labels, a scipy CSR)
 
 Prints one JSON object, in milliseconds with tf-idf included: `single`, the median of one query alone, and `batch`,
-the time per query when all are answered at once.
+the time per query when all are answered at once; `batch CPU`, the processor time of that.
 """
 
 import json
@@ -35,5 +35,15 @@ def seconds(texts):
     return time.perf_counter() - start
 
 
-batch = min(seconds(queries) for _ in range(REPEATS)) / len(queries)
-print(json.dumps({"single": 1000 * float(np.median([seconds([query]) for query in queries])), "batch": 1000 * batch}))
+def best(clock):
+    """Return the milliseconds by a clock that each of all queries takes, in the best of REPEATS rounds."""
+    rounds = []
+    for _ in range(REPEATS):
+        start = clock()
+        seconds(queries)
+        rounds.append(clock() - start)
+    return 1000 * min(rounds) / len(queries)
+
+
+print(json.dumps({"single": 1000 * float(np.median([seconds([query]) for query in queries])),
+                  "batch": best(time.perf_counter), "batch CPU": best(time.process_time)}))

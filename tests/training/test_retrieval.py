@@ -65,7 +65,7 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
     retriever = with_fusion(toy, tmp_path / "r", **settings)
     tokens = retriever.tokenizer(titles, contents)
     queries = retriever.embed(tokens)
-    z, w = toy.vectors["labels"], retriever.indexes["labels"].vectors
+    z, w = toy.vectors["labels"], retriever.scorer.terms["classifier"].matrix
     f, mean = toy.corpus.frequencies(), np.zeros((60, 32))
     for row in range(toy.corpus.n_queries):
         mean[toy.corpus.positives["train"][row]] += toy.vectors["queries"][row]
@@ -92,10 +92,11 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
         assert (np.diff(got) <= 0).all()
 
 
-def test_only_the_classifiers_shortlist_is_scored(toy, tmp_path, titles):
+def test_only_the_shortlist_of_both_scores_summed_is_scored(toy, tmp_path, titles):
     retriever = with_fusion(toy, tmp_path / "r", shortlist=5)
     tokens = retriever.tokenizer(titles)
-    queries = retriever.embed(tokens)
+    queries, index = retriever.embed(tokens), retriever.indexes["labels"].vectors
+    assert np.array_equal(index, toy.vectors["labels"] + retriever.scorer.terms["classifier"].matrix)
     ids, scores = retriever.search(tokens, 3)
     best = np.argsort(-(queries @ retriever.indexes["labels"].vectors.T), axis=1)[:, :5]
     assert all(set(row) <= set(top) for row, top in zip(ids.tolist(), best.tolist(), strict=True))

@@ -98,6 +98,14 @@ def test_each_text_is_scored_as_if_alone(corpus):
     assert np.array_equal(together, alone)
 
 
+def test_words_that_were_found_score_as_their_tokens_do(corpus):
+    made, tokens = CorpusWords(corpus).labels(held_out=True), corpus.sides["test"].tokens(np.arange(5))
+    rows, labels = np.repeat(np.arange(5), 60), np.tile(np.arange(60), 5)
+    found, scores = made.lexicon.weigh(tokens), made.scores(tokens, rows, labels)
+    assert np.array_equal(made.scores(found, rows, labels), scores)
+    assert np.array_equal(made.scores(found.part(slice(2, 4)), rows[120:240] - 2, labels[120:240]), scores[120:240])
+
+
 def test_pairs_do_not_reach_across_texts_or_fields():
     tokens = Tokens(torch.tensor([1, 2, 3, 1, 2]), torch.tensor([0, 3, 5]), torch.tensor([2, 0]))
     counts = count_words(tokens, 10)

@@ -152,6 +152,9 @@ class Texts:
         """Return the strings of `rows` (m,), much faster than one by one."""
         values, lengths = self.bytes.take(rows)
         joined, ends = values.tobytes(), np.cumsum(lengths).tolist()
+        if joined.isascii():    # a byte is a character, so that all are decoded at once
+            text = joined.decode()
+            return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         return [joined[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
 
     @staticmethod

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from xcmodels.data.corpus import mapped
-from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.inner_products import pair_scores, put
+from xcmodels.retrieval.lexical import ReadTexts
 from xcmodels.retrieval.scorers import NewLabels, Scorer
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR
 
@@ -33,13 +33,14 @@ class CentroidMix(Scorer):
     intermediate: bool = False
     kind = "centroid mix"
 
-    def scores(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def scores(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
+               labels: np.ndarray) -> np.ndarray:
         """Return the mix, for which the share of the centroid need not be known."""
         classified, embedded = (self._products(matrix, queries, rows, labels)
                                 for matrix in (self.classifiers, self.embeddings))
         return self.alpha * classified + (1 - self.alpha) * embedded
 
-    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+    def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the shares of w, of z and of v."""
         classified, embedded, similar = (self._products(matrix, queries, rows, labels)

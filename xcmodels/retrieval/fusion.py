@@ -16,7 +16,7 @@ from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.lexical import CorpusWords, LabelWords, Lexicon
+from xcmodels.retrieval.lexical import CorpusWords, LabelWords, Lexicon, ReadTexts
 from xcmodels.retrieval.scorers import NewLabels, Scorer
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR, SPARSE, SUM, TREES, WORDS, FusionConfig
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
@@ -41,13 +41,24 @@ class FusedScore:
         return pair_scores(queries[:, self.span], self.matrix, rows, labels)
 
 
+def summed(terms: Mapping[str, FusedScore]) -> np.ndarray:
+    """Return label vectors whose inner product with a query is the sum of the terms', (L, d)."""
+    first, *others = terms.values()
+    if not others:
+        return first.matrix
+    out = np.zeros((len(first.matrix), max(term.span.stop for term in terms.values())), np.float32)
+    for term in terms.values():
+        out[:, term.span] += term.matrix
+    return out
+
+
 @dataclass(frozen=True)
 class TermSum(Scorer):
     """The sum of inner-product scores, to rank the labels of a fusion without trees; it is never saved."""
 
     terms: Mapping[str, FusedScore]
 
-    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+    def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scores that are summed."""
         return {name: term.scores(queries, rows, labels) for name, term in self.terms.items()}
@@ -65,7 +76,7 @@ class TreeFusion(Scorer):
     trees: RegressionTrees
     terms: Mapping[str, FusedScore]
     frequencies: np.ndarray      # (L,) float32, f: how many training queries have the label
-    indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
+    indexed: tuple[str, ...]     # the terms whose sum the index searches: its vectors are `summed` of those
     words: LabelWords | None = None
     sparse: SparseClassifiers | None = None
     kind = "tree"
@@ -75,11 +86,16 @@ class TreeFusion(Scorer):
         """The scores that read a text's words, by name."""
         return {name: score for name, score in ((WORDS, self.words), (SPARSE, self.sparse)) if score is not None}
 
-    def propose(self, tokens: Tokens, without: np.ndarray = NOTHING) -> list[np.ndarray]:
+    def read(self, tokens: Tokens) -> ReadTexts:
+        """Return the words of the texts, where a score reads them."""
+        words = self.words if self.sparse is None else self.sparse.words
+        return tokens if words is None else words.lexicon.weigh(tokens)
+
+    def propose(self, tokens: ReadTexts, without: np.ndarray = NOTHING) -> list[np.ndarray]:
         """Return the labels that the sparse view proposes."""
         return [self.sparse.propose(tokens, without)] if self.sparse is not None and self.sparse.proposed else []
 
-    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+    def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the scores that are fused, and what the trees add."""
         names = [*self.terms, *self.lexical]
@@ -92,7 +108,8 @@ class TreeFusion(Scorer):
         chosen = {**{name: (name,) for name in names}, **({SUM: tuple(names)} if len(names) > 1 else {})}
         return {serve: TermSum({name: self.terms[name] for name in parts}) for serve, parts in chosen.items()}
 
-    def features(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def features(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
+                 labels: np.ndarray) -> np.ndarray:
         """Return the scores of (query row, label) pairs and f, (p, n + 1)."""
         scores = [term.scores(queries, rows, labels) for term in self.terms.values()]
         for score in self.lexical.values():
@@ -115,7 +132,7 @@ class TreeFusion(Scorer):
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
             words=self.words and self.words.with_labels(new.rows, new.tokens),
             sparse=self.sparse and self.sparse.with_labels(new.rows, new.tokens),
-        ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
+        ), {index: summed({name: replace(self.terms[name], matrix=vectors[name]) for name in self.indexed})}
 
     def save(self, folder: Path) -> None:
         """Write everything that cannot be read back from the index."""
@@ -139,11 +156,12 @@ class TreeFusion(Scorer):
             lexicon.save(folder)
 
     def _index_spans(self) -> dict[str, tuple[int, int]]:
-        """Return each term's dimensions in the index's vectors, where their length is a multiple of the term's."""
-        widths = [self.terms[name].matrix.shape[1] for name in self.indexed]
-        ends = np.cumsum(widths).tolist()
-        return {name: (end - width, end) for name, width, end in zip(self.indexed, widths, ends, strict=True)
-                if ends[-1] % width == 0}
+        """Return the dimensions of terms that are by themselves in the index's vectors, whose length is a multiple."""
+        spans = {name: self.terms[name].span for name in self.indexed}
+        end = max(span.stop for span in spans.values())
+        return {name: (span.start, span.stop) for name, span in spans.items() if end % (span.stop - span.start) == 0
+                and all(span.stop <= other.start or other.stop <= span.start
+                        for another, other in spans.items() if another != name)}
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":

@@ -20,9 +20,32 @@ from xcmodels.retrieval.inner_products import put
 
 PAIRS = 1 << 20    # hash buckets of bigrams; bigrams in the same bucket count as equal
 MARKS = 1 << 13    # hash buckets to find a query's words by, a power of two; collisions are resolved
+SCORED = 512       # pairs of a text and a label scored at once, so that the words of those labels fit a cache
 MAX_WORDS = 128         # words kept of a label: those of largest weight
 CHUNK = 1 << 14    # texts, or labels, at once
 IDF = "words.idf.npy"
+
+
+@dataclass(frozen=True)
+class TextWords:
+    """The words of n texts: text i has `ids[offsets[i]:offsets[i + 1]]`, ascending, and as many weights."""
+
+    ids: np.ndarray
+    weights: np.ndarray
+    offsets: np.ndarray    # (n + 1,)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def part(self, rows: slice) -> "TextWords":
+        """Return the words of a slice of the texts."""
+        start, stop, _ = rows.indices(len(self))
+        offsets = self.offsets[start:stop + 1]
+        own = slice(offsets[0], offsets[-1])
+        return TextWords(self.ids[own], self.weights[own], offsets - offsets[0])
+
+
+ReadTexts = Tokens | TextWords    # texts as their tokens, or as the words that were found in those
 
 
 @dataclass(frozen=True)
@@ -31,23 +54,25 @@ class Lexicon:
 
     idf: np.ndarray    # (vocabulary + PAIRS,) float32: tokens, then bigrams
 
-    def __call__(self, tokens: Tokens) -> sp.csr_array:
+    def __call__(self, texts: ReadTexts) -> sp.csr_array:
         """Return the words of n texts, (n, words) float32, each row of unit length; zeros where no word is known."""
-        weights, word, bounds = self.weigh(tokens)
+        words = self.weigh(texts)
         # scipy copies what it multiplies where one has wider indices than the other
-        return sp.csr_array((weights, word.astype(np.int32), bounds.astype(np.int32)),
-                            shape=(len(tokens), len(self.idf)))
+        return sp.csr_array((words.weights, words.ids.astype(np.int32), words.offsets.astype(np.int32)),
+                            shape=(len(texts), len(self.idf)))
 
-    def weigh(self, tokens: Tokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the weights and the ids of the words of n texts, and the offsets of the texts in them, (n + 1,)."""
+    def weigh(self, texts: ReadTexts) -> TextWords:
+        """Return the words of texts and their weights, at unit length; those that were weighed already as they are."""
+        if isinstance(texts, TextWords):
+            return texts
         width = len(self.idf)
-        row, word = words_of(tokens, width - PAIRS)
+        row, word = words_of(texts, width - PAIRS)
         keys, counts = counted(row * width + word)
         row, word = np.divmod(keys, width)
         weights = (1 + np.log(counts.astype(np.float32))) * self.idf[word]
-        lengths = np.sqrt(np.bincount(row, weights**2, minlength=len(tokens)))
+        lengths = np.sqrt(np.bincount(row, weights**2, minlength=len(texts)))
         weights /= np.where(lengths > 0, lengths, 1)[row].astype(np.float32)
-        return weights, word, np.searchsorted(row, np.arange(len(tokens) + 1))
+        return TextWords(word, weights, np.searchsorted(row, np.arange(len(texts) + 1)))
 
     def side(self, side: Side) -> sp.csr_array:
         """Return the words of every text of a side of a corpus."""
@@ -126,30 +151,40 @@ class LabelWords:
         shape = len(self.ids), len(self.lexicon.idf)
         return sp.csr_array((self.weights[known], self.ids[known], bounds), shape=shape)
 
-    def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return the inner products of (text row, label) pairs, (p,) float32; `rows` ascend."""
-        weights, words, offsets = self.lexicon.weigh(tokens)
-        out, marks = np.zeros(len(rows), dtype=np.float32), np.zeros(MARKS, dtype=bool)
-        bounds = np.searchsorted(rows, np.arange(len(tokens) + 1))
-        for row, (start, end) in enumerate(pairwise(bounds.tolist())):
-            own, shortlist = slice(offsets[row], offsets[row + 1]), labels[start:end]
-            query_words, label_words = words[own], self.ids.take(shortlist, axis=0).ravel()
-            # Few words of labels are the query's: marks that fit the fastest cache leave those and a few collisions.
-            marked = query_words & (MARKS - 1)
-            marks[marked] = True
-            maybe = np.flatnonzero(marks.take(label_words & (MARKS - 1)))
-            marks[marked] = False
-            position, same = located(label_words.take(maybe), query_words)
-            label, slot = np.divmod(maybe[same], self.ids.shape[1])
-            products = self.weights[shortlist[label], slot] * weights[own][position[same]]
-            out[start:end] = np.bincount(label, products, minlength=len(shortlist))
+    def scores(self, texts: ReadTexts, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the inner products of (text row, label) pairs, (p,) float32; `rows` ascend.
+
+        A pair's score does not depend on the other pairs.
+        """
+        words, out = self.lexicon.weigh(texts), np.zeros(len(rows), dtype=np.float32)
+        together = min(len(words), max(1, SCORED * len(words) // max(len(rows), 1)))
+        marks = np.zeros(together * MARKS, dtype=bool)
+        for first in range(0, len(words), max(1, together)):
+            part = slice(first, first + together)
+            start, end = np.searchsorted(rows, (part.start, part.stop))
+            out[start:end] = self._shared(words.part(part), rows[start:end] - first, labels[start:end], marks)
         return out
+
+    def _shared(self, words: TextWords, rows: np.ndarray, labels: np.ndarray, marks: np.ndarray) -> np.ndarray:
+        """Return what `scores` does; marks (at least MARKS a text) are clear before and after."""
+        own, label_words = np.repeat(np.arange(len(words)), np.diff(words.offsets)), self.ids.take(labels, axis=0)
+        # Few words of labels are the text's: marks that fit a fast cache leave those and a few collisions.
+        marked = own * MARKS + (words.ids & (MARKS - 1))
+        marks[marked] = True
+        maybe = np.flatnonzero(marks.take((label_words & (MARKS - 1)) + (rows * MARKS)[:, None]))
+        marks[marked] = False
+        pair, slot = np.divmod(maybe, max(1, label_words.shape[1]))
+        width = len(self.lexicon.idf) + 1    # the last stands for no word
+        position, same = located(rows[pair] * width + label_words.ravel().take(maybe), own * width + words.ids)
+        pair, slot = pair[same], slot[same]
+        products = self.weights[labels[pair], slot] * words.weights[position[same]]
+        return np.bincount(pair, products, minlength=len(labels))
 
     def contributions(self, tokens: Tokens, label: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words that a label shares with one text, (m,), and what each adds to the score, (m,) float32."""
-        weights, words, _ = self.lexicon.weigh(tokens)
-        position, same = located(self.ids[label], words)
-        return self.ids[label][same], self.weights[label][same] * weights[position[same]]
+        words = self.lexicon.weigh(tokens)
+        position, same = located(self.ids[label], words.ids)
+        return self.ids[label][same], self.weights[label][same] * words.weights[position[same]]
 
     def reading(self, lexicon: Lexicon) -> "LabelWords":
         """Return this with texts read by another lexicon of the same words."""

@@ -18,6 +18,7 @@ from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.folder import REMOVED, read_facts
 from xcmodels.retrieval.fusion import TreeFusion
 from xcmodels.retrieval.inner_products import single_threaded
+from xcmodels.retrieval.lexical import ReadTexts
 from xcmodels.retrieval.proposers import Proposer, Selection, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
 
@@ -67,14 +68,15 @@ class Ranker:
         """
         queries, selection = self.embed(tokens), selection or self.everything
         blocks = [slice(start, start + BLOCK) for start in range(0, len(tokens), BLOCK)]
+        read = self.scorer.read(tokens)
         if len(blocks) <= 1:
-            return self._rank(queries, tokens, k, selection)
+            return self._rank(queries, read, k, selection)
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            ranked = list(pool.map(lambda block: self._rank(queries[block], tokens.part(block), k, selection), blocks))
+            ranked = list(pool.map(lambda block: self._rank(queries[block], read.part(block), k, selection), blocks))
         ids, scores = zip(*ranked, strict=True)
         return np.concatenate(ids), np.concatenate(scores)
 
-    def _rank(self, queries: np.ndarray, tokens: Tokens, k: int,
+    def _rank(self, queries: np.ndarray, tokens: ReadTexts, k: int,
               selection: Selection) -> tuple[np.ndarray, np.ndarray]:
         """Return what `search` returns, for a block of texts with vectors `queries`."""
         with single_threaded():

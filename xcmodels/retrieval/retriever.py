@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from xcmodels.retrieval.selection import Entry, Selector
 WORDS_SHOWN = 6    # of a text, for a label
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """One predicted label: `id` is its line in the label file, counted from 0; confidence: the chance that it is right.
 
     Scores compare labels of one retriever; confidences, which rise with them, also those of others.
@@ -33,7 +32,7 @@ class Label:
     confidence: float
 
     def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
+        return {"id": self.id, "uid": self.uid, "text": self.text, "score": self.score, "confidence": self.confidence}
 
 
 @dataclass(frozen=True)
@@ -107,8 +106,9 @@ class Retriever(Ranker):
         given = [(text + content).strip() != "" for text, content in zip_longest(texts, contents or (), fillvalue="")]
         confidences = self.calibration(scores).round(6)
         valid = (ids >= 0) & np.array(given, bool)[:, None] & (confidences >= threshold)
-        labels = map(Label, ids[valid].tolist(), self.uids.take(ids[valid]), self.titles.take(ids[valid]),
-                     (round(score, 6) for score in scores[valid].tolist()), confidences[valid].tolist())
+        chosen, rounded = ids[valid], scores[valid].astype(np.float64).round(6)
+        labels = map(Label._make, zip(chosen.tolist(), self.uids.take(chosen), self.titles.take(chosen),
+                                      rounded.tolist(), confidences[valid].tolist(), strict=True))
         return [list(islice(labels, count)) for count in valid.sum(1).tolist()]
 
     def ids(self, uids: Sequence[str]) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Scorers of shortlisted labels: the protocol, and the inner product.
 
 A scorer maps queries (n, d) and label ids (n, S), -1 = none, to scores (n, S), -inf for none. Its argument `tokens` is
-needed only by lexical scores. A score is a sum of named parts, which explain why a label was predicted.
+needed only by lexical scores, which also take the words that `read` found in the tokens. A score is a sum of named
+parts, which explain why a label was predicted.
 """
 
 import json
@@ -16,6 +17,7 @@ import numpy as np
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NOTHING, Index
 from xcmodels.retrieval.inner_products import pair_scores, put
+from xcmodels.retrieval.lexical import ReadTexts
 from xcmodels.retrieval.serving_config import ENCODER
 
 
@@ -40,26 +42,31 @@ class Scorer:
 
     kind: ClassVar[str]
 
-    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: Tokens | None = None) -> np.ndarray:
+    def read(self, tokens: Tokens) -> ReadTexts:
+        """Return what proposing and scoring read of texts, so that it is found once; by default their tokens."""
+        return tokens
+
+    def __call__(self, queries: np.ndarray, ids: np.ndarray, tokens: ReadTexts | None = None) -> np.ndarray:
         """Return the scores (n, S) of label ids (n, S), -inf where an id is -1."""
         rows, slots = np.nonzero(ids >= 0)
         out = np.full(ids.shape, -np.inf, dtype=np.float32)
         out[rows, slots] = self.scores(queries, tokens, rows, ids[rows, slots])
         return out
 
-    def propose(self, tokens: Tokens, without: np.ndarray = NOTHING) -> list[np.ndarray]:
+    def propose(self, tokens: ReadTexts, without: np.ndarray = NOTHING) -> list[np.ndarray]:
         """Return labels to score beside those of the indexes, (n, .) int64 of n texts, -1 for none; by default none.
 
         without: the ids of labels that are not proposed, ascending.
         """
         return []
 
-    def scores(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def scores(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
+               labels: np.ndarray) -> np.ndarray:
         """Return the score of each (query row, label) pair, (p,) float32; `rows` ascend."""
         first, *others = self.parts(queries, tokens, rows, labels).values()
         return sum(others, first)
 
-    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+    def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the named parts whose sum is the score of each pair, (p,) float32 each."""
         raise NotImplementedError
@@ -92,7 +99,7 @@ class InnerProduct(Scorer):
     spans: Mapping[str, int] | None = None
     kind = "inner"
 
-    def parts(self, queries: np.ndarray, tokens: Tokens | None, rows: np.ndarray,
+    def parts(self, queries: np.ndarray, tokens: ReadTexts | None, rows: np.ndarray,
               labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the inner products over each span."""
         return {name: pair_scores(queries[:, span], self.vectors[:, span], rows, labels)

@@ -17,7 +17,7 @@ from xcmodels.data.sorted_ids import among
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NOTHING
 from xcmodels.retrieval.inner_products import put
-from xcmodels.retrieval.lexical import PAIRS, LabelWords, Lexicon, heaviest, spellings
+from xcmodels.retrieval.lexical import PAIRS, LabelWords, Lexicon, ReadTexts, heaviest, spellings
 
 START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .4 is even odds
 MAX_LABELS = 1000    # labels that a word proposes: those of largest weight
@@ -42,11 +42,11 @@ class SparseClassifiers:
         weights.eliminate_zeros()
         return cls(words, bias, proposed, heaviest(weights.T.tocsr(), MAX_LABELS))
 
-    def scores(self, tokens: Tokens, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def scores(self, tokens: ReadTexts, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the probabilities of (text row, label) pairs, (p,) float32; `rows` ascend."""
         return expit(self.words.scores(tokens, rows, labels) + self.bias[labels])
 
-    def propose(self, tokens: Tokens, without: np.ndarray = NOTHING) -> np.ndarray:
+    def propose(self, tokens: ReadTexts, without: np.ndarray = NOTHING) -> np.ndarray:
         """Return labels of high score that share a word with a text, for n texts, (n, proposed) int64; -1 for none.
 
         Scores are sums of positive weights here, and a word proposes no more than MAX_LABELS. The ids `without`, which
