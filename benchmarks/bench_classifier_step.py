@@ -4,10 +4,11 @@
 
 A step leaves out the encoder: gather the rows of the batch's labels, score, binary cross-entropy, backward, SGD on the
 rows. The step over all labels is a dense matrix product and dense SGD; it is skipped where it does not fit in memory.
-The memory columns show what a step allocates.
+The memory columns show what a step allocates. The last columns are ASTRA's step with table_dtype=bfloat16 and
+table_moments=rowwise, taken in turn with the first, and the bytes of a label with its moments in either.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import psutil
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from benchmarks.arguments import Count, run
 from benchmarks.measuring import timed
 from xcmodels.nn.losses import weighted_bce
-from xcmodels.nn.row_optimisers import RowSGD
+from xcmodels.nn.row_optimisers import RowSGD, RowwiseSGD
 from xcmodels.nn.row_table import RowTable
 
 BATCH, OWN, UNIFORM, STEPS = 512, 60, 1600, 12
@@ -56,29 +57,45 @@ def median_ms(step: Callable[[], object], steps: int) -> float:
     return float(np.median([1000 * timed(step)[1] for _ in range(steps + 2)][2:]))
 
 
+def alternating_ms(steps: Sequence[Callable[[], object]], times: int) -> list[float]:
+    """Return the median milliseconds of several steps taken in turn, after two rounds of warm-up."""
+    rounds = [[1000 * timed(step)[1] for step in steps] for _ in range(times + 2)]
+    return np.median(rounds[2:], axis=0).tolist()
+
+
+def bytes_a_label(table: RowTable, sgd: RowSGD) -> float:
+    """Return the bytes that training holds for a label: its row and the optimiser's moments of it."""
+    held = [table.weight, *(moment for moment in sgd.state().values() if moment.ndim)]
+    return sum(tensor.nbytes for tensor in held) / len(table.weight)
+
+
 def main(dim: Count = 64, *labels: Count) -> None:
     """Print one row per number of labels."""
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     print(f"d = {dim}, batch {BATCH}, {OWN} own and {UNIFORM} uniform labels, {torch.get_num_threads()} threads")
-    print(f"{'labels':>12}{'ASTRA ms':>12}{'all ms':>12}{'ratio':>8}{'ASTRA MB':>12}{'all MB':>12}{'ratio':>8}")
+    print(f"{'labels':>12}{'ASTRA ms':>12}{'all ms':>12}{'ratio':>8}{'ASTRA MB':>12}{'all MB':>12}{'ratio':>8}"
+          f"{'bf16 ms':>12}{'bytes':>8}{'bf16':>8}")
     for n in labels or (131_000, 1_300_000, 13_000_000):
         queries = F.normalize(torch.randn(BATCH, dim), dim=1)
-        table = RowTable(torch.randn(n, dim).mul_(0.02)).train()
-        sgd = RowSGD(table, momentum=0.9, weight_decay=1e-4)
-        sampled_bytes = sampled_step(table, sgd, queries, rng)
-        sampled_ms = median_ms(lambda table=table, sgd=sgd, queries=queries: sampled_step(table, sgd, queries, rng),
-                               STEPS)
-        weight = table.weight
-        del table, sgd
+        weight = torch.randn(n, dim).mul_(0.02)
+        kinds = []
+        for held, kind in ((weight, RowSGD), (weight.bfloat16(), RowwiseSGD)):
+            table = RowTable(held).train()
+            kinds.append((table, kind(table, momentum=0.9, weight_decay=1e-4)))
+        sampled_bytes = sampled_step(*kinds[0], queries, rng)
+        full, low = alternating_ms([lambda kind=kind, queries=queries: sampled_step(*kind, queries, rng)
+                                    for kind in kinds], STEPS)
+        held_bytes = [bytes_a_label(*kind) for kind in kinds]
+        del table, kinds
         dense, score_bytes = f"{'-':>12}{'-':>8}", 4 * BATCH * n
         if DENSE_COPIES * score_bytes < psutil.virtual_memory().available:
             weight = weight.clone().requires_grad_()
             dense_ms = median_ms(lambda weight=weight, queries=queries: dense_step(weight, queries), 3)
-            dense = f"{dense_ms:>12.1f}{dense_ms / sampled_ms:>8.1f}"
+            dense = f"{dense_ms:>12.1f}{dense_ms / full:>8.1f}"
         dense_bytes = score_bytes + 4 * n * dim
-        print(f"{n:>12,}{sampled_ms:>12.1f}{dense}{sampled_bytes / 1e6:>12.1f}{dense_bytes / 1e6:>12.1f}"
-              f"{dense_bytes / sampled_bytes:>8.1f}", flush=True)
+        print(f"{n:>12,}{full:>12.1f}{dense}{sampled_bytes / 1e6:>12.1f}{dense_bytes / 1e6:>12.1f}"
+              f"{dense_bytes / sampled_bytes:>8.1f}{low:>12.1f}{held_bytes[0]:>8.0f}{held_bytes[1]:>8.0f}", flush=True)
 
 
 if __name__ == "__main__":

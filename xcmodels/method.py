@@ -225,6 +225,7 @@ class EncoderStage(Stage[M]):
 
     query_view = QUERY                            # the query view that is compared with labels
     query_sides: tuple[str, ...] = ("queries",)   # batch sides that are encoded as queries
+    whole_pool = False                            # every label of a batch is to be encoded at once (RAMEN)
 
     def encoder(self, model: M) -> Encoder:
         """Return the encoder of a model; by default the model is the encoder."""

@@ -11,6 +11,7 @@ from benchmarks.bench_scale import epoch_and_refresh
 from benchmarks.measuring import in_new_process
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from tests.support.long_tests import at_length
+from tests.support.toy import low_bytes
 from xcmodels.data.corpus import Corpus
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
@@ -71,6 +72,17 @@ def test_a_small_plan_is_of_the_widths_of_its_preset_and_counts_the_encoder(cli,
     told, narrow = ({part["what"]: part["size"] for part in json.loads(cli(*words, *more)[1])["parts"]}
                     for more in ((), ("--dim", "64")))
     assert told["the retriever"] == pytest.approx(101e6, rel=0.05) and narrow["the retriever"] < 20e6
+
+
+@pytest.mark.parametrize("width", [64, 768])
+@pytest.mark.parametrize("name", ["ngame", "astra", "renee", "unidec", "siamesexml", "siamesexml++"])
+def test_tables_of_low_bytes_take_at_most_three_bytes_a_value(name, width):
+    """With their moments: 12 d bytes a label, or 8 d, as they come."""
+    size, config = Size(10**6, 10**6), with_width(resolve(name, "cpu", {}).method, width)
+    full, low = (held(budget(METHODS[name].make(made), size, {}), HOST, ROUND) for made in (config, low_bytes(config)))
+    of_full, of_low = ((parts["label vectors"] + parts["their moments"]) / size.labels for parts in (full, low))
+    assert of_full >= 8 * width
+    assert 2 * width < of_low <= 2 * width + 9 <= 3 * width
 
 
 def test_two_gpus_hold_half_the_labels_each():

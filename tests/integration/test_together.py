@@ -62,7 +62,7 @@ def trials(corpus, bert, tmp_path_factory) -> dict[str, TrainedMethod]:
     torch.set_num_threads(1)
     more = {"siamesexml++": siamesexml(replace(toy.SIAMESEXML, joint=True, token_lr=1e-3)),
             "transformer": unidec(replace(toy.UNIDEC, encoder=bert, epochs=5, dropout=0.0))}
-    low = [f"{name} low bytes" for name in ("astra", "unidec", "ngame", "siamesexml")]
+    low = [f"{name} low bytes" for name in ("astra", "unidec", "ngame", "siamesexml", "renee")]
     return {name: toy.trained(name) for name in ("astra", "unidec", "ngame", "siamesexml", *low)} | {
         name: train_all(corpus, method, tmp_path_factory.mktemp("trial") / "out") for name, method in more.items()}
 
@@ -71,7 +71,7 @@ def trials(corpus, bert, tmp_path_factory) -> dict[str, TrainedMethod]:
 def both(trials, tmp_path_factory) -> dict[str, list[Any]]:
     """The same rounds by one process and by two: the first and the last of each method, and what each left."""
     jobs = {f"{of} {name}": job(made, name) for of, made in trials.items()
-            for first, *_, last in [list(made.rounds)] for name in (first, last)}
+            for rounds in [list(made.rounds)] for name in {rounds[0], rounds[-1]}}
     found: dict[str, list[Any]] = {name: [] for name in jobs}
     for processes in (1, 2):
         out = tmp_path_factory.mktemp("together") / str(processes)
@@ -99,7 +99,7 @@ def test_what_is_trained_is_what_one_process_trains(both):
 def test_each_holds_half_of_the_labels(both):
     tabled = {name: each for name, each in both.items() if each[0]["held"][0]}
     assert {name.split()[0] for name in tabled} == {"astra", "unidec", "ngame", "siamesexml", "siamesexml++",
-                                                   "transformer"}
+                                                   "transformer", "renee"}
     for alone, together in tabled.values():
         (whole,) = alone["held"]
         assert max(together["held"]) <= 0.51 * whole and sum(together["held"]) == pytest.approx(whole, rel=0.01)

@@ -157,9 +157,10 @@ def test_the_loss_is_the_papers(corpus, trained, name):
     batch = stage.batch(corpus, last, trained.mined[last.name], rows, seeds.generator(0, "loss"))
     queries = model.encoder.heads[QUERY](model.encoder.backbone(batch.sides["queries"].tokens, QUERY))
     logits = 20 * queries @ model.labels.weight.T + model.bias
-    mine = stage.loss(model, batch)
-    for term, block in batch.blocks.items():
-        columns = batch.sides["labels"].ids.expand(len(rows), -1) if block.columns is None else block.columns
+    mine, every = stage.loss(model, batch), torch.arange(corpus.n_labels)
+    for term, block in (batch.blocks or {"pool": batch.block(slice(0, corpus.n_labels))}).items():
+        pool = batch.sides["labels"].ids if "labels" in batch.sides else every
+        columns = pool.expand(len(rows), -1) if block.columns is None else block.columns
         total = 0.0
         for r in range(len(rows)):
             for c, label in enumerate(columns[r]):

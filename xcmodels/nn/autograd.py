@@ -3,12 +3,15 @@
 Scores of which few are trained, sums of embeddings, normalisation, dropout.
 """
 
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
+T = TypeVar("T")
 V = TypeVar("V", torch.Tensor, np.ndarray)
 
 
@@ -122,6 +125,11 @@ class _Sums(torch.autograd.Function):
 
 def _bags(ids: torch.Tensor, rows: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return F.embedding_bag(ids, rows, offsets, mode="sum", per_sample_weights=weights, include_last_offset=True)
+
+
+def recomputed(function: Callable[..., T], *tensors: torch.Tensor) -> T:
+    """Return function(*tensors), of which nothing is kept: the backward pass computes it again, with the same draws."""
+    return cast(T, checkpoint(function, *tensors, use_reentrant=True))
 
 
 def dropout(vectors: torch.Tensor, share: float, training: bool) -> torch.Tensor:

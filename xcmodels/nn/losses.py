@@ -72,6 +72,27 @@ def supcon(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor 
     return _mean_of_rows(_logsumexp(scores, counted) - scores, positives & counted, weights)
 
 
+def softmax_part(kind: str, scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None
+                 ) -> torch.Tensor:
+    """Return the log of a row's denominator over one part of the labels, (R, 1); kind: decoupled | supcon."""
+    counted = counted_pairs(positives, weights)
+    return _logsumexp(scores, counted if kind == "supcon" else ~positives & counted)
+
+
+def softmax_of_parts(kind: str, denominators: torch.Tensor, pulled: torch.Tensor, rows: torch.Tensor,
+                     weights: torch.Tensor) -> torch.Tensor:
+    """Return `decoupled_softmax` or `supcon` over all labels from what it is of each part.
+
+    denominators (R, parts) as `softmax_part` returns them; pulled (P,) the scores of the positives that count, with
+    their rows (P,) and weights (P,).
+    """
+    gap = denominators.logsumexp(1).index_select(0, rows) - pulled
+    terms = (gap if kind == "supcon" else F.softplus(gap)) * weights
+    count = rows.bincount(minlength=len(denominators))
+    per_row = terms.new_zeros(len(denominators)).index_add(0, rows, terms) / count.clamp_min(1)
+    return per_row.sum() / (count > 0).sum().clamp_min(1)
+
+
 def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Tensor | None, *, c: float, d: float,
                 hard_negatives: torch.Tensor) -> torch.Tensor:
     """Mean over rows of the sum of -log p over positives and hard negatives (SiameseXML, eq. 5 and 6).

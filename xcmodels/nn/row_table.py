@@ -5,7 +5,7 @@ into a small leaf, lets autograd fill its gradient, and scatters the updated row
 depend on the size of the vocabulary or of the label set.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from xcmodels.nn.autograd import normalise
 
 BLOCK = 1 << 16    # rows of a whole table that are computed at once
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}    # that a table can be held in
+
+Rows = tuple[torch.Tensor, torch.Tensor]    # ids (u,), sorted and unique, with the gradient of each (u, d)
 
 
 class RowTable(nn.Module):
@@ -33,6 +35,9 @@ class RowTable(nn.Module):
         self.register_buffer("weight", weight)
         self.name, self.n, self.first = name, len(weight) if n is None else n, first
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._summed: list[Rows] = []    # gradients of rows gathered earlier in the step
+        self.in_parts = False    # each row is gathered once a step, so that its gradient is then complete
+        self.update: Callable[[torch.Tensor, torch.Tensor], None] | None = None    # in a step: of its optimiser
         self.decay: Decay | None = None    # of its weights, pending for rows that are not touched
 
     @classmethod
@@ -89,6 +94,7 @@ class RowTable(nn.Module):
         unique, inverse = torch.unique(ids.long(), return_inverse=True)    # rows are written back by int64 ids
         leaf = self.read(unique)
         if self.training and torch.is_grad_enabled():
+            self._pass_on()
             self._gathered.append((unique, leaf.requires_grad_()))
         return leaf, inverse
 
@@ -109,20 +115,42 @@ class RowTable(nn.Module):
         vectors = F.embedding(inverse, unique)
         return (F.embedding(rows, queries) * (normalise(vectors) if unit else vectors)).sum(1)
 
-    def take_gradients(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def take_gradients(self) -> Rows | None:
         """Return which rows of `weight` were touched (u,), sorted, with their gradients (u, d), and clear them.
 
         None where no row was touched.
         """
-        touched = [(ids, leaf.grad) for ids, leaf in self._gathered if leaf.grad is not None]
+        touched = [*self._summed, *((ids, leaf.grad) for ids, leaf in self._gathered if leaf.grad is not None)]
         self._gathered.clear()
-        if not touched:
-            return None
-        ids, gradients = touched[0]
-        if len(touched) > 1:
-            ids, inverse = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
-            gradients = self.weight.new_zeros(len(ids), self.weight.shape[1], dtype=self.dtype)
-            gradients.index_add_(0, inverse, torch.cat([g for _, g in touched]))
+        self._summed.clear()
+        return self._own(self._sum(touched)) if touched else None
+
+    def _pass_on(self) -> None:
+        """Pass on the gradients that rows gathered before have by now: to the optimiser, or to one sum.
+
+        They have some where parts of the backward pass gather rows anew. Kept until the step, the rows of all parts
+        would be the whole table, twice.
+        """
+        done = [(ids, leaf.grad) for ids, leaf in self._gathered if leaf.grad is not None]
+        if not done:
+            return
+        self._gathered = [(ids, leaf) for ids, leaf in self._gathered if leaf.grad is None]
+        if self.in_parts and self.update is not None:
+            self.update(*self._own(self._sum(done)))
+        else:
+            self._summed = [self._sum([*self._summed, *done])]
+
+    def _sum(self, touched: Sequence[Rows]) -> Rows:
+        """Return the sum of gradients of several sets of rows."""
+        if len(touched) == 1:
+            return touched[0]
+        ids, inverse = torch.unique(torch.cat([ids for ids, _ in touched]), return_inverse=True)
+        gradients = self.weight.new_zeros(len(ids), self.weight.shape[1], dtype=self.dtype)
+        return ids, gradients.index_add_(0, inverse, torch.cat([g for _, g in touched]))
+
+    def _own(self, touched: Rows) -> Rows:
+        """Return which rows of `weight` were touched, with their gradients; the same where every process has all."""
+        ids, gradients = touched
         if self.holds_all_rows:    # every process has a copy, which must stay equal
             return ids, distributed.mean_over_processes(gradients)
         local, part = self._local(ids)

@@ -231,9 +231,10 @@ class _Loop:
         seeds.seed_torch(self.stage.seed, *self._purpose(position.epoch, position.step))
         terms = self.stage.loss(self.model, batch.to(device()))
         loss = torch.stack(list(terms.values())).sum()
-        loss.backward()
-        self.optimisers.step(factor, seeds.key_of(self.stage.seed, "rounding", *self._purpose(
+        self.optimisers.begin(factor, seeds.key_of(self.stage.seed, "rounding", *self._purpose(
             position.epoch, position.step)))
+        loss.backward()
+        self.optimisers.finish(factor)
         return loss.detach()
 
     def read_loss(self, pending: _PendingLoss, position: Position, steps: int, watch: Watch) -> None:

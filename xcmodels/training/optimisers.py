@@ -31,14 +31,27 @@ class Optimisers:
 
         key: of the random rounding of tables that are held in bfloat16.
         """
+        self.begin(factor, key)
+        self.finish(factor)
+
+    def begin(self, factor: float, key: int = 0) -> None:
+        """Begin a step before the backward pass, which then updates tables in parts as it computes their gradients."""
+        for name, rows in self.rows.items():
+            rows.begin(self.plan.tables[name].lr * factor, seeds.key_of(key, name))
+            rows.table.update = rows.update
+
+    def finish(self, factor: float) -> None:
+        """Finish a step: update what the backward pass has not."""
         if self.dense:
             for group in self.dense.param_groups:
                 group["lr"] = self.plan.lr * factor * group["lr_share"]
                 distributed.average_gradients(group["params"])
             self.dense.step()
             self.dense.zero_grad()
-        for name, rows in self.rows.items():
-            rows.step(self.plan.tables[name].lr * factor, rows.table.take_gradients(), seeds.key_of(key, name))
+        for rows in self.rows.values():
+            if (touched := rows.table.take_gradients()) is not None:
+                rows.update(*touched)
+            rows.table.update = None    # a table that held its optimiser would be a reference cycle
 
     def apply_pending_decay(self, key: int = 0) -> None:
         """Bring every row of every table up to date; key: as of `step`."""

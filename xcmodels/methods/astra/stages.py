@@ -16,14 +16,15 @@ from scipy.special import expit
 from torch import nn
 
 from xcmodels.data import seeds
-from xcmodels.data.batching import Batch, BatchSide, pooled_block, shortlist_block, uniform_block, with_rejected
+from xcmodels.data.batching import Batch, BatchSide, shortlist_block, uniform_block, with_rejected
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.every_label import EveryLabelBatch, every_label_batch
 from xcmodels.data.shards import IN_PROCESS, Shards
 from xcmodels.method import Mined, Round, SideVectors, Stage, TrainingPlan, Vectors, embeddings
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
-from xcmodels.nn.autograd import dropout
+from xcmodels.nn.autograd import dropout, recomputed
 from xcmodels.nn.encoders import QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all
 from xcmodels.nn.row_table import Model, RowTable, normal_rows
 from xcmodels.training.checkpoint import load_model
@@ -49,7 +50,7 @@ class OneVsAll(Model):
         width = self.encoder.width(QUERY)
         self.labels = RowTable.sharded(corpus.n_labels, lambda part: normal_rows(
             corpus.n_labels, width, part, std=0.02, dtype=config.table_dtype))
-        self.dropout = config.dropout
+        self.labels.in_parts, self.dropout = config.every_label, config.dropout
         self.scale, self.bias = nn.Parameter(torch.tensor(config.scale)), nn.Parameter(torch.tensor(0.0))
 
     def classifiers(self, low: int = 0, high: int | None = None) -> np.ndarray:
@@ -58,8 +59,7 @@ class OneVsAll(Model):
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the logits of each block of a batch, (R, C); meaningless where the weight is 0."""
-        queries = self.encoder.heads[QUERY](self.encoder.backbone(batch.sides["queries"].tokens, QUERY))
-        queries = dropout(queries, self.dropout, self.training)
+        queries = self.queries(batch)
         rows, inverse = self.labels.gather(batch.sides["labels"].ids)
         scores = {"pool": queries @ rows[inverse].T}
         if (own := batch.blocks.get("shortlist")) is not None:
@@ -68,6 +68,28 @@ class OneVsAll(Model):
             products = self.labels.score_pairs(queries, row, own.columns[row, slot])
             scores["shortlist"] = torch.zeros_like(own.weights).index_put((row, slot), products)
         return {name: self.scale * products + self.bias for name, products in scores.items()}
+
+    def queries(self, batch: Batch) -> torch.Tensor:
+        """Return the vectors of a batch's queries, (R, d)."""
+        vectors = self.encoder.heads[QUERY](self.encoder.backbone(batch.sides["queries"].tokens, QUERY))
+        return dropout(vectors, self.dropout, self.training)
+
+    def every_label(self, batch: EveryLabelBatch) -> torch.Tensor:
+        """Return the mean over queries of the binary cross-entropy over every label, computed by parts of the labels.
+
+        No part is kept for the backward pass, which computes it again and updates its classifiers at once.
+        """
+        parts, device = batch.parts(), batch.rows.device
+
+        def loss(queries: torch.Tensor, part: slice) -> torch.Tensor:
+            rows, inverse = self.labels.gather(torch.arange(part.start, part.stop, device=device))
+            block = batch.block(part)
+            return losses.weighted_bce(self.scale * (queries @ rows[inverse].T) + self.bias, block.positives,
+                                       block.weights)
+
+        queries = self.queries(batch)
+        return torch.stack([loss(queries, part) if len(parts) == 1 else recomputed(partial(loss, part=part), queries)
+                            for part in parts]).sum()
 
 
 def prior_bias(scores: np.ndarray, weight: float, positives: np.ndarray) -> float:
@@ -126,9 +148,7 @@ class JointStage(Stage[OneVsAll]):
         config, n = self.config, corpus.n_labels
         queries = BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
         if config.every_label:
-            pool = np.arange(n)
-            return Batch({"queries": queries, "labels": BatchSide(torch.from_numpy(pool))},
-                         {"pool": pooled_block(corpus, rows, pool)})
+            return every_label_batch(corpus, rows, Batch({"queries": queries}, {}))
         hard, uniform = config.counts(round_)
         hardest = mined.negatives[rows, :hard] if mined.negatives is not None else np.empty((len(rows), 0), np.int32)
         hardest = with_rejected(corpus, rows, hardest)
@@ -141,6 +161,8 @@ class JointStage(Stage[OneVsAll]):
     def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the estimate of equation 2, one term per block: its mean over the queries, or its sum."""
         factor = len(batch.sides["queries"].ids) if self.config.summed else 1
+        if isinstance(batch, EveryLabelBatch):
+            return {"pool": factor * model.every_label(batch)}
         return {name: factor * losses.weighted_bce(scores, batch.blocks[name].positives, batch.blocks[name].weights)
                 for name, scores in model(batch).items()}
 

@@ -46,6 +46,7 @@ class GraphStage(EncoderStage[Regularised]):
         self.name, self.seed, self.plan, self.rounds = base.name, base.seed, base.plan, base.rounds
         self.settings = {**base.settings, "graph": graph}
         self.query_view, self.query_sides = base.query_view, base.query_sides
+        base.whole_pool = True    # graphs pull at all labels of a batch
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Regularised:
         arms = len(corpus.graphs) * len(self.graph.regularised_sides)

@@ -15,10 +15,12 @@ import torch
 
 from xcmodels.data.batching import Batch, BatchSide, Block, pooled_block, sample_negatives, sample_positives
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.every_label import EveryLabelBatch, every_label_batch
 from xcmodels.data.shards import IN_PROCESS, Shards
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
 from xcmodels.methods.unidec.config import LOSSES, UnidecConfig
+from xcmodels.methods.unidec.every_label import OverEveryLabel
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn import losses
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, HeadConfig, Layout, build_encoder, encode_all, siamese
@@ -36,6 +38,8 @@ class Joint(Model):
         self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, layout(config), config.table_dtype)
         width = config.dim or self.encoder.backbone.dim
         self.labels = RowTable.zeros(corpus.n_labels, width, config.table_dtype) if config.classifies else None
+        if self.labels is not None:
+            self.labels.in_parts = config.every_label
 
 
 def layout(config: UnidecConfig) -> Layout:
@@ -76,12 +80,20 @@ class JointStage(EncoderStage[Joint]):
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
-        return Batch({"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
-                      "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))},
-                     {"pool": pooled_block(corpus, rows, pool)})
+        sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+                 "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
+        if self.config.every_label and not self.whole_pool:
+            return every_label_batch(corpus, rows, Batch(sides, {}))
+        return Batch(sides, {"pool": pooled_block(corpus, rows, pool)})
 
     def encoder(self, model: Joint) -> Encoder:
         return model.encoder
+
+    def loss(self, model: Joint, batch: Batch) -> dict[str, torch.Tensor]:
+        """Return the terms of the loss; over every label, they are computed by parts of the labels."""
+        if isinstance(batch, EveryLabelBatch):
+            return OverEveryLabel(self.config, model.encoder, model.labels, batch).terms()
+        return super().loss(model, batch)
 
     def terms(self, model: Joint, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the losses of dual encoder and classifier, each in both directions (sections 3.2 and 3.3)."""
