@@ -73,6 +73,13 @@ def test_a_small_plan_is_of_the_widths_of_its_preset_and_counts_the_encoder(cli,
     assert told["the retriever"] == pytest.approx(101e6, rel=0.05) and narrow["the retriever"] < 20e6
 
 
+def test_two_machines_hold_half_the_labels_each_and_one_refreshes():
+    one, two = (budget(method_of("unidec"), Size(10**6, 10**6, gpus=2, machines=machines), {}) for machines in (1, 2))
+    four = budget(method_of("unidec"), Size(10**6, 10**6, gpus=4), {})
+    assert two.held(DEVICE) == four.held(DEVICE) != one.held(DEVICE)
+    assert two.held(HOST, REFRESH) == one.held(HOST, REFRESH)
+
+
 def test_two_gpus_hold_half_the_labels_each():
     one, two = (budget(method_of("unidec"), Size(10**6, 10**6, gpus=gpus), {}) for gpus in (1, 2))
     for what in ("label vectors", "their moments"):
