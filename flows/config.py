@@ -79,6 +79,14 @@ class TrainingOptions(CommonOptions):
     processes: Annotated[int, Parameter(
         help="Processes that train together, each with a share of the label vectors; one a GPU by default.")] = field(
             default=0, metadata={"ge": 0, "le": 64})
+    nodes: Annotated[int, Parameter(
+        help="Machines that train together, each by this command; by default as many as the environment names, "
+             "or 1.")] = field(default=0, metadata={"ge": 0, "le": 1024})
+    rendezvous: Annotated[str, Parameter(help="HOST:PORT of the machine that leads: there the others join it.")] = ""
+    node: Annotated[int | None, Parameter(
+        help="This machine's number; 0 leads. By default the machine leads whose address HOST is.")] = None
+    rendezvous_seconds: Annotated[float, Parameter(help="How long to wait for the other machines.")] = field(
+        default=600.0, metadata={"gt": 0, "le": 86_400})
 
 
 @Parameter(name="*")

@@ -75,7 +75,7 @@ class PrepareForm(BaseModel, extra="forbid"):
                    *[word for pair in overrides for word in ("--set", pair)],
                    "--home", self.home, *(["--store", self.store] if self.store else []),
                    *(["--name", values["name"]] if values.get("name") else [])]
-        values |= {"overrides": overrides, "command": shlex.join(command)}
+        values |= {"overrides": overrides, "command": shlex.join(command), "nodes": 1}    # whatever the environment is
         return TypeAdapter(RunConfig).validate_python(values, extra="ignore")
 
 

@@ -5,7 +5,7 @@ first. So the store is the only cache, and its contents hold whatever happens to
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, get_args
 
 from prefect import artifacts, flow, task
@@ -16,12 +16,14 @@ from prefect.states import Completed
 
 from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig, Until
+from flows.place import place_of, processes_of
 from flows.prefect_state import noted_until_it_ends, page_of_this_run, tag_this_run
 from flows.preview import preview
 from flows.progress import Terminal
 from tasks.collection import remove_checkpoints
 from tasks.core.dask_workers import Workers
 from tasks.core.devices import gpus
+from tasks.core.machines import lead
 from tasks.core.memory import Peak, watched
 from tasks.core.shared_store import open_store
 from tasks.core.step import Console, Step, StepResult, remake_inputs
@@ -202,8 +204,11 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
     """Lock the home, start the workers, plan the run and print the plan; yield the runner of its steps."""
     terminal = Terminal()
     store = open_store(config.home, config.store, terminal.line)
+    place = place_of(config)
     with (exclusive(store, patience, terminal),
-          Workers(config.dask or None, config.workers, processes=config.processes or max(1, gpus())) as workers,
+          lead(place, terminal.line) if place else nullcontext() as machines,
+          Workers(config.dask or None, config.workers, processes=processes_of(config),
+                  machines=machines) as workers,
           watched() as memory):
         store.sweep()
         data = fetched(config.data, store.home, terminal.line)

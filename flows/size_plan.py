@@ -18,8 +18,8 @@ from xcmodels.resources import DEVICE, DISK, HOST, RATES, Budget, Size, budget, 
 NAMES = {DEVICE: "a GPU", HOST: "the host", DISK: "the disk"}
 TIME = "time"
 HELP = {
-    DEVICE: "more GPUs (--gpus: label vectors and moments are shared by rows), shorter vectors (--dim), or a method "
-            "whose label vectors have one moment and not two (astra)",
+    DEVICE: "more GPUs (--gpus, --nodes: label vectors and moments are shared by rows), shorter vectors (--dim), or a "
+            "method whose label vectors have one moment and not two (astra)",
     HOST: "a host with as much memory, shorter vectors (--dim), a larger part of what is asked of it left to the "
           "files (swap), or fewer points: what is listed is of every point or label",
     DISK: "a larger disk (--home), fewer rounds (refresh_every), and xc gc between runs",
@@ -51,6 +51,7 @@ class Sizing:
         """Return the estimate for people: each place with its parts by size, times, and what runs out first."""
         size, shares = self.size, self.shares
         on = f"{size.gpus} GPUs" if size.gpus > 1 else "one GPU" if size.gpus else "the CPU"
+        on += f" of each of {size.machines} machines" if size.machines > 1 else ""
         out = [f"{self.title} on {on}: {size.labels:,} labels, {size.points:,} points with {size.positives:g} labels "
                f"each, {size.tokens:g} tokens a text", ""]
         for place, available in self.available.items():

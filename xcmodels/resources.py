@@ -28,7 +28,10 @@ ROUND, REFRESH = "a round", "a refresh"
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a data set, and the number of accelerators to train on; 0 = the CPU."""
+    """The size of a data set, and the number of accelerators to train on; 0 = the CPU.
+
+    gpus: of each machine; machines: that train together, of which the first one refreshes.
+    """
 
     labels: int
     points: int
@@ -36,6 +39,7 @@ class Size:
     tokens: float = 14.0       # of a text
     vocabulary: int = 30_522
     gpus: int = 0
+    machines: int = 1
 
     @property
     def texts(self) -> int:
@@ -104,7 +108,8 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     encoder = max(probe[3] for probe in probed)
     rounds = largest.rounds
     refreshes = [round_ for round_ in rounds if round_.mines]
-    width, shares = method.width, max(size.gpus, 1)
+    width, processes = method.width, max(size.gpus, 1)
+    shares = processes * size.machines
     train = DEVICE if size.gpus else HOST
     parts = [
         Part(train, ROUND, "label vectors", table * size.labels / shares),
@@ -112,7 +117,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         Part(train, ROUND, "the encoder, its gradients and moments", fixed),
         Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels),
         Part(HOST, ROUND, "the order of an epoch", 24.0 * size.points),
-        Part(HOST, "", "processes", _rates_at(rates, "cpu", method, width).get("process", 0.0) * shares),
+        Part(HOST, "", "processes", _rates_at(rates, "cpu", method, width).get("process", 0.0) * processes),
         Part(HOST, "", "files mapped, as far as there is room", _corpus(size), mapped=True),
         Part(DISK, "", "the packed data", _corpus(size)),
         Part(DISK, "", "checkpoints of rounds, until the retriever stands",
@@ -173,7 +178,7 @@ def _seconds(method: Method, mining: Round | None, size: Size, width: int,
              rates: Mapping[str, Any]) -> tuple[float | None, float | None]:
     """Return the seconds of an epoch and of a refresh, whose clustering and search run on the CPU."""
     device, host = (_rates_at(rates, kind, method, width) for kind in ("cuda" if size.gpus else "cpu", "cpu"))
-    epoch = device["train"] * size.points / max(size.gpus, 1) if device else None
+    epoch = device["train"] * size.points / max(size.gpus * size.machines, 1) if device else None
     if mining is None or not (host and device):
         return epoch, None
     refresh = device["encode"] * size.texts

@@ -20,7 +20,7 @@ from scipy import stats
 from benchmarks.claims.figures import test_figures
 from tasks.core.code_digest import code_digests
 from tasks.core.store import digest_of
-from tasks.training.step_list import modules_of
+from tasks.training.recipe import modules_of
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.subsample import sample
 from xcmodels.method import EncoderStage, Method

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
+from tasks.core.machines import Machines
 
 STARTS = 3    # attempts at starting the embedded workers
 CACHED_BYTES = 1 << 28    # bytes of freed memory that a worker keeps
@@ -19,10 +20,12 @@ class Workers:
     address: of a running scheduler, "tcp://host:8786"; None for an embedded cluster of `count` processes, where 0 means
     that this process does everything.
     processes: how many train together on this machine, apart from the workers (`tasks.training.launcher`).
+    machines: those that train together; None for this one alone.
     """
 
-    def __init__(self, address: str | None = None, count: int = 2, *, processes: int = 1) -> None:
-        self.address, self.count, self.processes = address, count, processes
+    def __init__(self, address: str | None = None, count: int = 2, *, processes: int = 1,
+                 machines: Machines | None = None) -> None:
+        self.address, self.count, self.processes, self.machines = address, count, processes, machines
         self._client: Any = None
         self._cluster: Any = None
 

@@ -1,14 +1,17 @@
-"""Training by several processes of this machine, started by `torchrun`.
+"""Training by several processes of this machine, and of others, started by `torchrun`.
 
 Each process is `tasks.training.worker`, and trains the same round (`xcmodels.nn.distributed`). The first one reports
-for all: a line of JSON per step of training on its stdout, which the run reads. A file tells them to stop.
+for all: a line of JSON per step of training on its stdout, which the run reads. A file tells them to stop. Of several
+machines each starts its own processes (`tasks.training.follower`).
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,50 +20,101 @@ import psutil
 
 from data_contracts import errors
 from data_contracts.errors import ProjectError
+from tasks.core.machines import Machines
+from tasks.core.manifest import MANIFEST
 from tasks.core.step import StepContext
 from tasks.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 SPEC, STOP, FAILED, LOG = "launched.json", "launched.stop", "launched.failed", "launched.log"
+LOOK = 0.2    # seconds between looks at whether training should stop
+
+
+class LostProcess(ProjectError):
+    """A process that trained was killed, or lost its connection to others."""
 
 
 def launch(recipe: Recipe, name: str, context: StepContext) -> None:
-    """Train the round called `name` by several processes, and pass on what they report.
+    """Train the round called `name` by several processes, of all machines of the run, and pass on what they report.
 
     Raises what the first process raised, and ProjectError with the exit code from their log where one was killed.
     """
-    scratch, processes = context.scratch, context.workers.processes
+    if (machines := context.workers.machines) is None:
+        train_here(recipe, name, context, ["--standalone"])
+        return
+    port = machines.begin({    # what the others need to know of the round
+        "round": name, "recipe": {**asdict(recipe), "changed": dict(recipe.changed)}, "code": recipe.code(name),
+        "inputs": {role: {"digest": folder.name, "key": json.loads((folder / MANIFEST).read_bytes())["key"]}
+                   for role, folder in context.inputs.items()}})
+    try:
+        train_here(recipe, name, context, machines.torchrun(port))
+    except LostProcess as error:
+        other = machines.why_lost()
+        raise ProjectError(f"{error.what}; {other.what}" if other else error.what,
+                           hint="see whether all machines run; the same commands resume") from error
+
+
+def train_here(recipe: Recipe, name: str, context: StepContext, rendezvous: Sequence[str]) -> None:
+    """Train a round by the processes of this machine; rendezvous: how torchrun finds those of others."""
+    scratch, processes, machines = context.scratch, context.workers.processes, context.workers.machines
     for leftover in (STOP, FAILED):
         (scratch / leftover).unlink(missing_ok=True)
     (scratch / SPEC).write_text(json.dumps({
         "recipe": asdict(recipe), "round": name, "out": str(context.out), "home": str(context.home),
         "inputs": {role: str(path) for role, path in context.inputs.items()},
         "parent": os.getpid(), "born": psutil.Process().create_time()}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
+    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes),
                "--module", "tasks.training.worker", str(scratch / SPEC)]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}
+    if machines and machines.interface:    # gloo would take that of the host's name, which may be loopback
+        environment.setdefault("GLOO_SOCKET_IFNAME", machines.interface)
     with context.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}) as run:
+            env=environment) as run, _watched(run, stop, scratch, machines):
         assert run.stdout is not None
         try:
             for line in run.stdout:
                 _pass_on(line, context.say, report)
-                if stop():
-                    (scratch / STOP).touch()
         except BaseException:
             (scratch / STOP).touch()
             run.terminate()
             raise
+        asked = stop()
     if (scratch / FAILED).exists():
         failed = json.loads((scratch / FAILED).read_text())
+        if failed["kind"] == "Stopped" and not asked:
+            raise ProjectError(f"another machine was stopped or lost its run: {failed['what']}",
+                               where=failed["where"], hint="the same commands on all machines resume")
         raise getattr(errors, failed["kind"])(failed["what"], where=failed["where"], hint=failed["hint"])
     if run.returncode:
         log_lines = (scratch / LOG).read_text(errors="replace").splitlines()
         killed = next((line.strip() for line in log_lines if "exitcode" in line), "no reason was given")
-        raise ProjectError(f"one of {processes} training processes ended: {killed}; {scratch / LOG}",
-                           hint="the same command resumes")
+        raise LostProcess(f"one of {processes} training processes ended: {killed}; {scratch / LOG}",
+                          hint="the same command resumes")
+
+
+@contextmanager
+def _watched(run: subprocess.Popen[str], stop: Callable[[], bool], scratch: Path,
+             machines: Machines | None) -> Iterator[None]:
+    """While the block lasts, ask the processes to stop where `stop` says so, and end them where a machine is lost."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK):
+            if stop():
+                (scratch / STOP).touch()
+            if machines and machines.is_in_trouble():
+                run.terminate()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None]) -> None:

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from data_contracts.errors import UsageError
+from tasks.core.code_digest import code_digests
 from xcmodels.method import Method
 from xcmodels.methods.presets import Settings, resolve
 from xcmodels.methods.registry import METHODS
@@ -28,3 +30,15 @@ class Recipe:
         """Return the method; raises UsageError as `settings` does."""
         settings = self.settings()    # refuses an unknown method
         return METHODS[self.method].make(settings.method)
+
+    def code(self, name: str) -> dict[str, str]:
+        """Return the digests of the modules that train the round called `name`."""
+        method = self.make()
+        return code_digests("tasks.training.train_round", *modules_of(method.stage(method.round(name).stage)))
+
+
+def modules_of(part: Any) -> tuple[str, ...]:
+    """Return the modules with the code of a stage or a builder: its own, and those of the parts that it holds."""
+    inner = [value for value in vars(part).values() if type(value).__module__.startswith("xcmodels.methods.")]
+    modules = [modules_of(value) for value in inner if hasattr(value, "settings")]
+    return tuple(sorted({type(part).__module__, *(name for names in modules for name in names)}))

@@ -1,12 +1,11 @@
 """The training steps of a run: their inputs, settings, code and actions."""
 
 from functools import partial
-from typing import Any
 
 from tasks.core.step import Step
 from tasks.training.embed import embed
 from tasks.training.mining import mine
-from tasks.training.recipe import Recipe
+from tasks.training.recipe import Recipe, modules_of
 from tasks.training.retriever import build_retriever
 from tasks.training.train_round import train
 from xcmodels.method import Method
@@ -39,10 +38,3 @@ def _step(recipe: Recipe, method: Method, step: TrainingStep, tables: str) -> St
     assert step.kind == TRAIN
     return Step(step.name, "checkpoint", partial(train, recipe, step.name), ("tasks.training.train_round", *code),
                 settings, needs)
-
-
-def modules_of(part: Any) -> tuple[str, ...]:
-    """Return the modules with the code of a stage or a builder: its own, and those of the parts that it holds."""
-    inner = [value for value in vars(part).values() if type(value).__module__.startswith("xcmodels.methods.")]
-    modules = [modules_of(value) for value in inner if hasattr(value, "settings")]
-    return tuple(sorted({type(part).__module__, *(name for names in modules for name in names)}))

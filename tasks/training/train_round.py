@@ -17,7 +17,7 @@ from xcmodels.training.loop import Interrupted, Watch, train_round
 
 def train(recipe: Recipe, name: str, context: StepContext) -> None:
     """Train the round called `name`, by one process or several; `metrics.json` has one entry per epoch."""
-    if context.workers.processes > 1:
+    if context.workers.processes > 1 or context.workers.machines:
         launch(recipe, name, context)
         return
     method = recipe.make()

@@ -21,13 +21,13 @@ from xcmodels.nn import distributed
 
 
 def main(spec: Path) -> None:
-    """Train a round together with the other processes; an error of the first one is written to a file next to `spec`.
+    """Train a round together with the other processes, some of them perhaps on other machines.
 
-    Stops where the run wrote the file that asks for it, or where the run itself has ended.
+    An error of the first one of this machine is written to a file next to `spec`. Stops where the run wrote the file
+    that asks for it, or where the run itself has ended: that of any machine.
     """
     task, scratch = json.loads(spec.read_text()), spec.parent
     distributed.join()
-    first = distributed.rank() == 0
 
     def send(message: dict[str, Any]) -> None:
         with suppress(OSError):    # the run has ended; the trained model is saved all the same
@@ -45,7 +45,7 @@ def main(spec: Path) -> None:
             Path(task["out"]), {role: Path(path) for role, path in task["inputs"].items()}, scratch,
             Path(task["home"]), Workers(), lambda line: send({"say": line}), watch))
     except ProjectError as error:
-        if first:
+        if distributed.is_first_of_machine():
             (scratch / FAILED).write_text(json.dumps({
                 "kind": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}))
         distributed.leave(1)

@@ -85,6 +85,13 @@ def test_tables_of_low_bytes_take_at_most_three_bytes_a_value(name, width):
     assert 2 * width < of_low <= 2 * width + 9 <= 3 * width
 
 
+def test_two_machines_hold_half_the_labels_each_and_one_refreshes():
+    one, two = (budget(method_of("unidec"), Size(10**6, 10**6, gpus=2, machines=machines), {}) for machines in (1, 2))
+    four = budget(method_of("unidec"), Size(10**6, 10**6, gpus=4), {})
+    assert two.held(DEVICE) == four.held(DEVICE) != one.held(DEVICE)
+    assert two.held(HOST, REFRESH) == one.held(HOST, REFRESH)
+
+
 def test_two_gpus_hold_half_the_labels_each():
     one, two = (budget(method_of("unidec"), Size(10**6, 10**6, gpus=gpus), {}) for gpus in (1, 2))
     for what in ("label vectors", "their moments"):

@@ -25,7 +25,7 @@ class PlanOptions(RunConfig):
     labels: Annotated[int, Parameter(help="Labels of data that is not here: what would it take?")] = 0
     points: Annotated[int, Parameter(help="Its training points.")] = 0
     dim: Annotated[int | None, Parameter(help="How long its vectors would be; as the preset's by default.")] = None
-    gpus: Annotated[int, Parameter(help="GPUs that would train on it; 0 = the CPU.")] = 0
+    gpus: Annotated[int, Parameter(help="GPUs of a machine that would train on it; 0 = the CPU.")] = 0
     gpu_memory: Annotated[float, Parameter(help="Memory of a GPU, GB.")] = 80.0
     positives: Annotated[float, Parameter(help="Labels of a point.")] = 5.0
     tokens: Annotated[float, Parameter(help="Tokens of a text.")] = 14.0
@@ -86,7 +86,8 @@ def _size(options: PlanOptions, as_json: bool) -> None:
     from flows.size_plan import sizing
     from xcmodels.resources import Size
 
-    size = Size(options.labels, options.points, options.positives, options.tokens, gpus=options.gpus)
+    size = Size(options.labels, options.points, options.positives, options.tokens, gpus=options.gpus,
+                machines=max(1, options.nodes))
     estimate = sizing(options.method, options.preset, options.settings, size, width=options.dim, home=options.home,
                       gpu_memory=options.gpu_memory)
     print(json.dumps(estimate.to_json()) if as_json else "\n".join(estimate.lines()))

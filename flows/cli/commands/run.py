@@ -1,6 +1,7 @@
 """`xc run`, and up to a step: `prepare`, `train`, `evaluate`, `register`, `report`."""
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -15,12 +16,12 @@ from data_contracts.errors import ContractError, Stopped, UsageError
 from flows.cli.config_file import GIVEN
 from flows.cli.options import Budget, Json, apply_budget, environment, filled, home_flag, resolved_settings, say
 from flows.config import RunConfig, TrainingOptions, Until
+from tasks.core.wording import plural
 
 
 def run(*, options: RunConfig, budget: Budget = "", as_json: Json = False) -> None:
     """Do the whole job: prepare, train, evaluate, register; what has not changed since the last run is reused."""
-    apply_budget(options, budget)
-    _finish(_flow("register", options), options, as_json)
+    _finish(_flow("register", options, budget), options, as_json)
 
 
 def prepare(*, options: TrainingOptions) -> None:
@@ -45,14 +46,20 @@ def register(*, options: RunConfig, as_json: Json = False) -> None:
 
 def report(*, options: RunConfig) -> None:
     """Build the report of a run again; its path goes to stdout."""
-    print(_flow("report", options).report)
+    if finished := _flow("report", options):
+        print(finished.report)
 
 
-def _flow(until: Until, options: TrainingOptions) -> Any:
-    """Run the flow as far as `until`; return its summary, None where nothing was evaluated."""
+def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
+    """Run the flow as far as `until`; return its summary, None where nothing was evaluated here."""
+    from flows.place import place_of
     from tasks.core.shared_store import open_store
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # of `timeout`, `kill` or a shutdown: ends as by Ctrl-C
+    if (place := place_of(options)) and not place.leads:
+        _follow(place, options)
+        return None
+    apply_budget(options, budget)
     # Invalid options are refused before Prefect's server is started, which takes seconds.
     resolved_settings(options)
     config = filled(RunConfig, {**vars(options), "command": _command()})
@@ -74,6 +81,22 @@ def _flow(until: Until, options: TrainingOptions) -> Any:
 
         with without_heartbeats() if temporary else nullcontext():
             return flow_run(config, until)
+
+
+def _follow(place: Any, options: TrainingOptions) -> None:
+    """Take part in the training of the machine that leads at `place`, with whose options."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")    # else a lost connection is told by a C++ stack
+    environment(options.home)
+    from flows.place import processes_of
+    from flows.progress import Terminal
+    from tasks.core.shared_store import SharedStore
+    from tasks.core.step import Console
+    from tasks.training.follower import follow
+
+    terminal = Terminal()
+    rounds = follow(place, SharedStore(options.home, options.store, terminal.line), processes_of(options),
+                    Console(terminal.line, terminal.training))
+    say(f"took part in {plural(len(rounds), 'round')} of training; the run led at {place} has ended")
 
 
 @contextmanager
@@ -103,7 +126,9 @@ def _failure_named(home: Path) -> Iterator[None]:
 
 
 def _finish(finished: Any, options: RunConfig, as_json: bool) -> None:
-    """Print how a run ended; with `as_json`, also as JSON on stdout."""
+    """Print how a run ended; with `as_json`, also as JSON on stdout. Nothing for a machine that only took part."""
+    if finished is None:
+        return
     _summary(finished, options.home, options.mlflow)
     if as_json:
         print(json.dumps({"run_id": finished.run_id, "model": finished.model, "version": finished.version,

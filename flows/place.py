@@ -1,0 +1,87 @@
+"""Where the machines of a run meet: by its options, or by what torchrun's users, Slurm and Kubernetes set."""
+
+import os
+import re
+from collections.abc import Mapping
+
+from data_contracts.errors import UsageError
+from flows.config import TrainingOptions
+from tasks.core.devices import gpus
+from tasks.core.network import Place, is_here, is_loopback
+
+# Of each convention: its number of machines, the address (or host and port) of the first, and a machine's own number.
+CONVENTIONS = (
+    ("PET_NNODES", ("PET_RDZV_ENDPOINT",), "PET_NODE_RANK"),    # torchrun's own, which Kubernetes' trainer sets
+    ("PET_NNODES", ("PET_MASTER_ADDR", "PET_MASTER_PORT"), "PET_NODE_RANK"),
+    ("NNODES", ("MASTER_ADDR", "MASTER_PORT"), "NODE_RANK"),
+    ("SLURM_STEP_NUM_NODES", ("SLURM_STEP_NODELIST",), "SLURM_NODEID"),    # of srun's tasks: one a machine
+)
+PORT = 29400    # torchrun's
+EXAMPLE = "--nodes 2 --rendezvous 10.0.0.1:29400"
+
+
+def place_of(options: TrainingOptions, environ: Mapping[str, str] = os.environ) -> Place | None:
+    """Return where the machines of a run meet; None where it has one machine.
+
+    Raises UsageError where the options, with the environment, leave open how many machines there are, or where.
+    """
+    if options.nodes == 1:
+        return None
+    if not options.nodes and not options.rendezvous and options.node is None:
+        found = _found(environ)
+    else:
+        found = str(options.nodes or ""), options.rendezvous, options.node
+    if found is None:
+        return None
+    count, address, number = found
+    if not count:
+        raise UsageError("it is not said how many machines there are", hint=f"xc run {EXAMPLE}")
+    if not address:
+        raise UsageError(f"{count} machines, and no address where they meet", hint=f"xc run {EXAMPLE}")
+    match = re.fullmatch(r"\[?(?P<host>[^\s/@\]]+?)\]?:(?P<port>\d{1,5})", address)
+    if not match or not 0 < int(match["port"]) < 1 << 16:
+        raise UsageError(f"{address!r} is not HOST:PORT", hint=f"xc run {EXAMPLE}")
+    if number is not None and not 0 <= number < int(count):
+        raise UsageError(f"machine {number} of {count}: they are numbered from 0", hint="--node 0 leads")
+    if not options.store:
+        raise UsageError(f"{count} machines share results by an address, and there is none",
+                         hint="--store s3://BUCKET/FOLDER, or file:///FOLDER that all machines mount")
+    host = match["host"]
+    leads = is_here(host) if number is None else number == 0
+    return Place(int(count), host, int(match["port"]), leads,
+                 is_public=not (options.rendezvous and is_loopback(host)), seconds=options.rendezvous_seconds)
+
+
+def processes_of(options: TrainingOptions) -> int:
+    """Return how many processes of this machine train together."""
+    return options.processes or max(1, gpus())
+
+
+def _found(environ: Mapping[str, str]) -> tuple[str, str, int | None] | None:
+    """Return how many machines the environment names, where they meet, and this one's number; None for one machine."""
+    missing = ""
+    for count, address, number in CONVENTIONS:
+        if environ.get(count, "1") == "1":
+            continue
+        if not environ[count].isdigit():
+            raise UsageError(f"{count} is {environ[count]!r}, and a run has a fixed number of machines",
+                             hint="set a number, or --nodes 1")
+        if lacking := [name for name in (*address, number) if not environ.get(name)]:
+            missing = missing or f"{count} is {environ[count]}, and {lacking[0]} is not set"
+            continue
+        if not environ[number].isdigit():
+            raise UsageError(f"{number} is {environ[number]!r}, not a number", hint="set it, or give --node")
+        where = ":".join(environ[name] for name in address)
+        if address == ("SLURM_STEP_NODELIST",):
+            where = f"{first_host(where)}:{environ.get('MASTER_PORT') or PORT}"
+        elif len(address) == 1 and not where.rpartition(":")[0]:
+            where = f"{where}:{PORT}"
+        return environ[count], where, int(environ[number])
+    if missing:
+        raise UsageError(missing, hint=f"set it, or xc run {EXAMPLE}, or --nodes 1 for this machine alone")
+    return None
+
+
+def first_host(names: str) -> str:
+    """Return the first host of a list as Slurm writes it: "gpu[03-05,09],login" -> "gpu03"."""
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", re.match(r"(?:[^,\[]|\[[^\]]*\])*", names)[0])    # type: ignore[index]

@@ -1,0 +1,267 @@
+"""Machines that train together: they meet at one address, where the first one gives them rounds to train.
+
+As long as its run lasts, the first machine serves a store of torch.distributed (a TCPStore, as torchrun's rendezvous):
+
+    about, came, name/<n>    what all need to have in common; how many others came, and the host name of each
+    task/<i>, ready/<i>      the i-th round to train, or the end of the run; how many others are ready for it
+    failed, left             the error of a machine that gave up; how many others have read the end
+    beat/<n>                 a number that grows while machine n is there
+
+Each round is then trained by torchrun, which has an address of its own. Neither has a password: as all of
+torch.distributed, they are for a network that is trusted.
+"""
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from importlib.metadata import version
+from math import inf
+from typing import Any
+
+from data_contracts import errors
+from data_contracts.errors import ProjectError, ServerError, UsageError
+from tasks.core.network import Place, interface_of, is_loopback
+from tasks.core.wording import span
+
+SILENCE = 120.0    # seconds without a beat after which a machine counts as lost
+LOOK = 0.5         # seconds between beats, and between looks at the store
+ENDING = 10.0      # seconds that machines which fail together wait for what the other says
+RESUMES = "see whether it runs, and can be reached; the same commands resume"
+
+
+class Machines:
+    """The machines of a run, as one of them sees them: `number` 0 is the first, which leads.
+
+    interface: the name of the network interface by which this machine reaches the place, "" where that is unknown.
+    """
+
+    def __init__(self, place: Place, store: Any, number: int, interface: str) -> None:
+        self.place, self.store, self.number, self.interface = place, store, number, interface
+        self.rounds = 0    # that were trained, or begun
+        self._heard = dict.fromkeys(range(1, place.count) if number == 0 else [0], time.monotonic())
+        self._beats: dict[int, bytes] = {}
+        self._failure: dict[str, Any] | None = None
+        self._is_gone = False
+        self._wanted, self._found = "", b""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._attend, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> "Machines":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Tell the others how the run ended, where this machine leads; else what stopped this one."""
+        with suppress(RuntimeError):    # the first machine is gone
+            if self.number == 0:
+                self._end(error)
+            elif error is not None:
+                self.fail(error)
+        self.close()
+
+    def close(self) -> None:
+        """Leave: no more is heard of this machine."""
+        self._over.set()
+        self._thread.join(ENDING)
+
+    def begin(self, task: dict[str, Any]) -> int:
+        """Give the others a round to train; return the port for torchrun once all of them are ready."""
+        self.rounds += 1
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = int(free.getsockname()[1])
+        self.store.set(f"task/{self.rounds}", json.dumps({**task, "port": port}))
+        while self.store.add(f"ready/{self.rounds}", 0) < self.place.count - 1:
+            self.check()
+            time.sleep(LOOK / 5)
+        return port
+
+    def next_task(self) -> dict[str, Any]:
+        """Return the next round that the first machine gives, {} at the end; raise the error that ended the run."""
+        task = self._wait(f"task/{self.rounds + 1}")
+        if "end" in task:
+            with suppress(RuntimeError):
+                self.store.add("left", 1)
+            if task["end"]:
+                raise _read(task["end"], f"machine 0, at {self.place}")
+            return {}
+        self.rounds += 1
+        return task
+
+    def ready(self) -> None:
+        """Say that this machine can train the round that `next_task` gave."""
+        self.store.add(f"ready/{self.rounds}", 1)
+
+    def torchrun(self, port: int) -> list[str]:
+        """Return the words that make one torchrun of those of all machines."""
+        return ["--nnodes", str(self.place.count), "--node-rank", str(self.number), "--master-addr", self.place.host,
+                "--master-port", str(port)]
+
+    def check(self) -> None:
+        """Raise the error of a machine that gave up, or ServerError where one is lost."""
+        if self._failure:
+            raise _read(self._failure, f"machine {self._failure['number']}, {self._failure['host']}")
+        if self._is_gone:
+            raise ServerError(f"machine 0 at {self.place} has gone", hint=RESUMES)
+        for number, at in self._heard.items():
+            if time.monotonic() - at > SILENCE:
+                raise ServerError(f"machine {number}{f' at {self.place}' if number == 0 else self._name(number)} has "
+                                  f"not been heard of for {span(SILENCE)}", hint=RESUMES)
+
+    def is_in_trouble(self) -> bool:
+        """Return whether training cannot go on; a machine that was stopped has every process stop by itself."""
+        if self._failure and self._failure["kind"] == "Stopped":
+            return False
+        try:
+            self.check()
+        except ProjectError:
+            return True
+        return False
+
+    def why_lost(self) -> ProjectError | None:
+        """Return what another machine says of a round that has just failed here, None where it says nothing."""
+        try:
+            if self.number:
+                said = self._wait(f"task/{self.rounds + 1}", ENDING)
+                return _read(said["end"], f"machine 0, at {self.place}") if said.get("end") else None
+            until = time.monotonic() + ENDING
+            while time.monotonic() < until:
+                self.check()
+                time.sleep(LOOK)
+        except ProjectError as error:
+            return error
+        return None
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the first machine why this one gives up."""
+        with suppress(RuntimeError):
+            self.store.set("failed", json.dumps({**_written(error), "number": self.number,
+                                                 "host": socket.gethostname()}))
+
+    def _end(self, error: BaseException | None) -> None:
+        self.store.set(f"task/{self.rounds + 1}", json.dumps({"end": error and _written(error)}))
+        until = time.monotonic() + ENDING
+        while self.store.add("left", 0) < self.place.count - 1 and time.monotonic() < until and not self._failure:
+            time.sleep(LOOK / 5)
+
+    def _wait(self, key: str, seconds: float = inf) -> dict[str, Any]:
+        """Return the value of `key` once it is there, {} where it is not within `seconds`.
+
+        Raises ServerError where the first machine is lost before.
+        """
+        until = time.monotonic() + seconds
+        self._found, self._wanted = b"", key
+        while not self._found and time.monotonic() < until:
+            self.check()
+            time.sleep(LOOK / 5)
+        found: dict[str, Any] = json.loads(self._found or b"{}")
+        return found
+
+    def _attend(self) -> None:
+        """Beat, listen to the others and look for what this machine waits for, until it leaves."""
+        beat = 0
+        try:
+            while not self._over.wait(LOOK):
+                beat += 1
+                self.store.set(f"beat/{self.number}", str(beat))
+                for number in self._heard:
+                    heard = self.store.get(f"beat/{number}") if self.store.check([f"beat/{number}"]) else b""
+                    if heard != self._beats.get(number, b""):
+                        self._beats[number], self._heard[number] = heard, time.monotonic()
+                if self.number == 0 and self.store.check(["failed"]):
+                    self._failure = json.loads(self.store.get("failed"))
+                if self._wanted and self.store.check([self._wanted]):
+                    self._found, self._wanted = self.store.get(self._wanted), ""
+        except RuntimeError:    # torch's error of a connection that was closed
+            self._is_gone = True
+
+    def _name(self, number: int) -> str:
+        return f", {self.store.get(f'name/{number}').decode()}," if self.store.check([f"name/{number}"]) else ""
+
+
+def lead(place: Place, say: Callable[[str], None]) -> Machines:
+    """Wait for the other machines at `place`. Raises ServerError naming how many came where some do not in time."""
+    from torch.distributed import TCPStore
+
+    with socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("" if place.is_public else place.host, place.port))
+        except OSError as error:
+            raise UsageError(f"this machine cannot lead at {place}: {error.strerror}",
+                             hint="where another machine leads there, give --node 1 here; else another port") from error
+        listener.listen(1024)
+        # torch closes it
+        store = TCPStore(place.host, place.port, None, True, timedelta(seconds=SILENCE), wait_for_workers=False,
+                         master_listen_fd=os.dup(listener.fileno()))
+    store.set("about", json.dumps(_about(place)))
+    say(f"machine 0 of {place.count} at {place}; waits up to {span(place.seconds)} for the others")
+    until = time.monotonic() + place.seconds
+    while (came := 1 + store.add("came", 0)) < place.count:
+        if time.monotonic() > until:
+            few = ServerError(
+                f"{came} of {place.count} machines came to {place} within {span(place.seconds)}",
+                hint=f"start the same command on the others, where {place} can be reached; or give --nodes {came}")
+            store.set("task/1", json.dumps({"end": _written(few)}))
+            time.sleep(4 * LOOK if came > 1 else 0)    # for those who came to read it
+            raise few
+        time.sleep(LOOK / 5)
+    # Where a machine's own name is that of its loopback, as Debian has it, others come by another interface.
+    return Machines(place, store, 0, "" if place.is_public and is_loopback(place.host) else interface_of(place.host))
+
+
+def join(place: Place) -> Machines:
+    """Join the machines that meet at `place`. Raises ServerError where no machine leads there in time."""
+    from torch.distributed import TCPStore
+
+    until = time.monotonic() + place.seconds
+    while True:
+        try:
+            with socket.create_connection((place.host, place.port), timeout=10) as connection:
+                interface = interface_of(connection.getsockname()[0])
+            break
+        except OSError as error:
+            if time.monotonic() > until:
+                raise ServerError(f"no machine leads at {place}, within {span(place.seconds)}: {error}",
+                                  hint="start the same command with --node 0 there, and see that the port is open"
+                                  ) from error
+            time.sleep(LOOK)
+    try:
+        store = TCPStore(place.host, place.port, None, False, timedelta(seconds=30), wait_for_workers=False)
+        about = json.loads(store.get("about"))
+        number = store.add("came", 1)
+        store.set(f"name/{number}", socket.gethostname())
+    except (RuntimeError, ValueError) as error:
+        raise ServerError(f"what answers at {place} is no run that leads machines",
+                          hint="give the HOST:PORT of machine 0") from error
+    for key, ours in _about(place).items():
+        if about.get(key) != ours:
+            with Machines(place, store, number, interface):    # tells the first one
+                raise UsageError(f"machine 0 at {place} has {key} {about.get(key)}, this one {ours}",
+                                 hint="all machines need the same options and versions")
+    if number >= place.count:
+        raise UsageError(f"{place.count} machines are at {place} already", hint=f"give --nodes {number + 1} to all")
+    return Machines(place, store, number, interface)
+
+
+def _about(place: Place) -> dict[str, Any]:
+    return {"--nodes": place.count, "torch": version("torch"), "numpy": version("numpy")}
+
+
+def _written(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, ProjectError):
+        return {"kind": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}
+    kind, what = ("Stopped", "interrupted") if isinstance(error, KeyboardInterrupt) else \
+        ("ProjectError", f"{type(error).__name__}: {error}")
+    return {"kind": kind, "what": what, "where": "", "hint": "the same commands resume"}
+
+
+def _read(written: dict[str, Any], who: str) -> ProjectError:
+    kind = getattr(errors, written["kind"], ProjectError)
+    error: ProjectError = kind(f"{who}: {written['what']}", where=written["where"], hint=written["hint"])
+    return error

@@ -1,0 +1,140 @@
+"""How machines that train together meet, hear of each other, and part: two in one process."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError
+from tasks.core import machines
+from tasks.core.machines import join, lead
+from tasks.core.network import Place
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def places(count: int = 2, seconds: float = 60.0) -> tuple[Place, Place]:
+    """Return the place as the first machine sees it, and as others do."""
+    port = free_port()
+    return tuple(Place(count, "127.0.0.1", port, leads, False, seconds) for leads in (True, False))
+
+
+@pytest.fixture
+def two():
+    """Return two machines that have met."""
+    first, other = places()
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(lead, first, lambda line: None)
+        follower = join(other)
+        leader = leading.result()
+    yield leader, follower
+    for each in (follower, leader):
+        each.close()
+
+
+def test_a_round_is_given_and_the_end_told(two):
+    leader, follower = two
+    with ThreadPoolExecutor(1) as pool:
+        port = pool.submit(leader.begin, {"round": "joint round 0"})
+        task = follower.next_task()
+        assert not port.done()    # it waits until the other is ready
+        follower.ready()
+        assert task == {"round": "joint round 0", "port": port.result()}
+        assert leader.torchrun(5) != follower.torchrun(5)
+        ended = pool.submit(leader.__exit__, None, None, None)
+        assert follower.next_task() == {}
+        ended.result()
+    assert leader.interface == follower.interface == machines.interface_of("127.0.0.1")
+
+
+@pytest.mark.parametrize(("error", "kind", "said"), [
+    (ServerError("no answer", hint="try again"), ServerError, "no answer"),
+    (KeyboardInterrupt(), Stopped, "interrupted"),
+    (ZeroDivisionError("by zero"), ProjectError, "ZeroDivisionError: by zero")])
+def test_what_ends_a_run_ends_it_everywhere(two, error, kind, said):
+    leader, follower = two
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(leader.__exit__, type(error), error, None)
+        with pytest.raises(kind, match=f"machine 0, at 127.0.0.1:.*{said}"):
+            follower.next_task()
+        ended.result()
+
+
+def test_a_machine_that_gives_up_is_named(two):
+    leader, follower = two
+    follower.fail(UsageError("no such folder", hint="make it"))
+    with pytest.raises(UsageError, match=f"machine 1, {socket.gethostname()}: no such folder") as error:
+        leader.begin({"round": "joint round 0"})
+    assert error.value.hint == "make it" and leader.is_in_trouble()
+
+
+def test_one_that_was_stopped_lets_training_save_its_state(two):
+    leader, follower = two
+    follower.fail(KeyboardInterrupt())
+    with pytest.raises(Stopped):
+        leader.begin({"round": "joint round 0"})
+    assert not leader.is_in_trouble()
+
+
+def test_a_machine_that_falls_silent_is_lost(two, monkeypatch):
+    monkeypatch.setattr(machines, "SILENCE", 1.0)
+    leader, follower = two
+    follower.close()
+    with pytest.raises(ServerError, match=f"machine 1, {socket.gethostname()}, has not been heard of"):
+        leader.begin({"round": "joint round 0"})
+
+
+def test_a_machine_that_never_comes_is_named_after_a_time():
+    first, _ = places(count=3, seconds=0.5)
+    with pytest.raises(ServerError, match=f"1 of 3 machines came to {first} within 0.5 s") as error:
+        lead(first, lambda line: None)
+    assert error.value.exit_code == 5 and str(first) in error.value.hint
+
+
+def test_those_who_came_hear_that_one_did_not():
+    first, other = places(count=3, seconds=3.0)
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(lead, first, lambda line: None)
+        with join(other) as follower, pytest.raises(ServerError, match="2 of 3 machines came"):
+            follower.next_task()
+        with pytest.raises(ServerError, match="2 of 3 machines came"):
+            leading.result()
+
+
+def test_a_place_where_nobody_leads_is_named_after_a_time():
+    _, other = places(seconds=0.2)
+    with pytest.raises(ServerError, match=f"no machine leads at {other}, within 0.2 s") as error:
+        join(other)
+    assert error.value.exit_code == 5
+
+
+def test_a_second_machine_that_would_lead_is_refused():
+    first, _ = places()
+    with socket.socket() as taken:
+        taken.bind((first.host, first.port))
+        taken.listen()
+        with pytest.raises(UsageError, match=f"cannot lead at {first}: Address already in use"):
+            lead(first, lambda line: None)
+
+
+def test_machines_that_count_differently_do_not_train():
+    first, other = places()
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(lead, first, lambda line: None)
+        with pytest.raises(UsageError, match="--nodes 2, this one 4"):
+            join(Place(4, other.host, other.port, False, False))
+        leader = leading.result()
+    with pytest.raises(UsageError, match=r"machine 1.* --nodes 2, this one 4"):
+        leader.begin({"round": "joint round 0"})
+    leader.close()
+
+
+def test_only_loopback_listens_where_only_loopback_meets(two):
+    listening = {each.laddr.ip for each in psutil.Process().net_connections("tcp")
+                 if each.status == psutil.CONN_LISTEN and each.laddr.port == two[0].place.port}
+    assert listening == {"127.0.0.1"}

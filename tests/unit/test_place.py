@@ -1,0 +1,73 @@
+"""Where the machines of a run meet: options, and the environments of torchrun, Slurm and Kubernetes."""
+
+import pytest
+
+from data_contracts.errors import UsageError
+from flows.config import TrainingOptions
+from flows.place import first_host, place_of
+from tasks.core.network import Place, interface_of, is_here
+
+TORCHRUN = {"NNODES": "2", "MASTER_ADDR": "10.9.8.7", "MASTER_PORT": "29511", "NODE_RANK": "1"}
+SLURM = {"SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NODELIST": "gpu[03-05,09]", "SLURM_NODEID": "0"}
+KUBERNETES = {"PET_NNODES": "3", "PET_RDZV_ENDPOINT": "tickets-master-0:23456", "PET_NODE_RANK": "2",
+              "WORLD_SIZE": "24", "RANK": "17"}
+
+
+def options(**more) -> TrainingOptions:
+    return TrainingOptions(data="data", **{"store": "file:///shared", **more})
+
+
+def test_the_place_that_options_name():
+    given = {"nodes": 2, "rendezvous": "10.9.8.7:29400"}
+    assert place_of(options(**given), TORCHRUN) == Place(2, "10.9.8.7", 29400, False)    # options come first
+    assert place_of(options(**given, node=0), {}) == Place(2, "10.9.8.7", 29400, True)
+    assert place_of(options(**given, rendezvous_seconds=5.0), {}).seconds == 5
+    assert place_of(options(nodes=3, rendezvous="127.0.0.1:1", node=2), {}) == Place(3, "127.0.0.1", 1, False, False)
+    assert place_of(options(nodes=2, rendezvous="[::1]:29400"), {}).host == "::1"
+    assert place_of(options(nodes=2, rendezvous="localhost:29400"), {}).leads    # HOST is this machine
+    assert place_of(options(), {}) is None
+
+
+@pytest.mark.parametrize(("environment", "place"), [
+    (TORCHRUN, Place(2, "10.9.8.7", 29511, False)),
+    (TORCHRUN | {"NODE_RANK": "0", "MASTER_ADDR": "localhost"}, Place(2, "localhost", 29511, True)),    # of a pod
+    (SLURM, Place(4, "gpu03", 29400, True)),
+    (SLURM | {"MASTER_PORT": "7000", "SLURM_NODEID": "3"}, Place(4, "gpu03", 7000, False)),
+    (KUBERNETES, Place(3, "tickets-master-0", 23456, False)),
+    ({"PET_NNODES": "2", "PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "5", "PET_NODE_RANK": "0"}, Place(2, "a", 5, True)),
+    ({"NNODES": "1", "MASTER_ADDR": "a"}, None),
+    ({"SLURM_NNODES": "4", "SLURM_NODEID": "0"}, None),    # of a batch script, which runs on one machine alone
+    ({"WORLD_SIZE": "8", "RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "5"}, None),    # processes, not machines
+])
+def test_the_place_that_an_environment_names(environment, place):
+    assert place_of(options(), environment) == place
+    assert place_of(options(nodes=1), environment) is None
+
+
+@pytest.mark.parametrize(("given", "environment", "said"), [
+    ({"nodes": 2}, {}, "2 machines, and no address"),
+    ({"rendezvous": "a:1"}, {}, "not said how many machines"),
+    ({"nodes": 2, "rendezvous": "a"}, {}, "'a' is not HOST:PORT"),
+    ({"nodes": 2, "rendezvous": "a:70000"}, {}, "'a:70000' is not HOST:PORT"),
+    ({"nodes": 2, "rendezvous": "a:1", "node": 2}, {}, "machine 2 of 2"),
+    ({"nodes": 2, "rendezvous": "a:1", "store": ""}, {}, "2 machines share results by an address"),
+    ({}, TORCHRUN | {"MASTER_PORT": ""}, "NNODES is 2, and MASTER_PORT is not set"),
+    ({}, TORCHRUN | {"NNODES": "1:4"}, "NNODES is '1:4'"),
+    ({}, TORCHRUN | {"NODE_RANK": "first"}, "NODE_RANK is 'first'"),
+    ({}, SLURM | {"SLURM_NODEID": ""}, "SLURM_STEP_NUM_NODES is 4, and SLURM_NODEID is not set"),
+])
+def test_what_is_left_open_is_named(given, environment, said):
+    with pytest.raises(UsageError, match=said) as refused:
+        place_of(options(**given), environment)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(("names", "host"), [
+    ("gpu03", "gpu03"), ("gpu03,gpu04", "gpu03"), ("gpu[03-05,09],login", "gpu03"), ("r[1,3]n[07-08]", "r1n07")])
+def test_the_first_host_of_a_list(names, host):
+    assert first_host(names) == host
+
+
+def test_this_machine_knows_itself():
+    assert is_here("127.0.0.1") and is_here("localhost") and not is_here("192.0.2.1") and not is_here("no-such.invalid")
+    assert interface_of("127.0.0.1").startswith("lo") and interface_of("192.0.2.1") == ""
