@@ -42,8 +42,8 @@ LISTED = {
         "astra", "renee", "ramen", "ramen-ance", "ramen-unidec", "siamesexml", "siamesexml++", "unidec", "depsl",
         "dpr")},
     **{f"python -m benchmarks.bench_{name}": "minutes of measuring" for name in (
-        "annif", "jobs", "loop", "classifier_step", "clustering", "walks", "prepare", "search", "vector_bits", "query",
-        "scale")},
+        "annif", "estimates", "jobs", "loop", "classifier_step", "clustering", "walks", "prepare", "processes",
+        "search", "vector_bits", "query", "scale")},
     "python -m benchmarks.bench_storage": "wants a large home; tests/integration/test_shared_store.py times nothing",
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_given.py has it chosen",
     "python -m benchmarks.gpu": "wants a GPU; tests/integration/test_gpu_benchmark.py runs it at a small size",

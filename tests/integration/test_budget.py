@@ -1,6 +1,7 @@
 """What a size would take, told beforehand, against what models, files and processes of three sizes do take."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from benchmarks import bench_rates
 from benchmarks.arguments import run as run_benchmark
 from benchmarks.bench_scale import epoch_and_refresh
-from benchmarks.measuring import in_new_process
+from benchmarks.measuring import cpu_config, in_new_process
 from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from tests.support.long_tests import at_length
 from tests.support.toy import low_bytes
@@ -23,6 +24,7 @@ from xcmodels.training.optimisers import Optimisers
 NAMES = ["astra", "unidec", "ngame", "siamesexml++"]
 SIZES = [(60_000, 24_000), (300_000, 24_000), (900_000, 24_000)]    # labels, points
 MEASURED = (150_000, 24_000)
+RATED, TIMED = (260_000, 22.2, 14.0), (60_000, 300_000, 900_000)    # labels, positives, tokens; labels
 WIDTH = 64
 
 
@@ -128,6 +130,36 @@ def test_the_memory_of_an_epoch_is_within_a_fifth_of_what_was_told_at_three_size
     beside = found[MEASURED[0]]["GB"] - found[MEASURED[0]]["predicted GB"]
     for labels, _ in SIZES:
         assert found[labels]["GB"] == pytest.approx(found[labels]["predicted GB"] + beside, rel=0.2), (labels, found)
+
+
+def in_processor_seconds(function, *arguments):
+    """Call a benchmark in this process, of its own, and have it count what processors do, not what neighbours take."""
+    time.perf_counter = time.process_time
+    return function(*arguments)
+
+
+@at_length("measures rates and trains at three sizes")
+@pytest.mark.timeout(3600)
+def test_times_are_within_a_fifth_of_those_told_by_rates_measured_beside_them(tmp_path):
+    """Rates of one size, measured before and after, tell the time of an epoch and of a refresh at three others."""
+    method = METHODS["astra"].make(with_width(cpu_config("astra"), WIDTH))
+    synthetic_corpus(tmp_path / "rates" / "corpus", CorpusShape(60_000, *RATED))
+
+    def rates():
+        return in_new_process(in_processor_seconds, bench_rates.rates, "astra", WIDTH, tmp_path / "rates")
+
+    before, found = rates(), {}
+    for labels in TIMED:
+        folder = tmp_path / str(labels)
+        synthetic_corpus(folder / "corpus", CorpusShape(60_000, labels, *RATED[1:]))
+        found[labels] = in_new_process(in_processor_seconds, epoch_and_refresh, "astra", folder)
+    after = rates()
+    rate = {kind: (before[kind] + after[kind]) / 2 for kind in before}
+    for labels, took in found.items():
+        points = len(Corpus(tmp_path / str(labels) / "corpus").training_rows())
+        told = budget(method, Size(labels, points, *RATED[1:]), {"cpu": {"astra": {"64": rate, "384": rate}}})
+        for what, seconds in (("epoch", told.epoch), ("refresh", told.refresh)):
+            assert took[f"{what} s"] == pytest.approx(seconds, rel=0.2), (labels, what, before, after, found)
 
 
 def test_seconds_follow_from_rates_at_two_widths():
