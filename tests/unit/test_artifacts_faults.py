@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 from tasks.core.store import Store
-from tests.support.faults import NEW, apart, child, ended, is_new, problems, put, scenario, stranded, with_old, write_new
+from tests.support.faults import (
+    NEW,
+    apart,
+    child,
+    ended,
+    is_new,
+    problems,
+    put,
+    scenario,
+    stranded,
+    with_old,
+    write_new,
+)
 
 OPERATIONS = ("open", "write", "fsync", "mkdir", "rename", "replace", "link")
 
