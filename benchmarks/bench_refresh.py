@@ -4,8 +4,9 @@
 
 A refresh embeds queries and labels, clusters queries where the method trains on clusters, builds an index of the labels
 and searches hard negatives. The corpus is synthetic, the model untrained, vectors of 64. Every worker has one thread.
-One and two workers take turns, and must mine the same bytes; the last row has four times the queries. "A worker" is the
-largest peak of a worker, pages of mapped files included.
+One and two workers take turns, and must mine the same bytes; the last row has four times the queries. "CPU" is the time
+of the processor that the busiest worker and this process, while it does not wait, take together: what `seconds` is on
+an idle machine. "A worker" is the largest peak of a worker, pages of mapped files included.
 """
 
 import tempfile
@@ -30,33 +31,35 @@ TURNS = (1, 2, 1, 2)    # workers
 TIMES = 4               # queries of the last row, as often
 
 
-def refresh(corpus: Corpus, method: str, count: int) -> tuple[list[np.ndarray], float, int, list[str]]:
-    """Mine on new workers; return the arrays, seconds, a worker's largest peak in bytes, and what took how long."""
+def refresh(corpus: Corpus, method: str, count: int) -> tuple[list[np.ndarray], float, float, int, list[str]]:
+    """Mine on new workers; return the arrays, seconds, CPU seconds, a worker's peak in bytes, lines on its parts."""
     made = METHODS[method].make(with_width(cpu_config(method), DIM))
     mining = next(round_ for round_ in made.rounds if round_.mines)
     stage, said = made.stage(mining.stage), list[str]()
     with Workers(count=count) as workers, tempfile.TemporaryDirectory(dir=corpus.folder.parent) as folder:
-        workers.client.run(peak_memory)    # imports what a worker of a run has imported when it comes to training
-        began = time.perf_counter()
+        before = workers.client.run(time.process_time)
+        began, own = time.perf_counter(), time.process_time()
         shards = DaskShards(workers, Path(folder), said.append)
         mined = stage.mine(vectors_by(shards, stage, corpus, None), corpus, mining, shards)
-        seconds = time.perf_counter() - began
+        seconds, own = time.perf_counter() - began, time.process_time() - own
+        after = workers.client.run(time.process_time)
+        cpu = own + max(after[worker] - before[worker] for worker in before)
         arrays = [np.array(array) for array in (mined.clusters, mined.negatives) if array is not None]
-        return arrays, seconds, max(workers.client.run(peak_memory).values()), said
+        return arrays, seconds, cpu, max(workers.client.run(peak_memory).values()), said
 
 
 def main(percent: Count = 20, method: MethodName = "unidec") -> None:
     """Print one row per refresh."""
     shape, first = scaled_shape(percent), None
     print(f"{method}, {shape.labels:,} labels, d = {DIM}")
-    print(f"{'queries':>12}{'workers':>9}{'seconds':>9}{'a worker, MB':>14}")
+    print(f"{'queries':>12}{'workers':>9}{'seconds':>9}{'CPU':>8}{'a worker, MB':>14}")
     with tempfile.TemporaryDirectory(prefix="xc-bench-") as scratch:
         same = synthetic_corpus(Path(scratch) / "corpus", shape)
         more = synthetic_corpus(Path(scratch) / "more", replace(shape, queries=TIMES * shape.queries))
         for corpus, count in (*((same, count) for count in TURNS), (more, TURNS[-1])):
-            mined, seconds, peak, said = refresh(corpus, method, count)
-            print(f"{len(corpus.sides['train']):>12,}{count:>9}{seconds:>9.1f}{peak / 1e6:>14.0f}   {'; '.join(said)}",
-                  flush=True)
+            mined, seconds, cpu, peak, said = refresh(corpus, method, count)
+            print(f"{len(corpus.sides['train']):>12,}{count:>9}{seconds:>9.1f}{cpu:>8.1f}{peak / 1e6:>14.0f}   "
+                  f"{'; '.join(said)}", flush=True)
             if corpus is same:
                 first = first or mined
                 for one, other in zip(first, mined, strict=True):

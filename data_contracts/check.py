@@ -6,36 +6,46 @@ every row of the readable shards, then the rules that need one or two whole tabl
 
 import ctypes
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from data_contracts.errors import UsageError
 from data_contracts.findings import Finding, Rule, result
-from data_contracts.row_rules import GxResults, row_results, shard_results
+from data_contracts.row_rules import GxResults, Judged, ends_of, judge, parts_of, row_results, shard_results
 from data_contracts.suites import quiet_context, references
 from data_contracts.table_rules import table_rules
-from data_contracts.tables import Tables, Unreadable
+from data_contracts.tables import Shard, Tables, Unreadable
 from data_contracts.verdict import Report, RuleResult, TableSummary, escape_text
+
+# Calls a function with each of the tuples, elsewhere, and yields the results in any order.
+Spread = Callable[[Callable[..., Any], list[tuple[Any, ...]]], Iterable[Any]]
 
 
 def check(tables: Tables, *, only: Sequence[str] | None = None, previous: Path | None = None,
-          gx_results: GxResults | None = None) -> Report:
+          gx_results: GxResults | None = None, spread: Spread | None = None) -> Report:
     """Check every table, or those named in `only`; a broken rule is reported, not raised.
 
     previous: an earlier report's folder, or the `frequencies.parquet` in it, to measure drift from. gx_results: a list
-    to which great-expectations' own results are appended. Raises UsageError for a table of an unknown kind;
-    `Report.raise_for_failure` raises ContractError where a rule fails.
+    to which great-expectations' own results are appended. spread: who else checks parts of tables; the report is the
+    same. Raises UsageError for a table of an unknown kind; `Report.raise_for_failure` raises ContractError where a rule
+    fails.
     """
     names, rules = _select(tables, only)
+    existing = [table for table in names if tables.exists(table)]
     with _memory_released():
+        judged, ruled = _elsewhere(tables, existing, previous, spread, detailed=gx_results is not None) if spread \
+            else ({}, {})
         for table in names:
-            row_rule_results = _run_suite(tables, table, names, gx_results) if tables.exists(table) else []
+            row_rule_results = _run_suite(tables, table, names, gx_results, judged.get(table)) \
+                if table in existing else []
             rules += shard_results(tables, table) + row_rule_results
-        rules += [_run_rule(tables, rule, names) for table in names if tables.exists(table)
-                  for rule in table_rules(tables, table, previous)]
+        for table in existing:
+            rules += ruled[table] if table in ruled else _run_rules(tables, table, names, previous)
     order = {name: number for number, name in enumerate(["known_table", "present", "readable", "schema", "not_empty"])}
     rules.sort(key=lambda rule: order.get(rule.rule, len(order)))
     return Report(tuple(TableSummary(name, tables.rows(name), tables.count(name)) for name in names), tuple(rules))
@@ -76,13 +86,67 @@ def _select(tables: Tables, only: Sequence[str] | None) -> tuple[list[str], list
     return names, rules
 
 
-def _run_suite(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None) -> list[RuleResult]:
-    """Run the suite on the rows of a table; an exception in it makes the rule `suite` fail."""
+def _elsewhere(tables: Tables, names: Sequence[str], previous: Path | None, spread: Spread, *,
+               detailed: bool) -> tuple[dict[str, list[Judged]], dict[str, list[RuleResult]]]:
+    """Return what `spread` finds: by table, the parts that the suite judged, and the results of its other rules.
+
+    Nothing is returned where a part could not be judged, or has a damaged shard, as other rules then cannot run.
+    """
+    parts = {table: parts_of(tables, table) for table in names}
+    jobs: list[tuple[int, tuple[Any, ...]]] = [
+        (sum(shard.rows for shard in shards), (_judge_part, (table, number), Tables(tables.root, tables.limits), shards,
+                                               ends_of(tables, table), detailed))
+        for table in names for number, shards in enumerate(parts[table])]
+    jobs += [(tables.rows(table), (_run_rules_of, (table, None), Tables(tables.root, tables.limits), names, previous))
+             for table in names]
+    jobs.sort(key=lambda job: -job[0])    # the largest first, so that the last one, for which others wait, is small
+    judged: dict[str, list[Judged]] = {table: [Judged({})] * len(parts[table]) for table in names}
+    ruled: dict[str, list[RuleResult]] = {}
+    for (table, number), found in spread(_call, [job for _, job in jobs]):
+        if number is None:
+            ruled[table] = found
+        else:
+            judged[table][number] = found
+    if any(part is None or part.damaged for table in names for part in judged[table]):
+        return {}, {}
+    return judged, ruled
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _judge_part(part: tuple[str, int], tables: Tables, shards: Sequence[Shard], ends: Mapping[str, int],
+                detailed: bool) -> tuple[tuple[str, int], Judged | None]:
+    """Return a part of a table, and what the suite says of it; None where the suite has an error."""
+    table, _ = part
+    tables.shards(table)
+    before = len(tables.damage[table]["readable"])
+    with _memory_released():
+        try:
+            judged = judge(tables, table, shards, ends, detailed=detailed)
+        except Exception:
+            return part, None
+    return part, replace(judged, damaged=len(tables.damage[table]["readable"]) > before)
+
+
+def _run_rules_of(whole: tuple[str, None], tables: Tables, names: Sequence[str],
+                  previous: Path | None) -> tuple[tuple[str, None], list[RuleResult]]:
+    return whole, _run_rules(tables, whole[0], names, previous)
+
+
+def _run_suite(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None,
+               judged: Sequence[Judged] | None) -> list[RuleResult]:
+    """Run the suite on the rows of a table, or take what was `judged`; an exception makes the rule `suite` fail."""
     try:
-        return row_results(tables, table, names, gx_results)
+        return row_results(tables, table, names, gx_results, judged)
     except Exception as error:
         return [result("suite", table, "great-expectations answers every expectation on every row",
                        _failure(error, table))]
+
+
+def _run_rules(tables: Tables, table: str, names: Sequence[str], previous: Path | None) -> list[RuleResult]:
+    return [_run_rule(tables, rule, names) for rule in table_rules(tables, table, previous)]
 
 
 def _run_rule(tables: Tables, rule: Rule, names: Sequence[str]) -> RuleResult:

@@ -1,8 +1,8 @@
 """Rules on rows (run by great-expectations) and on shards (their Parquet footers)."""
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,16 @@ import pyarrow as pa
 from data_contracts.findings import Finding, result
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.suites import MEANING, Outcome, decode_dictionaries, outcomes, references, run_suite, suite_for
-from data_contracts.tables import Piece, Tables, Unreadable, invalid_bytes, is_text, replace_invalid_utf8, report_row
+from data_contracts.tables import (
+    Piece,
+    Shard,
+    Tables,
+    Unreadable,
+    invalid_bytes,
+    is_text,
+    replace_invalid_utf8,
+    report_row,
+)
 from data_contracts.verdict import RuleResult, escape_text
 
 if TYPE_CHECKING:
@@ -21,25 +30,75 @@ GxResults = list[tuple[str, dict[str, Any]]]    # (name of the first shard, grea
 _NEVER_EMPTY = ("queries", "labels", "positives", "tokens")
 
 
-def row_results(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None) -> list[RuleResult]:
-    """Run the great-expectations suite on every row of a table; return one result per rule.
+@dataclass
+class Judged:
+    """What the suite says of some shards of a table.
 
-    names: the tables of the report. gx_results: a list to append great-expectations' results to, None for no Data Docs.
-    Each batch of pieces is an asset of its own, since a checkpoint over several assets reports only the last.
+    findings: by rule. gx_results: great-expectations' own. damaged: whether a shard could not be read.
     """
-    targets = references(table)
-    not_checkable = {column: tables.not_checkable(needs) for column, needs in targets.items()}
-    suite = suite_for(table, {column: sum(map(tables.rows, needs)) for column, needs in targets.items()
-                              if not not_checkable[column]})
-    findings = {expectation.meta["rule"]: Finding() for expectation in suite.expectations if expectation.meta}
-    if any(is_text(field.type) for field in SCHEMAS[kind_of(table)]):
-        findings["utf8"] = Finding()
-    for pieces in _batches(tables, table):
-        answer = _run_on_pieces(pieces, suite, findings, tables.limits.shown_rows, detailed=gx_results is not None)
-        if gx_results is not None:
-            gx_results.append((pieces[0].shard.name, answer))
+
+    findings: dict[str, Finding]
+    gx_results: GxResults = field(default_factory=list)
+    damaged: bool = False
+
+
+def parts_of(tables: Tables, table: str) -> list[list[Shard]]:
+    """Return the shards of a table in parts that are judged apart: as many rows as a run of the suite has, at most."""
+    parts: list[list[Shard]] = [[]]
+    for shard in tables.shards(table):
+        if parts[-1] and sum(each.rows for each in parts[-1]) + shard.rows > tables.limits.suite_rows:
+            parts.append([])
+        parts[-1].append(shard)
+    return parts
+
+
+def ends_of(tables: Tables, table: str) -> dict[str, int]:
+    """Return, for each id column whose tables can be read, the number of rows that it refers to."""
+    return {column: sum(map(tables.rows, needs)) for column, needs in references(table).items()
+            if not tables.not_checkable(needs)}
+
+
+def judge(tables: Tables, table: str, shards: Sequence[Shard], ends: Mapping[str, int], *, detailed: bool) -> Judged:
+    """Run the great-expectations suite on every row of some shards; `ends` as `ends_of` returns them.
+
+    detailed: keep great-expectations' results. Each batch of pieces is an asset of its own, since a checkpoint over
+    several assets reports only the last.
+    """
+    suite = suite_for(table, ends)
+    judged = Judged({expectation.meta["rule"]: Finding() for expectation in suite.expectations if expectation.meta})
+    if any(is_text(column.type) for column in SCHEMAS[kind_of(table)]):
+        judged.findings["utf8"] = Finding()
+    for pieces in _batches(tables, table, shards):
+        answer = _run_on_pieces(pieces, suite, judged.findings, tables.limits.shown_rows, detailed=detailed)
+        if detailed:
+            judged.gx_results.append((pieces[0].shard.name, answer))
         del pieces
         gc.collect()    # great-expectations' objects form reference cycles that keep the checked rows in memory
+    return judged
+
+
+def row_results(tables: Tables, table: str, names: Sequence[str], gx_results: GxResults | None,
+                parts: Iterable[Judged] | None = None) -> list[RuleResult]:
+    """Return one result per rule from what the suite says of each part of a table, in order.
+
+    names: the tables of the report. gx_results: a list to append great-expectations' results to, None for no Data Docs.
+    parts: what was judged elsewhere; by default they are judged here.
+    """
+    if parts is None:
+        ends = ends_of(tables, table)
+        parts = (judge(tables, table, shards, ends, detailed=gx_results is not None)
+                 for shards in parts_of(tables, table))
+    targets = references(table)
+    not_checkable = {column: tables.not_checkable(needs) for column, needs in targets.items()}
+    findings, most = dict[str, Finding](), tables.limits.shown_rows
+    for part in parts:
+        for name, found in part.findings.items():
+            finding = findings.setdefault(name, Finding())
+            finding.count += found.count
+            finding.note = finding.note or found.note
+            finding.rows += found.rows[:most - len(finding.rows)]
+        if gx_results is not None:
+            gx_results += part.gx_results
     for column, reason in not_checkable.items():
         finding = findings["id_range" if targets[column] == (table,) else "reference"]
         if reason and not finding.count:
@@ -65,11 +124,11 @@ def _run_on_pieces(pieces: Sequence[Piece], suite: "ExpectationSuite", findings:
     return answer.to_json_dict() if detailed else {}
 
 
-def _batches(tables: Tables, table: str) -> Iterator[list[Piece]]:
-    """Yield the pieces of a table in large batches: each run of a suite takes half a second to start."""
+def _batches(tables: Tables, table: str, shards: Sequence[Shard]) -> Iterator[list[Piece]]:
+    """Yield the pieces of shards in large batches: each run of a suite takes half a second to start."""
     batch: list[Piece] = []
     rows = size = 0    # of the batch, in rows and in bytes
-    for shard in tables.shards(table):
+    for shard in shards:
         rows_read = 0
         try:
             for piece in tables.read(shard, 0, repaired=False):

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from data_contracts.check import check
+from data_contracts.check import Spread, check
 from data_contracts.drift import write_frequencies
 from data_contracts.errors import UsageError
 from data_contracts.findings import Thresholds
@@ -24,16 +24,17 @@ STATUS_WORDS = {"ok": "kept", "warn": "warning", "fail": "fails"}
 
 
 def validate(tables_dir: Path, *, only: Sequence[str] | None = None, previous: Path | None = None, report_dir: Path,
-             thresholds: Thresholds | None = None, data_docs: bool = False) -> Report:
+             thresholds: Thresholds | None = None, data_docs: bool = False, spread: Spread | None = None) -> Report:
     """Check the tables in a folder, or those named in `only`; write the report and the label frequencies.
 
-    previous: as in `check`. data_docs: also build great-expectations' own pages. Raises UsageError for a missing
-    folder, and as `check` does.
+    previous, spread: as in `check`. data_docs: also build great-expectations' own pages. Raises UsageError for a
+    missing folder, and as `check` does.
     """
     if not tables_dir.is_dir():
         raise UsageError(f"there is no folder of tables at {tables_dir}")
     tables, gx_results = Tables(tables_dir, thresholds), GxResults() if data_docs else None
-    report = replace(check(tables, only=only, previous=previous, gx_results=gx_results), page=report_dir / "index.html")
+    report = replace(check(tables, only=only, previous=previous, gx_results=gx_results, spread=spread),
+                     page=report_dir / "index.html")
     report_dir.mkdir(parents=True, exist_ok=True)
     if any(table.name == "positives.train" for table in report.tables):
         write_frequencies(tables, report_dir)

@@ -23,8 +23,9 @@ from xcmodels.mining.negatives import Index, load_index
 from xcmodels.training.loop import fast_products
 
 Result = TypeVar("Result")
+_prepared: dict[Path, Part] = {}    # of a worker: what computes shards of the array it works at, for its next jobs
 SMALL = 1 << 19        # rows of a corpus, queries and labels, below which a worker's imports take longer than it saves
-JOB_ROWS = 1 << 17     # rows of a job, about
+JOB_ROWS = 1 << 14     # rows of a job, at most, where its shards are not larger
 
 
 def shards_of(context: StepContext, corpus: Corpus) -> Shards:
@@ -133,9 +134,11 @@ def _opened(values: Sequence[Any]) -> list[Any]:
 def _write_shards(path: Path, make: Callable[..., Part], shared: Sequence[Any], cuts: Sequence[int],
                   total: int) -> None:
     """Compute consecutive shards and write each at its place in `path`. Runs on a worker, and again if it is lost."""
-    part = make(*_opened(shared))
+    if path not in _prepared:
+        _prepared.clear()    # first, so that no two models are held
+        _prepared[path] = make(*_opened(shared))
     for low, high in pairwise(cuts):
-        _write_rows(path, part(low, high), low, total)
+        _write_rows(path, _prepared[path](low, high), low, total)
 
 
 def _write_rows(path: Path, rows: np.ndarray, low: int, total: int) -> None:
