@@ -3,14 +3,16 @@
     python -m benchmarks.bench_rates [FILE]    (HOME/rates.json takes precedence over the project's xcmodels/rates.json)
 
 On a synthetic corpus and for two widths of vectors, in seconds: to train on a point, to encode a text, to cluster a
-point (divided by the logarithm of the number of clusters), to search for a point (per label), to score what the codes
-propose for a point, to build the index (per label). And in bytes: what a training process uses beyond what the memory
-estimate counts. Each method and width runs in a process of its own, three times in alternation, and the median is kept,
-so that a minute when a neighbour is busy does not count.
+point (divided by the logarithm of the number of clusters), to search for a point exactly (per label) and by groups (per
+label that its group scores), what the latter takes beside it, to find its group (per centre), to build the index (per
+label). And in bytes: what a training process uses beyond what the memory estimate counts. Each method and width runs in
+a process of its own, three times in alternation, and the median is kept, so that a minute when a neighbour is busy does
+not count.
 """
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,16 +25,18 @@ from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Vectors
 from xcmodels.methods.registry import METHODS
+from xcmodels.mining import grouped, groups
 from xcmodels.mining.clustering import balanced_kmeans
-from xcmodels.mining.negatives import CHUNK, hard_negatives
-from xcmodels.resources import GPU_KINDS, HOST, RATES, ROUND, Size, budget, read_rates, with_width
+from xcmodels.mining.integer_products import rounded_rows
+from xcmodels.mining.negatives import CHUNK, Index, hard_negatives
+from xcmodels.resources import GPU_KINDS, HOST, RATES, ROUND, SCORED, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.loop import device, fast_products
 
 SHAPE = CorpusShape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0)    # positives of LF-AmazonTitles-1.3M
 METHOD_NAMES = ("astra", "unidec", "ngame")
 WIDTHS, STEPS, CLUSTER_SIZE, DEPTH, REPEATS = (64, 384), 168, 8, 10, 3
-WARM_UP_QUERIES, EXACT_LABELS, QUANTISED_LABELS = 256, 130_000, 1_300_000
+WARM_UP_QUERIES, EXACT_LABELS, GROUPED_LABELS, CENTRES = 256, 130_000, 1_300_000, 8192
 
 
 @fast_products()
@@ -64,18 +68,26 @@ def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
     out["cluster"] = seconds / len(queries) / np.log2(len(queries) / CLUSTER_SIZE)
     labels, rows = vectors["labels"](), corpus.training_rows()[:CHUNK]
 
-    def search_seconds(index: ann.Index) -> float:
+    def grouped_index(some: np.ndarray) -> grouped.GroupedIndex:
+        return replace(grouped.build(some, queries, DEPTH, seed=0), share=SCORED)
+
+    def search_seconds(index: Index) -> float:
         """Return the seconds per point, after threads were started and pages were read."""
         hard_negatives(index, queries, corpus, rows[:WARM_UP_QUERIES], DEPTH)
         return timed(lambda: hard_negatives(index, queries, corpus, rows, DEPTH))[1] / len(rows)
 
     out["search exact"] = search_seconds(ann.build(labels[:EXACT_LABELS], "exact")) / EXACT_LABELS
-    large_index, seconds = timed(lambda: ann.build(np.resize(labels, (QUANTISED_LABELS, width)), "quantised"))
-    out["build"] = seconds / QUANTISED_LABELS
+    many = np.resize(labels, (GROUPED_LABELS, width))
+    small_index, (large_index, seconds) = grouped_index(labels), timed(lambda: grouped_index(many))
+    out["build"] = seconds / GROUPED_LABELS
+    rows = small_index.together(queries, corpus.training_rows())[:CHUNK]
     # two sizes of index: what grows with the labels, and what does not
-    small, large = search_seconds(ann.build(labels, "quantised")), search_seconds(large_index)
-    out["search quantised"] = (large - small) / (QUANTISED_LABELS - len(labels))
-    out["score proposed"] = max(small - len(labels) * out["search quantised"], 0.0)
+    small, large = (search_seconds(index) for index in (small_index, large_index))
+    out["search grouped"] = (large - small) / (GROUPED_LABELS - len(labels)) / SCORED
+    out["rescore"] = max(small - len(labels) * SCORED * out["search grouped"], 0.0)
+    codes = rounded_rows(queries[rows])
+    centres = np.resize(small_index.centres, (CENTRES, width))
+    out["find group"] = timed(lambda: groups.nearest(codes, centres))[1] / len(rows) / CENTRES
     return out
 
 

@@ -20,17 +20,19 @@ from benchmarks.measuring import cpu_config, in_new_process, peak_memory, timed
 from benchmarks.synthetic import AMAZON_TITLES_1_3M, CorpusShape, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import Mined, Round
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
-from xcmodels.mining.negatives import hard_negatives
+from xcmodels.mining.grouped import GroupedIndex
+from xcmodels.mining.negatives import Index, build_index, hard_negatives, nearest
 from xcmodels.resources import HOST, ROUND, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.checkpoint import load_model
 from xcmodels.training.loop import Watch, fast_products, train_round
 
 DEFAULTS = ("astra", "unidec")
-DIM, SEARCHED = 64, 20_000
+DIM, SEARCHED, STRETCHES, TRIED = 64, 20_000, 10, 256
 
 
 def scaled_shape(percent: int) -> CorpusShape:
@@ -39,11 +41,23 @@ def scaled_shape(percent: int) -> CorpusShape:
     return replace(full, queries=full.queries * percent // 100, labels=full.labels * percent // 100)
 
 
+def drawn(rows: np.ndarray) -> np.ndarray:
+    """Return about SEARCHED positions of the rows (n,), in STRETCHES: whole groups, if they are in that order."""
+    size = min(SEARCHED // STRETCHES, max(len(rows) // STRETCHES, 1))
+    starts = np.sort(seeds.generator(0, "searched").integers(0, len(rows) - size + 1, STRETCHES))
+    return distinct(starts[:, None] + np.arange(size))
+
+
+def together(index: Index, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the rows in the order in which they are searched for."""
+    return index.together(queries, rows) if isinstance(index, GroupedIndex) else rows
+
+
 @fast_products()
 def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     """Train a method for one epoch and mine for the next; return measured and predicted seconds and gigabytes.
 
-    SEARCHED of the queries are searched for; the time for all is in proportion.
+    About SEARCHED of the queries are searched for, whole groups of them; the time for all is in proportion.
     """
     corpus, method = Corpus(scratch / "corpus"), METHODS[name].make(with_width(cpu_config(name), DIM))
     stage, mining = method.stages[0], next(round_ for round_ in method.rounds if round_.mines)
@@ -58,17 +72,21 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     load_model(model, out)
     vectors, rows = stage.vectors(model, corpus), corpus.training_rows()
     queries, embed_queries = timed(vectors["queries"])
-    index, embed_and_index = timed(lambda: ann.build(vectors["labels"]()))
-    some = np.sort(seeds.generator(0, "searched").choice(rows, min(SEARCHED, len(rows)), replace=False))
+    index, embed_and_index = timed(
+        lambda: build_index(vectors["labels"](), queries, rows, mining.negatives, kind="auto", seed=0))
+    ordered, group = timed(lambda: together(index, queries, rows))
+    some = ordered[drawn(rows)]
     _, search_some = timed(lambda: hard_negatives(index, queries, corpus, some, mining.negatives))
-    search, cluster = search_some * len(rows) / len(some), 0.0
+    search, cluster = group + search_some * len(rows) / len(some), 0.0
+    tried = queries[some[seeds.generator(0, "tried").permutation(len(some))[:TRIED]]]
+    recall = ann.recall(nearest(index, tried, mining.negatives), index.vectors, tried, mining.negatives)
     if mining.cluster_size:
         _, cluster = timed(lambda: balanced_kmeans(queries[rows], mining.cluster_size, seed=0))
     shape = AMAZON_TITLES_1_3M
     predicted = budget(method, Size(corpus.n_labels, len(rows), shape.positives, shape.tokens), read_rates())
     refresh = embed_queries + embed_and_index + search + cluster
     return {"epoch s": epoch, "predicted epoch": predicted.epoch or 0.0,
-            "refresh s": refresh, "predicted refresh": predicted.refresh or 0.0,
+            "refresh s": refresh, "predicted refresh": predicted.refresh or 0.0, "recall %": 100 * recall,
             "GB": memory / 1e9, "predicted GB": sum(part.size for part in predicted.held(HOST, ROUND)) / 1e9,
             "GB with refresh": peak_memory() / 1e9}
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from xcmodels.method import Method, Round, Stage
+from xcmodels.mining import groups
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.codes import codes_of
 from xcmodels.retrieval.examples import MAX_EXAMPLES
@@ -21,7 +22,8 @@ from xcmodels.training.optimisers import Optimisers
 PROBED = (1000, 2000)    # numbers of labels for which models are built
 RATES = Path(__file__).with_name("rates.json")
 GPU_KINDS = {"train", "encode"}    # of a GPU: clustering, search and processes are the host's
-RATE_KINDS = GPU_KINDS | {"process", "cluster", "search exact", "search quantised", "score proposed", "build"}
+RATE_KINDS = GPU_KINDS | {"process", "cluster", "search exact", "search grouped", "rescore", "find group", "build"}
+SCORED, GROUP_PASSES = 0.24, 2.5    # share of the labels that groups score; how often a query meets all centres
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
 
@@ -134,12 +136,13 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
 
 def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:
     """Return what a refresh needs; it always runs on the host."""
-    vectors, codes = 4.0 * width, codes_of(width) / 2
+    vectors = 4.0 * width
     parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points)]
     if mining.cluster_size:
         parts.append(Part(HOST, REFRESH, "the same in the order of clusters", (vectors + 16) * size.points))
     if mining.negatives:
-        parts += [Part(HOST, REFRESH, "vectors and codes of the labels", (vectors + codes) * size.labels),
+        parts += [Part(HOST, REFRESH, "vectors and codes of the labels", (vectors + width) * size.labels),
+                  Part(HOST, REFRESH, "what two threads search in", 120.0 * size.labels),
                   Part(HOST, REFRESH, "hard negatives", 4.0 * mining.negatives * size.points)]
     kept = 4.0 * (mining.negatives + bool(mining.cluster_size)) * size.points
     return [*parts, Part(DISK, "", "what refreshes mined", refreshes * kept)]
@@ -185,10 +188,12 @@ def _seconds(method: Method, mining: Round | None, size: Size, width: int,
     if mining.cluster_size:
         refresh += host["cluster"] * size.points * float(np.log2(max(size.points / mining.cluster_size, 2)))
     if mining.negatives:
-        kind = ann.choose("auto", size.labels)
-        refresh += host[f"search {kind}"] * size.points * size.labels
-        if kind == "quantised":
-            refresh += host["score proposed"] * size.points + host["build"] * size.labels
+        if ann.choose("auto", size.labels) == "exact":
+            refresh += host["search exact"] * size.points * size.labels
+        else:
+            found = GROUP_PASSES * host["find group"] * size.points / groups.QUERIES
+            refresh += (host["search grouped"] * SCORED * size.labels + host["rescore"] + found) * size.points
+            refresh += host["build"] * size.labels
     return epoch, refresh
 
 

@@ -16,7 +16,7 @@ from tests.support.toy import low_bytes
 from xcmodels.data.corpus import Corpus
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.resources import DEVICE, DISK, HOST, REFRESH, ROUND, Size, budget, read_rates, with_width
+from xcmodels.resources import DEVICE, DISK, HOST, REFRESH, ROUND, SCORED, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.checkpoint import MODEL, OPTIMISER, save_model, shards_of, write
 from xcmodels.training.optimisers import Optimisers
@@ -164,13 +164,13 @@ def test_times_are_within_a_fifth_of_those_told_by_rates_measured_beside_them(tm
 
 def test_seconds_follow_from_rates_at_two_widths():
     rate = {"train": 1e-4, "process": 5e8, "encode": 1e-6, "cluster": 1e-7, "search exact": 1e-9,
-            "search quantised": 2e-10, "score proposed": 3e-5, "build": 1e-6}
+            "search grouped": 1e-9, "rescore": 3e-5, "find group": 1e-8, "build": 1e-6}
     rates = {"cpu": {"astra": {"64": rate, "128": {name: 3 * value for name, value in rate.items()}}}}
     size = Size(10**6, 10**5)
     narrow, middle, wide = (budget(method_of("astra", width), size, rates) for width in (64, 96, 128))
     assert narrow.epoch == pytest.approx(10.0) and middle.epoch == pytest.approx(20.0)
     assert wide.epoch == pytest.approx(30.0)
-    assert narrow.refresh == pytest.approx(1.1 + 20 + 3 + 1)
+    assert narrow.refresh == pytest.approx(1.1 + 100 * SCORED + 3 + 2.5 * 1e-8 * 10**5 * 10**5 / 256 + 1)
     few = budget(method_of("astra"), Size(1000, 10**5), rates)
     assert few.refresh == pytest.approx(0.101 + 1e-9 * 10**8)
     assert narrow.every == 3 and held(narrow, HOST)["processes"] == pytest.approx(5e8)

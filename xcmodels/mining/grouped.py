@@ -23,8 +23,8 @@ from xcmodels.retrieval.inner_products import pair_scores
 
 KIND, FACTS = "grouped", "grouped.json"
 _ARRAYS = ("vectors", "codes", "centres")
-AIM, TRIED = 0.945, 512    # share of the nearest labels that a search should find; queries on which that is measured
-_QUERIES, _LABELS, _STRIPES = 256, 4096, 32    # of a block of scores; stripes of it whose maximum is looked at first
+AIM, TRIED = 0.94, 512    # share of the nearest labels that a search should find; queries on which that is measured
+_QUERIES, _LABELS, _STRIPES = 256, 8192, 16    # of a block of scores; stripes of it whose maximum is looked at first
 _GROUPS, _SAMPLE = 8, 1 << 16    # whose labels are chosen together; labels whose scores tell where a share ends
 _SCORE_BITS, _LABEL_BITS = 26, 29    # of a candidate's key; the other 8 are the query's
 _NO_PAIRS = np.zeros(0, dtype=np.int64)
@@ -184,7 +184,7 @@ def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
     queries: (n, d) int8, at most _QUERIES of them; gathered: what `_gathered` returns for `labels`. Equal scores are in
     ascending order of label.
     """
-    n, keys = len(queries), list[np.ndarray]()
+    n, keys, wanted, lowest = len(queries), list[np.ndarray](), int(depths.sum()), torch.zeros(0)
     padded = np.zeros((-(-n // 64) * 64, queries.shape[1]), dtype=np.int8)    # few shapes, of which each has its kernel
     padded[:n] = queries
     block = torch.empty((len(padded), _LABELS), dtype=torch.int32)
@@ -201,8 +201,21 @@ def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
         worth = EXACT - some[hit, stripe].numpy().astype(np.int64)
         column = (stripe * stripes.shape[2] + place[hit]).numpy()
         keys.append(row[hit].numpy() << _SCORE_BITS + _LABEL_BITS | worth << _LABEL_BITS | labels[start + column])
-    ordered = np.sort(np.concatenate([_NO_PAIRS, *keys]))
-    return ordered >> _SCORE_BITS + _LABEL_BITS, ordered & ((1 << _LABEL_BITS) - 1)
+        if sum(map(len, keys)) > 2 * wanted:    # the worst go, and what others must reach rises
+            found, row_of, rank = _in_order(keys)
+            last = rank == depths[row_of] - 1
+            reached = EXACT - (found[last] >> _LABEL_BITS & ((1 << _SCORE_BITS) - 1))
+            lowest[row_of[last], 0] = torch.from_numpy(reached.astype(np.int32))
+            keys = [found[rank < depths[row_of]]]
+    found, row_of, _ = _in_order(keys)
+    return row_of, found & ((1 << _LABEL_BITS) - 1)
+
+
+def _in_order(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return all keys in order, the row of each, and its rank in its row, from 0."""
+    found = np.sort(np.concatenate([_NO_PAIRS, *keys]))
+    row = found >> _SCORE_BITS + _LABEL_BITS
+    return found, row, np.arange(len(row)) - np.searchsorted(row, row)
 
 
 def _reached(scores: np.ndarray, depths: np.ndarray) -> np.ndarray:
