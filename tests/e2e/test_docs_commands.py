@@ -50,6 +50,7 @@ LISTED = {
     **{start: "Annif; tests/integration/test_serving_annif.py runs it where ANNIF names one" for start in (
         "annif load-vocab", "annif eval", 'echo "On cats of region 3"')},
     "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
+    "xc run --data tickets --method astra --set table_dtype": "tests/training/test_method_contract.py does so",
     **dict.fromkeys(("sudo install", "sudo cp units/*", "xc service systemd units", "xc service compose containers",
                      "docker compose"), _SERVICE),
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
