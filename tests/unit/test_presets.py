@@ -39,7 +39,8 @@ def test_every_setting_can_be_moved_alone(kind):
     keys = {key: value for key, value in flat(resolve("ngame", "cpu", {})).items() if type(value) is kind}
     assert keys
     for key, value in keys.items():
-        another = {"encoder.kind": "transformer", "index": "hnsw", "serve": "sum"}.get(key, "other")
+        another = {"kind": "transformer", "index": "hnsw", "serve": "sum", "table_dtype": "bfloat16",
+                   "table_moments": "rowwise"}.get(key.rpartition(".")[2], "other")
         moved = {bool: not value, int: 17, float: 0.625, str: another}[kind]
         assert flat(resolve("ngame", "cpu", {key: str(moved)}))[key] == moved
 
