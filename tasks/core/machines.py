@@ -28,7 +28,8 @@ from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks.core.network import Place, interface_of, is_loopback
 from tasks.core.wording import span
 
-SILENCE = 120.0    # seconds without a beat after which a machine counts as lost
+SILENCE = 120.0    # seconds without a beat after which a machine counts as lost; one that is overloaded beats late
+WORK = 300.0       # the same for the first one, which mines and builds in the process that beats
 LOOK = 0.5         # seconds between beats, and between looks at the store
 ENDING = 10.0      # seconds that machines which fail together wait for what the other says
 RESUMES = "see whether it runs, and can be reached; the same commands resume"
@@ -108,10 +109,11 @@ class Machines:
             raise _read(self._failure, f"machine {self._failure['number']}, {self._failure['host']}")
         if self._is_gone:
             raise ServerError(f"machine 0 at {self.place} has gone", hint=RESUMES)
+        longest = SILENCE if self.number == 0 else WORK
         for number, at in self._heard.items():
-            if time.monotonic() - at > SILENCE:
+            if time.monotonic() - at > longest:
                 raise ServerError(f"machine {number}{f' at {self.place}' if number == 0 else self._name(number)} has "
-                                  f"not been heard of for {span(SILENCE)}", hint=RESUMES)
+                                  f"not been heard of for {span(longest)}", hint=RESUMES)
 
     def is_in_trouble(self) -> bool:
         """Return whether training cannot go on; a machine that was stopped has every process stop by itself."""
@@ -197,7 +199,7 @@ def lead(place: Place, say: Callable[[str], None]) -> Machines:
                              hint="where another machine leads there, give --node 1 here; else another port") from error
         listener.listen(1024)
         # torch closes it
-        store = TCPStore(place.host, place.port, None, True, timedelta(seconds=SILENCE), wait_for_workers=False,
+        store = TCPStore(place.host, place.port, None, True, timedelta(seconds=WORK), wait_for_workers=False,
                          master_listen_fd=os.dup(listener.fileno()))
     store.set("about", json.dumps(_about(place)))
     say(f"machine 0 of {place.count} at {place}; waits up to {span(place.seconds)} for the others")
@@ -232,7 +234,7 @@ def join(place: Place) -> Machines:
                                   ) from error
             time.sleep(LOOK)
     try:
-        store = TCPStore(place.host, place.port, None, False, timedelta(seconds=30), wait_for_workers=False)
+        store = TCPStore(place.host, place.port, None, False, timedelta(seconds=SILENCE), wait_for_workers=False)
         about = json.loads(store.get("about"))
         number = store.add("came", 1)
         store.set(f"name/{number}", socket.gethostname())

@@ -4,7 +4,6 @@ What is read comes from the address where the first machine publishes its result
 nor a step of its own.
 """
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,7 +47,7 @@ def follow(place: Place, store: SharedStore, processes: int, console: Console) -
         except LostProcess as error:
             machines.fail(error)
             raise machines.why_lost() or error from error
-        shutil.rmtree(store.home / "scratch" / SCRATCH, ignore_errors=True)
+        store.drop_scratch(SCRATCH)
     return rounds
 
 

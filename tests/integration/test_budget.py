@@ -223,6 +223,11 @@ def test_xc_plan_of_a_size_says_what_gives_way_first(cli, tmp_path, name):
     assert not (tmp_path / "none").exists()
 
 
+def test_xc_plan_knows_several_machines(cli, tmp_path):
+    code, out, err = cli(*HUNDRED_MILLION, "--nodes", "2", "--home", str(tmp_path / "none"))
+    assert code == 0 and "8 GPUs of each of 2 machines: 120,000,000 labels" in out, err
+
+
 def test_xc_plan_of_a_small_size_fits_and_is_told_as_data(cli, tmp_path):
     words = ("plan", "--labels", "5000", "--points", "20000", "--method", "astra", "--home", str(tmp_path))
     code, out, _ = cli(*words, "--set", "refresh_every=300", "--set", "epochs=900")

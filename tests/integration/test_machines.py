@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from tests.conftest import ROOT
 from tests.integration.test_together import job, run
 from tests.support import toy
+from xcmodels.nn import distributed
+from xcmodels.training.checkpoint import dense_digest, read_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,33 +42,32 @@ def run_machines(processes: tuple[int, ...], jobs: list[dict[str, Any]], folders
     return [json.loads((folders[0] / f"{number}.json").read_text()) for number in range(len(jobs))]
 
 
-@pytest.fixture(scope="module")
-def last_round() -> dict[str, Any]:
+def test_two_machines_and_others_after_them_train_what_one_process_trains(tmp_path):
     made = toy.trained("astra")
-    return job(made, list(made.rounds)[-1])
-
-
-@pytest.fixture(scope="module")
-def alone(last_round, tmp_path_factory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("alone")
-    return {**run(1, [last_round], folder)[0], "folder": folder / "0"}
-
-
-def test_two_machines_train_what_one_process_trains(alone, last_round, tmp_path):
-    (together,) = run_machines((1, 1), [last_round], [tmp_path / "first", tmp_path / "second"])
-    assert len(together["losses"]) > 5 and together["losses"] == pytest.approx(alone["losses"], rel=1e-5)
-    assert max(together["held"]) <= 0.51 * alone["held"][0]
-    assert not list((tmp_path / "second" / "0").iterdir())    # the first one has all rows, those of the second too
-    for file in ("model.safetensors", "optimiser.safetensors"):
-        one, two = (load_file(folder / file) for folder in (alone["folder"], tmp_path / "first" / "0"))
-        assert one.keys() == two.keys()
-        for key, value in one.items():
-            torch.testing.assert_close(two[key], value, rtol=1e-3, atol=1e-4, msg=f"{file}: {key}")
-
-
-def test_machines_go_on_where_others_stopped(alone, last_round, tmp_path):
+    last_round = job(made, list(made.rounds)[-1])
+    (alone,) = run(1, [last_round], tmp_path / "alone")
     first, second, new = (tmp_path / name for name in ("first", "second", "new"))
     (begun,) = run_machines((1, 1), [last_round | {"stop_after": 7}], [first, second])
     (ended,) = run_machines((1, 2), [last_round], [first, new])
-    assert len(begun["losses"]) == 7
+    assert len(begun["losses"]) == 7 and len(ended["losses"]) > 7
     assert [*begun["losses"], *ended["losses"]] == pytest.approx(alone["losses"], rel=1e-5)
+    assert max(begun["held"]) <= 0.51 * alone["held"][0] and max(ended["held"]) <= 0.34 * alone["held"][0]
+    assert not [*(second / "0").iterdir(), *(new / "0").iterdir()]    # the first one has all rows, theirs too
+    for file in ("model.safetensors", "optimiser.safetensors"):
+        one, several = (load_file(folder / "0" / file) for folder in (tmp_path / "alone", first))
+        assert one.keys() == several.keys()
+        for key, value in one.items():
+            torch.testing.assert_close(several[key], value, rtol=1e-3, atol=1e-4, msg=f"{file}: {key}")
+
+
+def test_processes_that_begin_with_other_weights_are_refused(corpus, monkeypatch):
+    stage = toy.trained("astra").method.stages[-1]
+    model = read_model(stage, corpus, None)
+    before = dense_digest(model)
+    assert dense_digest(read_model(stage, corpus, None)) == before
+    next(iter(model.parameters())).data += 1
+    assert dense_digest(model) != before
+    distributed.check_same(before, "weights")
+    monkeypatch.setattr(distributed, "broadcast", lambda value: dense_digest(model))    # the first process's
+    with pytest.raises(RuntimeError, match="machines that train together have different weights"):
+        distributed.check_same(before, "weights")

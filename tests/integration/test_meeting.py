@@ -10,6 +10,9 @@ from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError
 from tasks.core import machines
 from tasks.core.machines import join, lead
 from tasks.core.network import Place
+from tasks.core.shared_store import SharedStore
+from tasks.training.follower import _check_code, _fetched
+from tasks.training.recipe import Recipe
 
 
 def free_port() -> int:
@@ -138,3 +141,20 @@ def test_only_loopback_listens_where_only_loopback_meets(two):
     listening = {each.laddr.ip for each in psutil.Process().net_connections("tcp")
                  if each.status == psutil.CONN_LISTEN and each.laddr.port == two[0].place.port}
     assert listening == {"127.0.0.1"}
+
+
+def test_a_result_that_is_not_at_the_address_is_named(tmp_path):
+    store = SharedStore(tmp_path / "home", f"file://{tmp_path}/address")
+    made = store.publish("a" * 64, "corpus", {}, lambda folder: (folder / "x").write_text("1"))
+    assert _fetched(store, {"key": "a" * 64, "digest": made.digest}, "corpus", "joint round 0").name == made.digest
+    for key, digest, said in (("b" * 64, made.digest, "no"), ("a" * 64, "c" * 64, "another")):
+        with pytest.raises(ProjectError, match=f"address has {said} corpus for joint round 0"):
+            _fetched(store, {"key": key, "digest": digest}, "corpus", "joint round 0")
+
+
+def test_other_code_than_the_first_machines_is_refused():
+    ours = Recipe("astra", "cpu", {"start": "label"}).code("joint round 0")
+    assert "xcmodels.methods.astra.stages" in ours and "xcmodels.training.loop" in ours
+    _check_code(ours, dict(ours))
+    with pytest.raises(UsageError, match=r"the code of xcmodels\.training\.loop is not that of machine 0"):
+        _check_code(ours, ours | {"xcmodels.training.loop": "other"})
