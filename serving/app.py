@@ -18,7 +18,7 @@ from serving import schemas
 from serving.annif import add_annif
 from serving.answers import Service
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import Access, Guard, Problem, read_json
+from serving.http.guard import Access, Guard, Message, Problem, Receive, Send, read_json
 from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
 from serving.prometheus import ServerMetrics
@@ -69,14 +69,23 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
     _operations(app, service, counters, keeper)
     add_annif(app, service, keeper)
     _pages(app)
-    return Guard(app, access, counters.request, counters.refused), service
+
+    async def predict(scope: Message, receive: Receive, send: Send) -> None:
+        response = await _predicted(service, Request(scope, receive))
+        await response(scope, receive, send)
+
+    return Guard(app, access, counters.request, counters.refused, {("POST", "/predict"): predict}), service
+
+
+async def _predicted(service: Service, request: Request) -> Response:
+    return _json(await service.predict(schemas.checked(await read_json(request))))
 
 
 def _operations(app: FastAPI, service: Service, counters: ServerMetrics, keeper: FeedbackKeeper | None) -> None:
     @app.post("/predict", response_model=schemas.Answers, **document("/predict", "post", body=schemas.PredictRequest))
     async def predict(request: Request) -> Response:
         """Return the best labels of each text."""
-        return _json(await service.predict(schemas.checked(await read_json(request))))
+        return await _predicted(service, request)
 
     @app.post("/feedback", response_model=schemas.Kept, **document("/feedback", "post", body=schemas.FeedbackRequest))
     async def feedback(request: Request) -> Response:

@@ -66,7 +66,8 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
     proposing = trained.proposing if fused else names
     assert offsets[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
-    kind = ann.choose(config.index, corpus.n_labels, ann.EXACT_MAX_ONLINE, "coarse")
+    # What is proposed to a fusion is scored by more; a score alone ranks by what the index finds.
+    kind = ann.choose(config.index, corpus.n_labels, ann.EXACT_MAX_ONLINE, "coarse" if fused else "quantised")
     index = ann.build(summed({name: FusedScore(trained.labels[name], offsets[name]) for name in proposing}), kind)
     proposer, depth, measured = Proposer(index), 0, dict[str, float]()
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
