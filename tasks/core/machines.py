@@ -47,6 +47,7 @@ class Machines:
         self._heard = dict.fromkeys(range(1, place.count) if number == 0 else [0], time.monotonic())
         self._beats: dict[int, bytes] = {}
         self._failure: dict[str, Any] | None = None
+        self._trouble: ProjectError | None = None
         self._is_gone = False
         self._wanted, self._found = "", b""
         self._over = threading.Event()
@@ -121,12 +122,14 @@ class Machines:
             return False
         try:
             self.check()
-        except ProjectError:
-            return True
-        return False
+        except ProjectError as error:
+            self._trouble = error    # which may be over when it is asked for
+        return self._trouble is not None
 
     def why_lost(self) -> ProjectError | None:
         """Return what another machine says of a round that has just failed here, None where it says nothing."""
+        if self._trouble:
+            return self._trouble
         try:
             if self.number:
                 said = self._wait(f"task/{self.rounds + 1}", ENDING)

@@ -74,6 +74,7 @@ def test_a_machine_that_gives_up_is_named(two):
     with pytest.raises(UsageError, match=f"machine 1, {socket.gethostname()}: no such folder") as error:
         leader.begin({"round": "joint round 0"})
     assert error.value.hint == "make it" and leader.is_in_trouble()
+    assert "no such folder" in str(leader.why_lost())
 
 
 def test_one_that_was_stopped_lets_training_save_its_state(two):
