@@ -24,7 +24,7 @@ from xcmodels.retrieval.inner_products import pair_scores
 KIND, FACTS = "grouped", "grouped.json"
 _ARRAYS = ("vectors", "codes", "centres")
 AIM, TRIED = 0.94, 512    # share of the nearest labels that a search should find; queries on which that is measured
-_QUERIES, _LABELS, _STRIPES = 256, 8192, 16    # of a block of scores; stripes of it whose maximum is looked at first
+_QUERIES, _LABELS, _STRIPES = 256, 4096, 16    # of a block of scores; stripes of it whose maximum is looked at first
 _GROUPS, _SAMPLE = 8, 1 << 16    # whose labels are chosen together; labels whose scores tell where a share ends
 _SCORE_BITS, _LABEL_BITS = 26, 29    # of a candidate's key; the other 8 are the query's
 _NO_PAIRS = np.zeros(0, dtype=np.int64)
@@ -113,12 +113,12 @@ class GroupedIndex:
         row, label = best_pairs(codes, gathered, labels, depth + own)
         kept = ~among(row * len(self) + label, pairs)
         row, label = row[kept], label[kept]
-        best = np.arange(len(row)) - np.searchsorted(row, row) < depth
+        best = _ranks(row) < depth
         return row[best], label[best]
 
     def _rescored(self, queries: np.ndarray, row: np.ndarray, label: np.ndarray, k: int) -> np.ndarray:
         """Return the k labels of each query, (n, k), whose exact products are largest, of pairs in order of rows."""
-        rank = np.arange(len(row)) - np.searchsorted(row, row)
+        rank = _ranks(row)
         found = np.full((len(queries), max(k, int(rank.max(initial=0)) + 1)), len(self))
         found[row, rank] = label
         found.sort(axis=1)    # so that equal scores are in ascending order of id
@@ -166,8 +166,7 @@ def needed_share(index: GroupedIndex, queries: np.ndarray, k: int, aim: float) -
     def measure(start: int) -> None:
         rows = np.arange(start, min(start + _GROUPS, len(queries)))
         row, label = best_pairs(codes[rows], gathered, every, np.full(len(rows), k))
-        rank = np.arange(len(row)) - np.searchsorted(row, row)
-        nearest = label[rank < k].reshape(len(rows), k)
+        nearest = label[_ranks(row) < k].reshape(len(rows), k)
         for number, scores in enumerate(index._of_centres(group[rows])):
             sample = np.sort(scores[::index._stride])
             shares[rows[number]] = 1 - np.searchsorted(sample, scores[nearest[number]]) / len(sample)
@@ -184,8 +183,10 @@ def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
     queries: (n, d) int8, at most _QUERIES of them; gathered: what `_gathered` returns for `labels`. Equal scores are in
     ascending order of label.
     """
-    n, keys, wanted, lowest = len(queries), list[np.ndarray](), int(depths.sum()), torch.zeros(0)
-    padded = np.zeros((-(-n // 64) * 64, queries.shape[1]), dtype=np.int8)    # few shapes, of which each has its kernel
+    n, keys, wanted, lowest = len(queries), list[np.ndarray](), int(depths.sum()), np.zeros((0, 1), np.int32)
+    width = _LABELS // _STRIPES
+    stripes = width * np.arange(_STRIPES)
+    padded = np.zeros((-(-n // 32) * 32, queries.shape[1]), dtype=np.int8)    # few shapes, of which each has its kernel
     padded[:n] = queries
     block = torch.empty((len(padded), _LABELS), dtype=torch.int32)
     for start in range(0, len(gathered), _LABELS):
@@ -193,29 +194,35 @@ def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
         if (valid := len(labels) - start) < _LABELS:
             scores[:, valid:] = -EXACT
         if not start:    # the labels nearest to the centre: what any other must reach
-            lowest = torch.from_numpy(_reached(scores.numpy(), np.where(depths < valid, depths, _LABELS)))[:, None]
-        stripes = scores.view(n, _STRIPES, -1)
-        row, place = torch.nonzero(stripes.amax(1) >= lowest, as_tuple=True)
-        some = stripes[row, :, place]
-        hit, stripe = torch.nonzero(some >= lowest[row], as_tuple=True)
-        worth = EXACT - some[hit, stripe].numpy().astype(np.int64)
-        column = (stripe * stripes.shape[2] + place[hit]).numpy()
-        keys.append(row[hit].numpy() << _SCORE_BITS + _LABEL_BITS | worth << _LABEL_BITS | labels[start + column])
+            lowest = _reached(scores.numpy(), np.where(depths < valid, depths, _LABELS))[:, None]
+        peaks, flat = scores.view(n, _STRIPES, -1).amax(1).numpy(), scores.numpy().ravel()
+        place = np.flatnonzero(peaks >= lowest)
+        row, place = place // width, place % width
+        some = flat.take((row * _LABELS + place)[:, None] + stripes)
+        hit = np.flatnonzero(some >= lowest[row])
+        row, column = row[hit // _STRIPES], place[hit // _STRIPES] + stripes[hit % _STRIPES]
+        worth = EXACT - some.ravel()[hit].astype(np.int64)
+        keys.append(row << _SCORE_BITS + _LABEL_BITS | worth << _LABEL_BITS | labels[start + column])
         if sum(map(len, keys)) > 2 * wanted:    # the worst go, and what others must reach rises
-            found, row_of, rank = _in_order(keys)
-            last = rank == depths[row_of] - 1
-            reached = EXACT - (found[last] >> _LABEL_BITS & ((1 << _SCORE_BITS) - 1))
-            lowest[row_of[last], 0] = torch.from_numpy(reached.astype(np.int32))
-            keys = [found[rank < depths[row_of]]]
-    found, row_of, _ = _in_order(keys)
-    return row_of, found & ((1 << _LABEL_BITS) - 1)
+            found, row, rank = _in_order(keys)
+            last = rank == depths[row] - 1
+            lowest[row[last], 0] = EXACT - (found[last] >> _LABEL_BITS & ((1 << _SCORE_BITS) - 1))
+            keys = [found[rank < depths[row]]]
+    found, row, _ = _in_order(keys)
+    return row, found & ((1 << _LABEL_BITS) - 1)
 
 
 def _in_order(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return all keys in order, the row of each, and its rank in its row, from 0."""
     found = np.sort(np.concatenate([_NO_PAIRS, *keys]))
     row = found >> _SCORE_BITS + _LABEL_BITS
-    return found, row, np.arange(len(row)) - np.searchsorted(row, row)
+    return found, row, _ranks(row)
+
+
+def _ranks(rows: np.ndarray) -> np.ndarray:
+    """Return how many of the same value are before each of ascending rows, (p,)."""
+    counts = np.bincount(rows)
+    return np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _reached(scores: np.ndarray, depths: np.ndarray) -> np.ndarray:
