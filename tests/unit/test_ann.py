@@ -253,6 +253,6 @@ def test_labels_that_are_left_out_are_not_found(monkeypatch, kind, without):
         assert of[:n] == pytest.approx(vectors[wanted] @ query, abs=1e-5)
 
 
-@pytest.mark.parametrize(("dim", "codes"), [(6, 6), (64, 64), (100, 50), (300, 60), (384, 64), (768, 128), (397, 397)])
+@pytest.mark.parametrize(("dim", "codes"), [(6, 6), (64, 64), (100, 50), (300, 75), (384, 96), (768, 192), (397, 397)])
 def test_coarse_codes_divide_the_dimensions(dim, codes):
     assert few_codes_of(dim) == codes

@@ -6,7 +6,7 @@ import numpy as np
 
 _SCANNED = 64          # codes scanned at once: for many queries, 0.7 of the time that 32 take
 _SINGLE_CODES = 128    # up to this dimension, every dimension has its own code
-_FEW, _WIDE = 64, 6    # codes that a coarse index keeps at least, and dimensions that share one of more
+_FEW, _WIDE = 64, 4    # codes that a coarse index keeps at least, and dimensions that share one of more
 _ADDED = 32768         # vectors coded at once
 
 
@@ -16,7 +16,7 @@ def codes_of(dim: int) -> int:
 
 
 def few_codes_of(dim: int) -> int:
-    """Return how many a coarse index keeps: about a third where there are many, in time and in bytes."""
+    """Return how many a coarse index keeps: about half where there are many, in time and in bytes."""
     wanted = max(_FEW, dim // _WIDE)
     few = max(codes for codes in range(1, wanted + 1) if dim % codes == 0)
     return few if 2 * few > wanted else codes_of(dim)
