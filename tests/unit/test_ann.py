@@ -9,7 +9,6 @@ import pytest
 from tests.support import oracles
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.ann import build, choose, load, recall
-from xcmodels.retrieval.codes import few_codes_of
 from xcmodels.retrieval.inner_products import pair_scores
 
 
@@ -47,14 +46,13 @@ def test_too_few_labels_are_padded(kind):
     assert build(vectors, kind).search(queries[:0], 2)[1].shape == (0, 2)
 
 
-@pytest.mark.parametrize("kind", ["quantised", "coarse"])
 @pytest.mark.parametrize("dim", [16, 7])
-def test_quantised_finds_nearly_all_with_their_exact_scores_whoever_is_asked_beside(dim, kind):
+def test_quantised_finds_nearly_all_with_their_exact_scores_whoever_is_asked_beside(dim):
     rng = np.random.default_rng(5)
     centres = rng.standard_normal((300, dim), np.float32)
     vectors = centres[rng.integers(300, size=5000)] + 0.5 * rng.standard_normal((5000, dim), np.float32)
     queries = rng.standard_normal((70, dim), np.float32)
-    index = build(vectors, kind)
+    index = build(vectors, "quantised")
     assert recall(index.search(queries, 20)[1], vectors, queries, k=20) > 0.97
     scores, ids = index.search(queries, 20)
     assert np.allclose(scores, np.einsum("qd,qkd->qk", queries, vectors[ids]), atol=1e-4)
@@ -216,7 +214,7 @@ def test_choice_of_kind():
     assert [choose("auto", n) for n in (200_000, 200_001)] == ["exact", "quantised"]
     assert choose("hnsw", 3) == "hnsw" and choose("exact", 10**7) == "exact"
     assert [build(np.eye(12, dtype=np.float32), limit=limit).kind for limit in (12, 11)] == ["exact", "quantised"]
-    with pytest.raises(ValueError, match="must be one of auto, exact, quantised, coarse, hnsw, grouped, got 'ivf'"):
+    with pytest.raises(ValueError, match="must be one of auto, exact, quantised, hnsw, grouped, got 'ivf'"):
         choose("ivf", 3)
 
 
@@ -251,8 +249,3 @@ def test_labels_that_are_left_out_are_not_found(monkeypatch, kind, without):
         n = len(wanted)
         assert row[:n].tolist() == wanted.tolist() and (row[n:] == -1).all() and np.isneginf(of[n:]).all()
         assert of[:n] == pytest.approx(vectors[wanted] @ query, abs=1e-5)
-
-
-@pytest.mark.parametrize(("dim", "codes"), [(6, 6), (64, 64), (100, 50), (300, 75), (384, 96), (768, 192), (397, 397)])
-def test_coarse_codes_divide_the_dimensions(dim, codes):
-    assert few_codes_of(dim) == codes

@@ -192,7 +192,7 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
     ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),
     ("m1.mined", "-1", "m1.mined: mined must be 0 or more, got -1"),
     ("encoder.kind", "gru", "encoder.kind: kind must be one of bag, transformer, both, got 'gru'"),
-    ("index", "flat", "index: index must be one of auto, exact, quantised, coarse, hnsw, grouped, got 'flat'"),
+    ("index", "flat", "index: index must be one of auto, exact, quantised, hnsw, grouped, got 'flat'"),
     ("prepare.max_title", "0", "prepare.max_title: max_title must be at least 1, got 0"),
     ("prepare.validation", "1", "prepare.validation: validation must be at least 0 and below 1, got 1.0"),
     ("prepare.leak_share", "2", "prepare.leak_share: leak_share must be between 0 and 1, got 2.0"),

@@ -14,8 +14,8 @@ from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 # 2, 3: NGAME 43.6 / 15.7 / 37.2 / 59.6, 44.2 / 15.9 / 36.9 / 60.0, 44.1 / 16.0 / 36.3 / 60.0; UniDEC 46.2 / 16.4 / 38.3
 # / 60.8, 46.2 / 16.4 / 37.8 / 60.8, 46.0 / 16.5 / 37.4 / 60.7. On 600 queries in place of 2,184: .4 less, or none. Of
 # 100 candidates, or of 64, the best 5 are those of 200 (of 24,940 test queries, PSP@5 .01 apart).
-BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, weight=2.0, centroids=True, words=True, shortlist=64,
-                       sparse=SparseConfig(steps=40, proposed=32))
+BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, weight=2.0, centroids=True, words=True, shortlist=100,
+                       sparse=SparseConfig(steps=40))
 
 # Of an epoch on a CPU, where one pass over few texts makes 20. P@1 / P@5 / PSP@1 / PSP@5 on a part of train that is
 # held out. Five seeds, NGAME's M1 by 40 in place of 20: man pages (3,285 texts) 2.0 / 1.0 / 1.9 / 1.8 more, Python's

@@ -3,7 +3,6 @@
 - exact: scores every label, a block of labels and a batch of queries at a time.
 - quantised: scans 4-bit codes of a dimension, or of two, in the processor's registers (faiss' fast scan); the labels
   of the best codes are proposed to a scorer, or rescored exactly, four for each label that is returned.
-- coarse: scans codes of several dimensions, and rescores the best exactly for a proposal as well.
 - hnsw: walks a graph of neighbours; the only kind whose search is sublinear in the labels, but slow to build.
 """
 
@@ -19,26 +18,25 @@ from xcmodels.data.sorted_ids import among
 from xcmodels.retrieval.codes import codes_index
 from xcmodels.retrieval.inner_products import largest, pair_scores, put, single_threaded
 
-KINDS = ("exact", "quantised", "coarse", "hnsw")
+KINDS = ("exact", "quantised", "hnsw")
 CHOICES = ("auto", *KINDS, "grouped")    # values of the setting `index`; "grouped" only mines: a retriever takes "auto"
 EXACT_MAX_BATCH, EXACT_MAX_ONLINE = 200_000, 20_000    # labels searched exactly, for batches, for single queries
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _RESCORED = (2, 100), (4, 200)    # best codes that are proposed, or rescored: per label returned, at least
-_COARSE = 3, 96                   # best coarse codes that are rescored for a proposal, in the same way
 _SPARE, _DEEPER = 50, 4           # searched beyond those expected, where labels are left out; times as deep, if too few
-_FILES = {"quantised": "codes.faiss", "coarse": "codes.faiss", "hnsw": "hnsw.faiss"}
+_FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 NOTHING = np.zeros(0, dtype=np.int64)
 
 
-def choose(kind: str, n_labels: int, limit: int = EXACT_MAX_BATCH, beyond: str = "quantised") -> str:
-    """Return the index kind: `kind` itself, or for "auto" exact search up to `limit` labels and `beyond` for more.
+def choose(kind: str, n_labels: int, limit: int = EXACT_MAX_BATCH) -> str:
+    """Return the index kind: `kind` itself, or for "auto" exact search up to `limit` labels and quantised beyond.
 
     WordNet, 67,892 labels, d = 384, k = 100, one thread: one query took 16.2 ms exactly, 0.7 ms quantised (99.9% of the
     neighbours found, built in 2 s), 1.5 ms by HNSW (97.3%, 89 s); of 600 at once each took 1.4, 0.7 and 1.4 ms.
     Raises ValueError for another kind.
     """
     if kind in ("auto", "grouped"):
-        return "exact" if n_labels <= limit else beyond
+        return "exact" if n_labels <= limit else "quantised"
     if kind not in KINDS:
         raise ValueError(f"index must be one of {', '.join(CHOICES)}, got {kind!r}")
     return kind
@@ -50,7 +48,7 @@ class Index:
 
     kind: str
     vectors: np.ndarray    # (L, d) float32, maybe memory-mapped; HNSW's are in its graph
-    faiss_index: Any = None    # of the codes; "hnsw": the graph
+    faiss_index: Any = None    # "quantised": of the codes; "hnsw": the graph
     ef_search: int = 0
 
     def __len__(self) -> int:
@@ -73,14 +71,14 @@ class Index:
         scores, ids = np.full((len(queries), k), -np.inf, np.float32), np.full((len(queries), k), -1, np.int64)
         depth = min(k, len(self) - len(without))
         if depth > 0 and len(queries):
-            search = {"exact": self._search_exact, "hnsw": self._search_faiss}.get(self.kind, self._search_codes)
-            scores[:, :depth], ids[:, :depth] = search(queries, depth, without)
+            search = {"exact": self._search_exact, "quantised": self._search_quantised, "hnsw": self._search_faiss}
+            scores[:, :depth], ids[:, :depth] = search[self.kind](queries, depth, without)
             scores[ids < 0] = -np.inf
         return scores, ids
 
     def reach(self, k: int) -> int:
         """Return how many labels to propose so that they include nearly all of a query's k nearest."""
-        return _depth(_PROPOSED, k) if k and self.kind == "quantised" else 2 * k if self.kind == "coarse" else k
+        return _depth(_PROPOSED, k) if k and self.kind == "quantised" else k
 
     def propose(self, queries: np.ndarray, k: int, without: np.ndarray = NOTHING) -> np.ndarray:
         """Return labels that are probably the nearest, int64 (n, k), unordered and without scores.
@@ -88,8 +86,6 @@ class Index:
         For callers that score them anyway: scoring and sorting double the time of `search`. Raises ValueError as
         `search` does.
         """
-        if self.kind == "coarse" and not self._too_few(_depth(_COARSE, k), without):
-            return self._search_codes(self._checked(queries, k), k, without, _COARSE)[1]
         if self.kind != "quantised" or self._too_few(k, without):
             return self.search(queries, k, without)[1]
         return self._search_faiss(self._checked(queries, k), k, without)[1]
@@ -152,10 +148,9 @@ class Index:
                 ids[rows] = torch.cat([ids[rows], columns + first], 1).gather(1, order[:, :k])
         return scores.numpy(), ids.numpy()
 
-    def _search_codes(self, queries: np.ndarray, k: int, without: np.ndarray,
-                      rule: tuple[int, int] = _RESCORED) -> tuple[np.ndarray, np.ndarray]:
+    def _search_quantised(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rescore the labels of the best codes exactly; other queries in the batch change no digit of a score."""
-        depth = _depth(rule, k)
+        depth = _depth(_RESCORED, k)
         if self._too_few(depth, without):
             return self._search_exact(queries, k, without)
         scores, ids = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
@@ -196,7 +191,7 @@ def build(
         raise ValueError(f"label vectors must be (L, d), got shape {vectors.shape}")
     need_finite(vectors, "label vector")
     if (kind := choose(kind, len(vectors), limit)) != "hnsw":
-        return Index(kind, vectors, None if kind == "exact" else codes_index(vectors, coarse=kind == "coarse"))
+        return Index(kind, vectors, codes_index(vectors) if kind == "quantised" else None)
     import faiss
 
     graph = faiss.IndexHNSWFlat(vectors.shape[1], m, faiss.METRIC_INNER_PRODUCT)

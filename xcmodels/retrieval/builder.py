@@ -18,7 +18,7 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.calibration import Calibration, ScoredPairs, calibrate
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
-from xcmodels.retrieval.fusion import FusedScore, fit_fusion, summed
+from xcmodels.retrieval.fusion import FusedScore, fit_fusion
 from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
@@ -66,9 +66,9 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     encoder.layout = replace(encoder.layout, views={**encoder.layout.views, **trained.views, QUERY: heads})
     proposing = trained.proposing if fused else names
     assert offsets[proposing[0]] == 0, "an index reads a query vector from its first dimension on"
-    # What is proposed to a fusion is scored by more; a score alone ranks by what the index finds.
-    kind = ann.choose(config.index, corpus.n_labels, ann.EXACT_MAX_ONLINE, "coarse" if fused else "quantised")
-    index = ann.build(summed({name: FusedScore(trained.labels[name], offsets[name]) for name in proposing}), kind)
+    parts = [trained.labels[name] for name in proposing]
+    index = ann.build(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), config.index,
+                      limit=ann.EXACT_MAX_ONLINE)
     proposer, depth, measured = Proposer(index), 0, dict[str, float]()
     scorer: Scorer = InnerProduct(index.vectors, {name: trained.labels[name].shape[1] for name in names})
     cached = trained.queries if heads == trained.views[next(iter(trained.labels))] else None

@@ -41,17 +41,6 @@ class FusedScore:
         return pair_scores(queries[:, self.span], self.matrix, rows, labels)
 
 
-def summed(terms: Mapping[str, FusedScore]) -> np.ndarray:
-    """Return label vectors whose inner product with a query is the sum of the terms', (L, d)."""
-    first, *others = terms.values()
-    if not others:
-        return first.matrix
-    out = np.zeros((len(first.matrix), max(term.span.stop for term in terms.values())), np.float32)
-    for term in terms.values():
-        out[:, term.span] += term.matrix
-    return out
-
-
 @dataclass(frozen=True)
 class TermSum(Scorer):
     """The sum of inner-product scores, to rank the labels of a fusion without trees; it is never saved."""
@@ -76,7 +65,7 @@ class TreeFusion(Scorer):
     trees: RegressionTrees
     terms: Mapping[str, FusedScore]
     frequencies: np.ndarray      # (L,) float32, f: how many training queries have the label
-    indexed: tuple[str, ...]     # the terms whose sum the index searches: its vectors are `summed` of those
+    indexed: tuple[str, ...]     # the terms whose vectors, concatenated, the index holds
     words: LabelWords | None = None
     sparse: SparseClassifiers | None = None
     kind = "tree"
@@ -132,7 +121,7 @@ class TreeFusion(Scorer):
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
             words=self.words and self.words.with_labels(new.rows, new.tokens),
             sparse=self.sparse and self.sparse.with_labels(new.rows, new.tokens),
-        ), {index: summed({name: replace(self.terms[name], matrix=vectors[name]) for name in self.indexed})}
+        ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
     def save(self, folder: Path) -> None:
         """Write everything that cannot be read back from the index."""
@@ -156,12 +145,11 @@ class TreeFusion(Scorer):
             lexicon.save(folder)
 
     def _index_spans(self) -> dict[str, tuple[int, int]]:
-        """Return the dimensions of terms that are by themselves in the index's vectors, whose length is a multiple."""
-        spans = {name: self.terms[name].span for name in self.indexed}
-        end = max(span.stop for span in spans.values())
-        return {name: (span.start, span.stop) for name, span in spans.items() if end % (span.stop - span.start) == 0
-                and all(span.stop <= other.start or other.stop <= span.start
-                        for another, other in spans.items() if another != name)}
+        """Return each term's dimensions in the index's vectors, where their length is a multiple of the term's."""
+        widths = [self.terms[name].matrix.shape[1] for name in self.indexed]
+        ends = np.cumsum(widths).tolist()
+        return {name: (end - width, end) for name, width, end in zip(self.indexed, widths, ends, strict=True)
+                if ends[-1] % width == 0}
 
     @classmethod
     def load(cls, folder: Path, indexes: Mapping[str, Index]) -> "TreeFusion":

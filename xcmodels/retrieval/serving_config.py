@@ -57,7 +57,7 @@ class ServingConfig:
 
     serve: str = ENCODER       # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     fusion: FusionConfig = field(default_factory=FusionConfig)
-    index: str = "auto"        # auto | exact | quantised | coarse | hnsw; grouped: auto, but mined by groups of queries
+    index: str = "auto"        # auto | exact | quantised | hnsw; grouped: auto, but mined by groups of queries
 
     def __post_init__(self) -> None:
         checks.one_of(self, serve=self.served, index=ann.CHOICES)

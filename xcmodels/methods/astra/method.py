@@ -28,7 +28,7 @@ class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
         labels = {CLASSIFIER: model.classifiers()}
         if self.config.serve != CLASSIFIER:
             labels = {ENCODER: encode_all(model.encoder, corpus.sides["label"], self.config.label_view), **labels}
-        return Trained(model.encoder, labels, dict.fromkeys(labels, (QUERY,)), tuple(labels))
+        return Trained(model.encoder, labels, dict.fromkeys(labels, (QUERY,)), (CLASSIFIER,))
 
     def measure(self, corpus: Corpus, models: Mapping[str, Path], trained: Trained) -> dict[str, float]:
         """Return how far training moved the classifiers from their start, on a sample of labels."""

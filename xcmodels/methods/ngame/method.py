@@ -17,7 +17,7 @@ from xcmodels.training.checkpoint import read_model
 
 
 class NgameRetrieverBuilder(BaseRetrieverBuilder[NgameConfig, EncoderModule]):
-    """Serves embeddings and classifiers on one query vector; in a fusion both propose, by their sum."""
+    """Serves embeddings and classifiers on one query vector; in a fusion the classifiers propose (Appendix C)."""
 
     def __init__(self, method: str, config: NgameConfig, encoder: EncoderModule, classifier: ClassifierModule) -> None:
         super().__init__(method, config, encoder)
@@ -29,7 +29,7 @@ class NgameRetrieverBuilder(BaseRetrieverBuilder[NgameConfig, EncoderModule]):
         encoder = read_model(self.stage, corpus, models[ENCODER])
         view = encoder.layout.views[QUERY]
         return Trained(encoder, {ENCODER: vectors["labels"], CLASSIFIER: classifiers},
-                       {ENCODER: view, CLASSIFIER: view}, (ENCODER, CLASSIFIER), vectors["queries"])
+                       {ENCODER: view, CLASSIFIER: view}, (CLASSIFIER,), vectors["queries"])
 
 
 def ngame(config: NgameConfig) -> Method:
