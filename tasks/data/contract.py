@@ -11,7 +11,7 @@ from data_contracts.validate import validate
 from tasks.core.step import StepContext, slug
 from tasks.data.tables import count_rows
 
-LARGE = 1 << 22    # rows of all tables below which the workers' imports take longer than they save
+LARGE = 1 << 23    # rows of all tables below which the workers' imports take longer than they save
 
 
 def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
