@@ -10,6 +10,7 @@ import torch
 from benchmarks.claims.experiments import Experiments, Results, Variant
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.every_label import EveryLabelBatch
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import AstraRetrieverBuilder
@@ -51,7 +52,9 @@ class FreshNegatives(OverTrainedEncoder):
 
     def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the binary cross-entropy over positives and the hardest negatives."""
-        scores, block = model(batch)["pool"], batch.blocks["pool"]
+        assert isinstance(batch, EveryLabelBatch)
+        scores = model.logits(model.queries(batch), torch.arange(batch.n))
+        block = batch.block(slice(0, batch.n))
         assert block.weights is not None
         negative_scores = scores.detach().masked_fill(block.positives | (block.weights == 0), -torch.inf)
         hardest = torch.zeros_like(scores).scatter(1, negative_scores.topk(self.config.hard, dim=1).indices, 1.0)

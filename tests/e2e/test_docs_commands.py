@@ -46,14 +46,15 @@ LISTED = {
         "search", "vector_bits", "query", "scale")},
     "python -m benchmarks.bench_storage": "wants a large home; tests/integration/test_shared_store.py times nothing",
     "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_given.py has it chosen",
-    "python -m benchmarks.gpu": "wants a GPU; tests/integration/test_gpu_benchmark.py runs it at a small size",
+    **dict.fromkeys(("python -m benchmarks.gpu --data", "python -m benchmarks.gpu --device"),
+                    "wants a GPU; tests/integration/test_gpu_benchmark.py runs it at a small size"),
     "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",
     **{start: "Annif; tests/integration/test_serving_annif.py runs it where ANNIF names one" for start in (
         "annif load-vocab", "annif eval", 'echo "On cats of region 3"')},
     "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
     "xc run --data tickets --nodes 2": "two machines; tests/e2e/test_run_machines.py has two groups of processes",
     "srun": "Slurm; tests/unit/test_place.py reads what it sets",
-    "xc run --data tickets --method astra --set table_dtype": "tests/training/test_method_contract.py does so",
+    "xc run --data tickets --method astra --set table_dtype=bfloat16": "tests/training/test_method_contract.py does so",
     **dict.fromkeys(("sudo install", "sudo cp units/*", "xc service systemd units", "xc service compose containers",
                      "docker compose"), _SERVICE),
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}

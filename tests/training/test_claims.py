@@ -106,7 +106,7 @@ def test_fresh_negatives_are_the_hardest_of_every_label(tmp_path):
     model = stage.build(corpus, {}).eval()
     rows = corpus.training_rows()[:12]
     batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "fresh"))
-    scores, total = model(batch)["pool"].detach(), 0.0
+    scores, total = model.logits(model.queries(batch), torch.arange(30)).detach(), 0.0
     for i, row in enumerate(rows):
         own, excluded = set(corpus.positives["train"][row].tolist()), set(corpus.filters["train"][row].tolist())
         others = sorted((float(scores[i, j]) for j in range(30) if j not in own | excluded), reverse=True)[:3]

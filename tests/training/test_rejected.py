@@ -1,14 +1,17 @@
 """Labels that reviewers rejected for a text are its negatives whenever the text is trained on."""
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from tests.support import toy
 from tests.support.toy import FAMILIES
 from xcmodels.data.batching import with_rejected
 from xcmodels.data.corpus import Ragged
+from xcmodels.data.every_label import EveryLabelBatch
 from xcmodels.method import Mined
 from xcmodels.retrieval.sparse_training import training_pairs
 
@@ -30,7 +33,11 @@ def judged(tmp_path_factory):
 def negatives_of(batch, at):
     """Return the labels that some loss of a batch pushes away from row `at` of its queries."""
     out = set()
-    for block in batch.blocks.values():
+    blocks = dict(batch.blocks)
+    if isinstance(batch, EveryLabelBatch):
+        blocks["every label"] = replace(batch.block(slice(0, batch.n)), columns=torch.arange(batch.n).expand(
+            len(batch.sides["queries"].ids), -1))
+    for block in blocks.values():
         if (block.rows, block.cols) != ("queries", "labels"):
             continue
         counted = ~block.positives[at] if block.weights is None else ~block.positives[at] & (block.weights[at] != 0)

@@ -74,6 +74,11 @@ class OneVsAll(Model):
         vectors = self.encoder.heads[QUERY](self.encoder.backbone(batch.sides["queries"].tokens, QUERY))
         return dropout(vectors, self.dropout, self.training)
 
+    def logits(self, queries: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the logits of queries (R, d) with each of the labels (n,), (R, n)."""
+        rows, inverse = self.labels.gather(labels)
+        return self.scale * (queries @ rows[inverse].T) + self.bias
+
     def every_label(self, batch: EveryLabelBatch) -> torch.Tensor:
         """Return the mean over queries of the binary cross-entropy over every label, computed by parts of the labels.
 
@@ -82,10 +87,9 @@ class OneVsAll(Model):
         parts, device = batch.parts(), batch.rows.device
 
         def loss(queries: torch.Tensor, part: slice) -> torch.Tensor:
-            rows, inverse = self.labels.gather(torch.arange(part.start, part.stop, device=device))
+            logits = self.logits(queries, torch.arange(part.start, part.stop, device=device))
             block = batch.block(part)
-            return losses.weighted_bce(self.scale * (queries @ rows[inverse].T) + self.bias, block.positives,
-                                       block.weights)
+            return losses.weighted_bce(logits, block.positives, block.weights)
 
         queries = self.queries(batch)
         return torch.stack([loss(queries, part) if len(parts) == 1 else recomputed(partial(loss, part=part), queries)
