@@ -27,8 +27,10 @@ from xcmodels.method import Vectors
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining import grouped, groups
 from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.mining.each_query import EachQuery
 from xcmodels.mining.integer_products import rounded_rows
-from xcmodels.mining.negatives import CHUNK, Index, hard_negatives
+from xcmodels.mining.label_index import LabelIndex
+from xcmodels.mining.negatives import nearest_negatives
 from xcmodels.resources import GPU_KINDS, HOST, RATES, ROUND, SCORED, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.loop import device, fast_products
@@ -66,21 +68,21 @@ def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
     queries = vectors["queries"]()
     _, seconds = timed(lambda: balanced_kmeans(queries, CLUSTER_SIZE, seed=0))
     out["cluster"] = seconds / len(queries) / np.log2(len(queries) / CLUSTER_SIZE)
-    labels, rows = vectors["labels"](), corpus.training_rows()[:CHUNK]
+    labels, rows = vectors["labels"](), corpus.training_rows()[:EachQuery.chunk]
 
     def grouped_index(some: np.ndarray) -> grouped.GroupedIndex:
         return replace(grouped.build(some, queries, DEPTH, seed=0), share=SCORED)
 
-    def search_seconds(index: Index) -> float:
+    def search_seconds(index: LabelIndex) -> float:
         """Return the seconds per point, after threads were started and pages were read."""
-        hard_negatives(index, queries, corpus, rows[:WARM_UP_QUERIES], DEPTH)
-        return timed(lambda: hard_negatives(index, queries, corpus, rows, DEPTH))[1] / len(rows)
+        nearest_negatives(index, queries, corpus, rows[:WARM_UP_QUERIES], DEPTH)
+        return timed(lambda: nearest_negatives(index, queries, corpus, rows, DEPTH))[1] / len(rows)
 
-    out["search exact"] = search_seconds(ann.build(labels[:EXACT_LABELS], "exact")) / EXACT_LABELS
+    out["search exact"] = search_seconds(EachQuery(ann.build(labels[:EXACT_LABELS], "exact"))) / EXACT_LABELS
     many = np.resize(labels, (GROUPED_LABELS, width))
     small_index, (large_index, seconds) = grouped_index(labels), timed(lambda: grouped_index(many))
     out["build"] = seconds / GROUPED_LABELS
-    rows = small_index.together(queries, corpus.training_rows())[:CHUNK]
+    rows = small_index.together(queries, corpus.training_rows())[:EachQuery.chunk]
     # two sizes of index: what grows with the labels, and what does not
     small, large = (search_seconds(index) for index in (small_index, large_index))
     out["search grouped"] = (large - small) / (GROUPED_LABELS - len(labels)) / SCORED

@@ -24,8 +24,7 @@ from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import Mined, Round
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
-from xcmodels.mining.grouped import GroupedIndex
-from xcmodels.mining.negatives import Index, build_index, hard_negatives, nearest
+from xcmodels.mining.negatives import build_index, nearest_negatives
 from xcmodels.resources import HOST, ROUND, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.checkpoint import load_model
@@ -46,11 +45,6 @@ def drawn(rows: np.ndarray) -> np.ndarray:
     size = min(SEARCHED // STRETCHES, max(len(rows) // STRETCHES, 1))
     starts = np.sort(seeds.generator(0, "searched").integers(0, len(rows) - size + 1, STRETCHES))
     return distinct(starts[:, None] + np.arange(size))
-
-
-def together(index: Index, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the rows in the order in which they are searched for."""
-    return index.together(queries, rows) if isinstance(index, GroupedIndex) else rows
 
 
 @fast_products()
@@ -74,12 +68,12 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     queries, embed_queries = timed(vectors["queries"])
     index, embed_and_index = timed(
         lambda: build_index(vectors["labels"](), queries, rows, mining.negatives, kind="auto", seed=0))
-    ordered, group = timed(lambda: together(index, queries, rows))
+    ordered, group = timed(lambda: index.together(queries, rows))
     some = ordered[drawn(rows)]
-    _, search_some = timed(lambda: hard_negatives(index, queries, corpus, some, mining.negatives))
+    _, search_some = timed(lambda: nearest_negatives(index, queries, corpus, some, mining.negatives))
     search, cluster = group + search_some * len(rows) / len(some), 0.0
     tried = queries[some[seeds.generator(0, "tried").permutation(len(some))[:TRIED]]]
-    recall = ann.recall(nearest(index, tried, mining.negatives), index.vectors, tried, mining.negatives)
+    recall = ann.recall(index.nearest(tried, mining.negatives), index.vectors, tried, mining.negatives)
     if mining.cluster_size:
         _, cluster = timed(lambda: balanced_kmeans(queries[rows], mining.cluster_size, seed=0))
     shape = AMAZON_TITLES_1_3M

@@ -19,7 +19,8 @@ from tasks.core.step import StepContext
 from tasks.core.wording import plural
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.shards import IN_PROCESS, Part, Shards
-from xcmodels.mining.negatives import Index, load_index
+from xcmodels.mining.label_index import LabelIndex
+from xcmodels.mining.negatives import load_index
 from xcmodels.training.loop import fast_products
 
 Result = TypeVar("Result")
@@ -81,7 +82,7 @@ class DaskShards(Shards):
         for sent, file in self._sent:
             if sent is value:
                 return file
-        if isinstance(value, Index):
+        if isinstance(value, LabelIndex):
             raise TypeError("an index that workers share is made by `call`")
         if not isinstance(value, np.ndarray):
             return value
@@ -152,6 +153,6 @@ def _write_rows(path: Path, rows: np.ndarray, low: int, total: int) -> None:
 
 
 @fast_products()
-def _make_index(folder: Path, function: Callable[..., Index], arguments: Sequence[Any]) -> None:
+def _make_index(folder: Path, function: Callable[..., LabelIndex], arguments: Sequence[Any]) -> None:
     """Write the index that `function` makes to a folder. Runs on a worker, and again if it is lost."""
     function(*_opened(arguments)).save(folder)

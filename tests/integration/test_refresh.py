@@ -18,7 +18,8 @@ from tasks.training import dask_shards, embed
 from tasks.training.dask_shards import DaskShards
 from tests.support.planted import QUICK, QUICK_JOINT
 from xcmodels.data.shards import IN_PROCESS, Part, every
-from xcmodels.mining import clustering, negatives
+from xcmodels.mining import clustering
+from xcmodels.mining.each_query import EachQuery
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,8 @@ def small_shards(monkeypatch):
 def make_shards_small(monkeypatch):
     """Make every corpus large, and jobs and shards small: of batches that no shard of vectors is a multiple of."""
     monkeypatch.setattr(dask_shards, "SMALL", 0)
-    for module, name in ((dask_shards, "JOB_ROWS"), (embed, "EMBEDDED"), (clustering, "_SHARD"), (negatives, "CHUNK")):
-        monkeypatch.setattr(module, name, 250)
+    for holder, name in ((dask_shards, "JOB_ROWS"), (embed, "EMBEDDED"), (clustering, "_SHARD"), (EachQuery, "chunk")):
+        monkeypatch.setattr(holder, name, 250)
 
 
 def in_small_shards(action, context):

@@ -10,6 +10,7 @@ from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
 from xcmodels.mining import negatives
+from xcmodels.mining.grouped import GroupedIndex
 from xcmodels.mining.hardness import hardness
 from xcmodels.mining.negatives import mine
 from xcmodels.retrieval import ann
@@ -65,18 +66,19 @@ def test_the_recall_of_an_index_is_told(corpus, vectors, monkeypatch):
 
 
 def test_search_by_groups_finds_the_same_where_it_scores_every_label(corpus, vectors, monkeypatch):
-    rows, exact = corpus.training_rows(), ann.build(vectors["labels"], "exact")
-    index = negatives.build_index(vectors["labels"], vectors["queries"], rows, 4, kind="grouped", seed=0)
-    wanted = negatives.hard_negatives(exact, vectors["queries"], corpus, rows, 4)
-    every = replace(index, share=1.0)
-    np.testing.assert_array_equal(negatives.hard_negatives(every, vectors["queries"], corpus, rows, 4), wanted)
-    some = negatives.hard_negatives(index, vectors["queries"], corpus, rows, 4)
-    monkeypatch.setattr(negatives, "GROUPED_CHUNK", 7)
-    parts = [negatives.hard_negatives(index, vectors["queries"], corpus, part, 4) for part in (rows[::3], rows[1:])]
-    np.testing.assert_array_equal(parts[0], some[::3])
-    np.testing.assert_array_equal(parts[1], some[1:])
-    for row, found in zip(rows.tolist(), some, strict=True):
-        assert not np.isin(found, corpus.positives["train"][row]).any()
+    rows = corpus.training_rows()
+    exact, index = (negatives.build_index(vectors["labels"], vectors["queries"], rows, 4, kind=kind, seed=0)
+                    for kind in ("exact", "grouped"))
+    wanted, all_scored, some = (negatives.hard_negatives(each, vectors["queries"], corpus, rows, 4)
+                                for each in (exact, replace(index, share=1.0), index))
+    np.testing.assert_array_equal(all_scored, wanted)
+    monkeypatch.setattr(GroupedIndex, "chunk", 7)
+    for part in (rows[::3], rows[1:]):
+        found = negatives.hard_negatives(index, vectors["queries"], corpus, part, 4)
+        np.testing.assert_array_equal(found[part], some[part])
+        assert np.all(np.delete(found, part, axis=0) == -1)
+    for row in rows.tolist():
+        assert not np.isin(some[row], corpus.positives["train"][row]).any()
 
 
 def test_an_index_of_groups_is_the_same_from_its_files(corpus, vectors, tmp_path):

@@ -64,7 +64,7 @@ def test_agrees_with_a_search_of_one_query_at_a_time(small_blocks, share):
         return np.concatenate([np.zeros(0, np.int64), *(i * 700 + of[row] for i, row in enumerate(rows.tolist()))])
 
     wanted = one_at_a_time(index, queries, 5, {(row, label) for row in of for label in of[row].tolist()})
-    np.testing.assert_array_equal(index.search(queries, 5, excluded), wanted)
+    np.testing.assert_array_equal(index.nearest(queries, 5, excluded), wanted)
     assert (wanted[100] == -1).sum() >= 2
 
 
@@ -72,14 +72,14 @@ def test_neither_other_queries_nor_threads_change_what_is_found(small_blocks):
     labels, queries = clustered(900, noise=2, seed=1), clustered(200, noise=2, seed=2)
     index = build(labels, queries, 6, seed=4)
     assert index.share < 1
-    together, threads = index.search(queries, 6), torch.get_num_threads()
+    together, threads = index.nearest(queries, 6), torch.get_num_threads()
     order = np.random.default_rng(0).permutation(200)
     for part in np.array_split(order, 7):
-        np.testing.assert_array_equal(index.search(queries[part], 6), together[part])
+        np.testing.assert_array_equal(index.nearest(queries[part], 6), together[part])
     try:
         torch.set_num_threads(3)
         again = build(labels, queries, 6, seed=4)
-        np.testing.assert_array_equal(again.search(queries, 6), together)
+        np.testing.assert_array_equal(again.nearest(queries, 6), together)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads)
@@ -89,9 +89,9 @@ def test_neither_other_queries_nor_threads_change_what_is_found(small_blocks):
 
 def test_a_processor_without_products_of_int8_finds_the_same(monkeypatch):
     labels, queries = clustered(500, noise=2, seed=1), clustered(100, noise=2, seed=2)
-    found = build(labels, queries, 6, seed=4).search(queries, 6)
+    found = build(labels, queries, 6, seed=4).nearest(queries, 6)
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: not torch.backends.cpu.get_cpu_capability())
-    np.testing.assert_array_equal(build(labels, queries, 6, seed=4).search(queries, 6), found)
+    np.testing.assert_array_equal(build(labels, queries, 6, seed=4).nearest(queries, 6), found)
 
 
 @pytest.mark.parametrize(("noise", "scored"), [(0.3, 0.2), (1.0, 0.45), (30.0, 1.0)])
@@ -100,7 +100,7 @@ def test_as_many_labels_are_scored_as_the_recall_needs(noise, scored):
     labels, queries = clustered(8000, noise=noise, seed=1), clustered(3000, noise=noise, seed=2)
     labels *= np.random.default_rng(5).uniform(0.8, 1.25, (8000, 1)).astype(np.float32)    # as classifiers differ
     index = build(labels + 0.3, queries, 20, seed=0)
-    found = index.search(queries, 20)
+    found = index.nearest(queries, 20)
     assert ann.recall(found, index.vectors, queries, 20) > 0.925
     assert index.share < scored
 
@@ -114,7 +114,7 @@ def test_the_share_is_what_the_aim_needs():
 @pytest.mark.parametrize(("labels", "queries", "k"), [(1, 1, 3), (5, 40, 3), (300, 1, 10), (40, 600, 40), (3, 0, 2)])
 def test_few_labels_or_queries(labels, queries, k):
     vectors, asked = clustered(labels, seed=1), clustered(queries, seed=2)
-    found = build(vectors, asked, k, seed=0).search(asked, k)
+    found = build(vectors, asked, k, seed=0).nearest(asked, k)
     assert found.shape == (queries, k)
     if queries:
         np.testing.assert_array_equal(np.sort(found[0][found[0] >= 0]), np.unique(found[0][found[0] >= 0]))
@@ -123,7 +123,7 @@ def test_few_labels_or_queries(labels, queries, k):
 
 def test_vectors_of_zeros_are_searched():
     vectors = np.zeros((50, 4), np.float32)
-    np.testing.assert_array_equal(build(vectors, vectors, 3, seed=0).search(vectors, 3), [[0, 1, 2]] * 50)
+    np.testing.assert_array_equal(build(vectors, vectors, 3, seed=0).nearest(vectors, 3), [[0, 1, 2]] * 50)
 
 
 def test_vectors_that_are_not_finite_are_refused():
@@ -132,7 +132,7 @@ def test_vectors_that_are_not_finite_are_refused():
     with pytest.raises(ValueError, match="label vector 7 is not finite"):
         build(wrong, vectors, 3, seed=0)
     with pytest.raises(ValueError, match="query 7 is not finite"):
-        build(vectors, vectors, 3, seed=0).search(wrong, 3)
+        build(vectors, vectors, 3, seed=0).nearest(wrong, 3)
 
 
 @pytest.mark.parametrize("dim", [1, 64, 1040, 1041, 4096])

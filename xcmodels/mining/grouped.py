@@ -7,7 +7,6 @@ product of one pair. So what is found for it depends neither on the queries that
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from xcmodels.data import seeds
 from xcmodels.data.sorted_ids import among
 from xcmodels.mining import groups
 from xcmodels.mining.integer_products import EXACT, largest_entry, products, rounded, rounded_rows
+from xcmodels.mining.label_index import NO_PAIRS, Excluded, LabelIndex, nothing_excluded
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.inner_products import pair_scores
 
@@ -27,12 +27,10 @@ AIM, TRIED = 0.94, 512    # share of the nearest labels that a search should fin
 _QUERIES, _LABELS, _STRIPES = 256, 4096, 16    # of a block of scores; stripes of it whose maximum is looked at first
 _GROUPS, _SAMPLE = 8, 1 << 16    # whose labels are chosen together; labels whose scores tell where a share ends
 _SCORE_BITS, _LABEL_BITS = 26, 29    # of a candidate's key; the other 8 are the query's
-_NO_PAIRS = np.zeros(0, dtype=np.int64)
-Excluded = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class GroupedIndex:
+class GroupedIndex(LabelIndex):
     """Label vectors to search for groups of queries; make it with `build`."""
 
     vectors: np.ndarray    # (L, d) float32, maybe memory-mapped
@@ -41,9 +39,9 @@ class GroupedIndex:
     share: float           # of the labels, which a group scores
 
     kind = KIND
+    chunk = 65_536
 
     def save(self, folder: Path) -> None:
-        """Write the arrays and the share to a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in _ARRAYS:
             np.save(folder / f"{name}.npy", getattr(self, name), allow_pickle=False)
@@ -53,17 +51,12 @@ class GroupedIndex:
         return len(self.vectors)
 
     def together(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return `rows` (n,) of the queries (N, d) in an order in which those of a group follow each other."""
+        """Return `rows` with those of a group one after another."""
         group = [self._assigned(queries[rows[start:start + _SAMPLE]])[1] for start in range(0, len(rows), _SAMPLE)]
-        return rows[np.argsort(np.concatenate([_NO_PAIRS, *group]), kind="stable")]
+        return rows[np.argsort(np.concatenate([NO_PAIRS, *group]), kind="stable")]
 
-    def search(self, queries: np.ndarray, k: int, excluded: Excluded = lambda rows: _NO_PAIRS) -> np.ndarray:
-        """Return the ids of nearly the nearest labels, int64 (n, k), best first, -1 where there are fewer.
-
-        queries: (n, d) float32; it is fastest with whole groups of them. excluded: returns the pairs to leave out
-        among some rows of `queries`, as i * L + label for a label of rows[i]. Raises ValueError for queries that are
-        not finite.
-        """
+    def nearest(self, queries: np.ndarray, k: int, excluded: Excluded = nothing_excluded) -> np.ndarray:
+        """Return what LabelIndex.nearest says, and nearly the nearest; fastest with whole groups of queries."""
         ann.need_finite(queries, "query")
         out = np.full((len(queries), k), -1, dtype=np.int64)
         codes, group = self._assigned(queries)
@@ -214,7 +207,7 @@ def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
 
 def _in_order(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return all keys in order, the row of each, and its rank in its row, from 0."""
-    found = np.sort(np.concatenate([_NO_PAIRS, *keys]))
+    found = np.sort(np.concatenate([NO_PAIRS, *keys]))
     row = found >> _SCORE_BITS + _LABEL_BITS
     return found, row, _ranks(row)
 

@@ -10,7 +10,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.mining.graph import label_correlation
-from xcmodels.mining.negatives import not_excluded
+from xcmodels.mining.label_index import not_excluded
 from xcmodels.nn.autograd import normalise
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.centroids import label_centroids, label_matrix, queries_of
