@@ -16,10 +16,10 @@ from prefect.states import Completed
 
 from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig, Until
-from flows.place import place_of, processes_of
 from flows.prefect_state import noted_until_it_ends, page_of_this_run, tag_this_run
 from flows.preview import preview
 from flows.progress import Terminal
+from flows.rendezvous import processes_of, rendezvous_of
 from tasks.collection import remove_checkpoints
 from tasks.core.dask_workers import Workers
 from tasks.core.devices import gpus
@@ -204,9 +204,9 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
     """Lock the home, start the workers, plan the run and print the plan; yield the runner of its steps."""
     terminal = Terminal()
     store = open_store(config.home, config.store, terminal.line)
-    place = place_of(config)
+    rendezvous = rendezvous_of(config)
     with (exclusive(store, patience, terminal),
-          lead(place, terminal.line) if place else nullcontext() as machines,
+          lead(rendezvous, terminal.line) if rendezvous else nullcontext() as machines,
           Workers(config.dask or None, config.workers, processes=processes_of(config),
                   machines=machines) as workers,
           watched() as memory):

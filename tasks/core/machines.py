@@ -25,7 +25,7 @@ from typing import Any
 
 from data_contracts import errors
 from data_contracts.errors import ProjectError, ServerError, UsageError
-from tasks.core.network import Place, interface_of, is_loopback
+from tasks.core.network import Rendezvous, interface_of, is_loopback
 from tasks.core.wording import span
 
 SILENCE = 120.0    # seconds without a beat after which a machine counts as lost; one that is overloaded beats late
@@ -38,13 +38,13 @@ RESUMES = "see whether it runs, and can be reached; the same commands resume"
 class Machines:
     """The machines of a run, as one of them sees them: `number` 0 is the first, which leads.
 
-    interface: the name of the network interface by which this machine reaches the place, "" where that is unknown.
+    interface: the name of the network interface by which this machine reaches the rendezvous, "" where that is unknown.
     """
 
-    def __init__(self, place: Place, store: Any, number: int, interface: str) -> None:
-        self.place, self.store, self.number, self.interface = place, store, number, interface
+    def __init__(self, rendezvous: Rendezvous, store: Any, number: int, interface: str) -> None:
+        self.rendezvous, self.store, self.number, self.interface = rendezvous, store, number, interface
         self.rounds = 0    # that were trained, or begun
-        self._heard = dict.fromkeys(range(1, place.count) if number == 0 else [0], time.monotonic())
+        self._heard = dict.fromkeys(range(1, rendezvous.count) if number == 0 else [0], time.monotonic())
         self._beats: dict[int, bytes] = {}
         self._failure: dict[str, Any] | None = None
         self._trouble: ProjectError | None = None
@@ -78,7 +78,7 @@ class Machines:
             free.bind(("", 0))
             port = int(free.getsockname()[1])
         self.store.set(f"task/{self.rounds}", json.dumps({**task, "port": port}))
-        while self.store.add(f"ready/{self.rounds}", 0) < self.place.count - 1:
+        while self.store.add(f"ready/{self.rounds}", 0) < self.rendezvous.count - 1:
             self.check()
             time.sleep(LOOK / 5)
         return port
@@ -90,7 +90,7 @@ class Machines:
             with suppress(RuntimeError):
                 self.store.add("left", 1)
             if task["end"]:
-                raise _read(task["end"], f"machine 0, at {self.place}")
+                raise _read(task["end"], f"machine 0, at {self.rendezvous}")
             return {}
         self.rounds += 1
         return task
@@ -101,20 +101,20 @@ class Machines:
 
     def torchrun(self, port: int) -> list[str]:
         """Return the words that make one torchrun of those of all machines."""
-        return ["--nnodes", str(self.place.count), "--node-rank", str(self.number), "--master-addr", self.place.host,
-                "--master-port", str(port)]
+        return ["--nnodes", str(self.rendezvous.count), "--node-rank", str(self.number),
+                "--master-addr", self.rendezvous.host, "--master-port", str(port)]
 
     def check(self) -> None:
         """Raise the error of a machine that gave up, or ServerError where one is lost."""
         if self._failure:
             raise _read(self._failure, f"machine {self._failure['number']}, {self._failure['host']}")
         if self._is_gone:
-            raise ServerError(f"machine 0 at {self.place} has gone", hint=RESUMES)
+            raise ServerError(f"machine 0 at {self.rendezvous} has gone", hint=RESUMES)
         longest = SILENCE if self.number == 0 else WORK
         for number, at in self._heard.items():
             if time.monotonic() - at > longest:
-                raise ServerError(f"machine {number}{f' at {self.place}' if number == 0 else self._name(number)} has "
-                                  f"not been heard of for {span(longest)}", hint=RESUMES)
+                name = f" at {self.rendezvous}" if number == 0 else self._name(number)
+                raise ServerError(f"machine {number}{name} has not been heard of for {span(longest)}", hint=RESUMES)
 
     def is_in_trouble(self) -> bool:
         """Return whether training cannot go on; a machine that was stopped has every process stop by itself."""
@@ -133,7 +133,7 @@ class Machines:
         try:
             if self.number:
                 said = self._wait(f"task/{self.rounds + 1}", ENDING)
-                return _read(said["end"], f"machine 0, at {self.place}") if said.get("end") else None
+                return _read(said["end"], f"machine 0, at {self.rendezvous}") if said.get("end") else None
             until = time.monotonic() + ENDING
             while time.monotonic() < until:
                 self.check()
@@ -151,7 +151,7 @@ class Machines:
     def _end(self, error: BaseException | None) -> None:
         self.store.set(f"task/{self.rounds + 1}", json.dumps({"end": error and _written(error)}))
         until = time.monotonic() + ENDING
-        while self.store.add("left", 0) < self.place.count - 1 and time.monotonic() < until and not self._failure:
+        while self.store.add("left", 0) < self.rendezvous.count - 1 and time.monotonic() < until and not self._failure:
             time.sleep(LOOK / 5)
 
     def _wait(self, key: str, seconds: float = inf) -> dict[str, Any]:
@@ -189,73 +189,76 @@ class Machines:
         return f", {self.store.get(f'name/{number}').decode()}," if self.store.check([f"name/{number}"]) else ""
 
 
-def lead(place: Place, say: Callable[[str], None]) -> Machines:
-    """Wait for the other machines at `place`. Raises ServerError naming how many came where some do not in time."""
+def lead(rendezvous: Rendezvous, say: Callable[[str], None]) -> Machines:
+    """Wait for the other machines. Raises ServerError naming how many came where some do not in time."""
     from torch.distributed import TCPStore
 
-    with socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET) as listener:
+    with socket.socket(socket.AF_INET6 if ":" in rendezvous.host else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind(("" if place.is_public else place.host, place.port))
+            listener.bind(("" if rendezvous.is_public else rendezvous.host, rendezvous.port))
         except OSError as error:
-            raise UsageError(f"this machine cannot lead at {place}: {error.strerror}",
+            raise UsageError(f"this machine cannot lead at {rendezvous}: {error.strerror}",
                              hint="where another machine leads there, give --node 1 here; else another port") from error
         listener.listen(1024)
         # torch closes it
-        store = TCPStore(place.host, place.port, None, True, timedelta(seconds=WORK), wait_for_workers=False,
+        store = TCPStore(rendezvous.host, rendezvous.port, None, True, timedelta(seconds=WORK), wait_for_workers=False,
                          master_listen_fd=os.dup(listener.fileno()))
-    store.set("about", json.dumps(_about(place)))
-    say(f"machine 0 of {place.count} at {place}; waits up to {span(place.seconds)} for the others")
-    until = time.monotonic() + place.seconds
-    while (came := 1 + store.add("came", 0)) < place.count:
+    store.set("about", json.dumps(_about(rendezvous)))
+    say(f"machine 0 of {rendezvous.count} at {rendezvous}; waits up to {span(rendezvous.seconds)} for the others")
+    until = time.monotonic() + rendezvous.seconds
+    while (came := 1 + store.add("came", 0)) < rendezvous.count:
         if time.monotonic() > until:
             few = ServerError(
-                f"{came} of {place.count} machines came to {place} within {span(place.seconds)}",
-                hint=f"start the same command on the others, where {place} can be reached; or give --nodes {came}")
+                f"{came} of {rendezvous.count} machines came to {rendezvous} within {span(rendezvous.seconds)}",
+                hint=f"start the same command on the others, where {rendezvous} can be reached; or give --nodes {came}")
             store.set("task/1", json.dumps({"end": _written(few)}))
             time.sleep(4 * LOOK if came > 1 else 0)    # for those who came to read it
             raise few
         time.sleep(LOOK / 5)
     # Where a machine's own name is that of its loopback, as Debian has it, others come by another interface.
-    return Machines(place, store, 0, "" if place.is_public and is_loopback(place.host) else interface_of(place.host))
+    is_known = not (rendezvous.is_public and is_loopback(rendezvous.host))
+    return Machines(rendezvous, store, 0, interface_of(rendezvous.host) if is_known else "")
 
 
-def join(place: Place) -> Machines:
-    """Join the machines that meet at `place`. Raises ServerError where no machine leads there in time."""
+def join(rendezvous: Rendezvous) -> Machines:
+    """Join the machines that meet at `rendezvous`. Raises ServerError where no machine leads there in time."""
     from torch.distributed import TCPStore
 
-    until = time.monotonic() + place.seconds
+    until = time.monotonic() + rendezvous.seconds
     while True:
         try:
-            with socket.create_connection((place.host, place.port), timeout=10) as connection:
+            with socket.create_connection((rendezvous.host, rendezvous.port), timeout=10) as connection:
                 interface = interface_of(connection.getsockname()[0])
             break
         except OSError as error:
             if time.monotonic() > until:
-                raise ServerError(f"no machine leads at {place}, within {span(place.seconds)}: {error}",
+                raise ServerError(f"no machine leads at {rendezvous}, within {span(rendezvous.seconds)}: {error}",
                                   hint="start the same command with --node 0 there, and see that the port is open"
                                   ) from error
             time.sleep(LOOK)
     try:
-        store = TCPStore(place.host, place.port, None, False, timedelta(seconds=SILENCE), wait_for_workers=False)
+        store = TCPStore(rendezvous.host, rendezvous.port, None, False, timedelta(seconds=SILENCE),
+                         wait_for_workers=False)
         about = json.loads(store.get("about"))
         number = store.add("came", 1)
         store.set(f"name/{number}", socket.gethostname())
     except (RuntimeError, ValueError) as error:
-        raise ServerError(f"what answers at {place} is no run that leads machines",
+        raise ServerError(f"what answers at {rendezvous} is no run that leads machines",
                           hint="give the HOST:PORT of machine 0") from error
-    for key, ours in _about(place).items():
+    for key, ours in _about(rendezvous).items():
         if about.get(key) != ours:
-            with Machines(place, store, number, interface):    # tells the first one
-                raise UsageError(f"machine 0 at {place} has {key} {about.get(key)}, this one {ours}",
+            with Machines(rendezvous, store, number, interface):    # tells the first one
+                raise UsageError(f"machine 0 at {rendezvous} has {key} {about.get(key)}, this one {ours}",
                                  hint="all machines need the same options and versions")
-    if number >= place.count:
-        raise UsageError(f"{place.count} machines are at {place} already", hint=f"give --nodes {number + 1} to all")
-    return Machines(place, store, number, interface)
+    if number >= rendezvous.count:
+        raise UsageError(f"{rendezvous.count} machines are at {rendezvous} already",
+                         hint=f"give --nodes {number + 1} to all")
+    return Machines(rendezvous, store, number, interface)
 
 
-def _about(place: Place) -> dict[str, Any]:
-    return {"--nodes": place.count, "torch": version("torch"), "numpy": version("numpy")}
+def _about(rendezvous: Rendezvous) -> dict[str, Any]:
+    return {"--nodes": rendezvous.count, "torch": version("torch"), "numpy": version("numpy")}
 
 
 def _written(error: BaseException) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The place where machines that train together meet; addresses and network interfaces of this machine."""
+"""The rendezvous of machines that train together; addresses and network interfaces of this machine."""
 
 import socket
 from contextlib import suppress
@@ -11,7 +11,7 @@ WAIT = 600.0    # seconds for the others to come, as torchrun's rendezvous waits
 
 
 @dataclass(frozen=True)
-class Place:
+class Rendezvous:
     """Where machines meet, and this machine's part: it leads, or follows.
 
     is_public: others than this machine may reach it. seconds: how long to wait for the others.

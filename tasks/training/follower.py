@@ -10,7 +10,7 @@ from pathlib import Path
 from data_contracts.errors import ProjectError, UsageError
 from tasks.core.dask_workers import Workers
 from tasks.core.machines import join
-from tasks.core.network import Place
+from tasks.core.network import Rendezvous
 from tasks.core.shared_store import SharedStore
 from tasks.core.step import Console, StepContext
 from tasks.core.store import digest_of
@@ -20,14 +20,14 @@ from tasks.training.recipe import Recipe
 SCRATCH = digest_of("the rounds in which this machine takes part")
 
 
-def follow(place: Place, store: SharedStore, processes: int, console: Console) -> list[str]:
-    """Take part in every round of the run that is led at `place`; return their names.
+def follow(rendezvous: Rendezvous, store: SharedStore, processes: int, console: Console) -> list[str]:
+    """Take part in every round of the run that is led at `rendezvous`; return their names.
 
     Raises what ended the run there, and what ends this machine's part, which ends the run there too.
     """
     rounds: list[str] = []
-    with store.run_lock(), join(place) as machines:
-        console.say(f"machine {machines.number} of {place.count}, led from {place}")
+    with store.run_lock(), join(rendezvous) as machines:
+        console.say(f"machine {machines.number} of {rendezvous.count}, led from {rendezvous}")
         store.sweep()
         workers = Workers(count=0, processes=processes, machines=machines)
         try:

@@ -53,7 +53,7 @@ LISTED = {
         "annif load-vocab", "annif eval", 'echo "On cats of region 3"')},
     "xc run --data tickets --method astra --processes 2": "tests/e2e/test_run_processes.py does one",
     "xc run --data tickets --nodes 2": "two machines; tests/e2e/test_run_machines.py has two groups of processes",
-    "srun": "Slurm; tests/unit/test_place.py reads what it sets",
+    "srun": "Slurm; tests/unit/test_rendezvous.py reads what it sets",
     "xc run --data tickets --method astra --set table_dtype=bfloat16": "tests/training/test_method_contract.py does so",
     **dict.fromkeys(("sudo install", "sudo cp units/*", "xc service systemd units", "xc service compose containers",
                      "docker compose"), _SERVICE),

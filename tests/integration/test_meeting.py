@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError
 from tasks.core import machines
 from tasks.core.machines import join, lead
-from tasks.core.network import Place
+from tasks.core.network import Rendezvous
 from tasks.core.shared_store import SharedStore
 from tasks.training.follower import _check_code, _fetched
 from tasks.training.recipe import Recipe
@@ -21,16 +21,16 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def places(count: int = 2, seconds: float = 60.0) -> tuple[Place, Place]:
-    """Return the place as the first machine sees it, and as others do."""
+def two_machines(count: int = 2, seconds: float = 60.0) -> tuple[Rendezvous, Rendezvous]:
+    """Return the rendezvous as the first machine sees it, and as others do."""
     port = free_port()
-    return tuple(Place(count, "127.0.0.1", port, leads, False, seconds) for leads in (True, False))
+    return tuple(Rendezvous(count, "127.0.0.1", port, leads, False, seconds) for leads in (True, False))
 
 
 @pytest.fixture
 def two():
     """Return two machines that have met."""
-    first, other = places()
+    first, other = two_machines()
     with ThreadPoolExecutor(1) as pool:
         leading = pool.submit(lead, first, lambda line: None)
         follower = join(other)
@@ -94,14 +94,14 @@ def test_a_machine_that_falls_silent_is_lost(two, monkeypatch):
 
 
 def test_a_machine_that_never_comes_is_named_after_a_time():
-    first, _ = places(count=3, seconds=0.5)
+    first, _ = two_machines(count=3, seconds=0.5)
     with pytest.raises(ServerError, match=f"1 of 3 machines came to {first} within 0.5 s") as error:
         lead(first, lambda line: None)
     assert error.value.exit_code == 5 and str(first) in error.value.hint
 
 
 def test_those_who_came_hear_that_one_did_not():
-    first, other = places(count=3, seconds=3.0)
+    first, other = two_machines(count=3, seconds=3.0)
     with ThreadPoolExecutor(1) as pool:
         leading = pool.submit(lead, first, lambda line: None)
         with join(other) as follower, pytest.raises(ServerError, match="2 of 3 machines came"):
@@ -111,14 +111,14 @@ def test_those_who_came_hear_that_one_did_not():
 
 
 def test_a_place_where_nobody_leads_is_named_after_a_time():
-    _, other = places(seconds=0.2)
+    _, other = two_machines(seconds=0.2)
     with pytest.raises(ServerError, match=f"no machine leads at {other}, within 0.2 s") as error:
         join(other)
     assert error.value.exit_code == 5
 
 
 def test_a_second_machine_that_would_lead_is_refused():
-    first, _ = places()
+    first, _ = two_machines()
     with socket.socket() as taken:
         taken.bind((first.host, first.port))
         taken.listen()
@@ -127,11 +127,11 @@ def test_a_second_machine_that_would_lead_is_refused():
 
 
 def test_machines_that_count_differently_do_not_train():
-    first, other = places()
+    first, other = two_machines()
     with ThreadPoolExecutor(1) as pool:
         leading = pool.submit(lead, first, lambda line: None)
         with pytest.raises(UsageError, match="--nodes 2, this one 4"):
-            join(Place(4, other.host, other.port, False, False))
+            join(Rendezvous(4, other.host, other.port, False, False))
         leader = leading.result()
     with pytest.raises(UsageError, match=r"machine 1.* --nodes 2, this one 4"):
         leader.begin({"round": "joint round 0"})
@@ -140,7 +140,7 @@ def test_machines_that_count_differently_do_not_train():
 
 def test_only_loopback_listens_where_only_loopback_meets(two):
     listening = {each.laddr.ip for each in psutil.Process().net_connections("tcp")
-                 if each.status == psutil.CONN_LISTEN and each.laddr.port == two[0].place.port}
+                 if each.status == psutil.CONN_LISTEN and each.laddr.port == two[0].rendezvous.port}
     assert listening == {"127.0.0.1"}
 
 

@@ -52,12 +52,12 @@ def report(*, options: RunConfig) -> None:
 
 def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
     """Run the flow as far as `until`; return its summary, None where nothing was evaluated here."""
-    from flows.place import place_of
+    from flows.rendezvous import rendezvous_of
     from tasks.core.shared_store import open_store
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)    # of `timeout`, `kill` or a shutdown: ends as by Ctrl-C
-    if (place := place_of(options)) and not place.leads:
-        _follow(place, options)
+    if (rendezvous := rendezvous_of(options)) and not rendezvous.leads:
+        _follow(rendezvous, options)
         return None
     apply_budget(options, budget)
     # Invalid options are refused before Prefect's server is started, which takes seconds.
@@ -83,20 +83,20 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
             return flow_run(config, until)
 
 
-def _follow(place: Any, options: TrainingOptions) -> None:
-    """Take part in the training of the machine that leads at `place`, with whose options."""
+def _follow(rendezvous: Any, options: TrainingOptions) -> None:
+    """Take part in the training of the machine that leads at `rendezvous`, with whose options."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")    # else a lost connection is told by a C++ stack
     environment(options.home)
-    from flows.place import processes_of
     from flows.progress import Terminal
+    from flows.rendezvous import processes_of
     from tasks.core.shared_store import SharedStore
     from tasks.core.step import Console
     from tasks.training.follower import follow
 
     terminal = Terminal()
-    rounds = follow(place, SharedStore(options.home, options.store, terminal.line), processes_of(options),
+    rounds = follow(rendezvous, SharedStore(options.home, options.store, terminal.line), processes_of(options),
                     Console(terminal.line, terminal.training))
-    say(f"took part in {plural(len(rounds), 'round')} of training; the run led at {place} has ended")
+    say(f"took part in {plural(len(rounds), 'round')} of training; the run led at {rendezvous} has ended")
 
 
 @contextmanager

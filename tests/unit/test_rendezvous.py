@@ -4,8 +4,8 @@ import pytest
 
 from data_contracts.errors import UsageError
 from flows.config import TrainingOptions
-from flows.place import first_host, place_of
-from tasks.core.network import Place, interface_of, is_here
+from flows.rendezvous import first_host, rendezvous_of
+from tasks.core.network import Rendezvous, interface_of, is_here
 
 TORCHRUN = {"NNODES": "2", "MASTER_ADDR": "10.9.8.7", "MASTER_PORT": "29511", "NODE_RANK": "1"}
 SLURM = {"SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NODELIST": "gpu[03-05,09]", "SLURM_NODEID": "0"}
@@ -19,29 +19,31 @@ def options(**more) -> TrainingOptions:
 
 def test_the_place_that_options_name():
     given = {"nodes": 2, "rendezvous": "10.9.8.7:29400"}
-    assert place_of(options(**given), TORCHRUN) == Place(2, "10.9.8.7", 29400, False)    # options come first
-    assert place_of(options(**given, node=0), {}) == Place(2, "10.9.8.7", 29400, True)
-    assert place_of(options(**given, rendezvous_seconds=5.0), {}).seconds == 5
-    assert place_of(options(nodes=3, rendezvous="127.0.0.1:1", node=2), {}) == Place(3, "127.0.0.1", 1, False, False)
-    assert place_of(options(nodes=2, rendezvous="[::1]:29400"), {}).host == "::1"
-    assert place_of(options(nodes=2, rendezvous="localhost:29400"), {}).leads    # HOST is this machine
-    assert place_of(options(), {}) is None
+    assert rendezvous_of(options(**given), TORCHRUN) == Rendezvous(2, "10.9.8.7", 29400, False)    # options come first
+    assert rendezvous_of(options(**given, node=0), {}) == Rendezvous(2, "10.9.8.7", 29400, True)
+    assert rendezvous_of(options(**given, rendezvous_seconds=5.0), {}).seconds == 5
+    last = rendezvous_of(options(nodes=3, rendezvous="127.0.0.1:1", node=2), {})
+    assert last == Rendezvous(3, "127.0.0.1", 1, False, False)
+    assert rendezvous_of(options(nodes=2, rendezvous="[::1]:29400"), {}).host == "::1"
+    assert rendezvous_of(options(nodes=2, rendezvous="localhost:29400"), {}).leads    # HOST is this machine
+    assert rendezvous_of(options(), {}) is None
 
 
-@pytest.mark.parametrize(("environment", "place"), [
-    (TORCHRUN, Place(2, "10.9.8.7", 29511, False)),
-    (TORCHRUN | {"NODE_RANK": "0", "MASTER_ADDR": "localhost"}, Place(2, "localhost", 29511, True)),    # of a pod
-    (SLURM, Place(4, "gpu03", 29400, True)),
-    (SLURM | {"MASTER_PORT": "7000", "SLURM_NODEID": "3"}, Place(4, "gpu03", 7000, False)),
-    (KUBERNETES, Place(3, "tickets-master-0", 23456, False)),
-    ({"PET_NNODES": "2", "PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "5", "PET_NODE_RANK": "0"}, Place(2, "a", 5, True)),
+@pytest.mark.parametrize(("environment", "rendezvous"), [
+    (TORCHRUN, Rendezvous(2, "10.9.8.7", 29511, False)),
+    (TORCHRUN | {"NODE_RANK": "0", "MASTER_ADDR": "localhost"}, Rendezvous(2, "localhost", 29511, True)),    # of a pod
+    (SLURM, Rendezvous(4, "gpu03", 29400, True)),
+    (SLURM | {"MASTER_PORT": "7000", "SLURM_NODEID": "3"}, Rendezvous(4, "gpu03", 7000, False)),
+    (KUBERNETES, Rendezvous(3, "tickets-master-0", 23456, False)),
+    ({"PET_NNODES": "2", "PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "5", "PET_NODE_RANK": "0"},
+     Rendezvous(2, "a", 5, True)),
     ({"NNODES": "1", "MASTER_ADDR": "a"}, None),
     ({"SLURM_NNODES": "4", "SLURM_NODEID": "0"}, None),    # of a batch script, which runs on one machine alone
     ({"WORLD_SIZE": "8", "RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "5"}, None),    # processes, not machines
 ])
-def test_the_place_that_an_environment_names(environment, place):
-    assert place_of(options(), environment) == place
-    assert place_of(options(nodes=1), environment) is None
+def test_the_rendezvous_that_an_environment_names(environment, rendezvous):
+    assert rendezvous_of(options(), environment) == rendezvous
+    assert rendezvous_of(options(nodes=1), environment) is None
 
 
 @pytest.mark.parametrize(("given", "environment", "said"), [
@@ -58,7 +60,7 @@ def test_the_place_that_an_environment_names(environment, place):
 ])
 def test_what_is_left_open_is_named(given, environment, said):
     with pytest.raises(UsageError, match=said) as refused:
-        place_of(options(**given), environment)
+        rendezvous_of(options(**given), environment)
     assert refused.value.hint
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from data_contracts.errors import UsageError
 from flows.config import TrainingOptions
 from tasks.core.devices import gpus
-from tasks.core.network import Place, is_here, is_loopback
+from tasks.core.network import Rendezvous, is_here, is_loopback
 
 # Of each convention: its number of machines, the address (or host and port) of the first, and a machine's own number.
 CONVENTIONS = (
@@ -20,7 +20,7 @@ PORT = 29400    # torchrun's
 EXAMPLE = "--nodes 2 --rendezvous 10.0.0.1:29400"
 
 
-def place_of(options: TrainingOptions, environ: Mapping[str, str] = os.environ) -> Place | None:
+def rendezvous_of(options: TrainingOptions, environ: Mapping[str, str] = os.environ) -> Rendezvous | None:
     """Return where the machines of a run meet; None where it has one machine.
 
     Raises UsageError where the options, with the environment, leave open how many machines there are, or where.
@@ -48,7 +48,7 @@ def place_of(options: TrainingOptions, environ: Mapping[str, str] = os.environ) 
                          hint="--store s3://BUCKET/FOLDER, or file:///FOLDER that all machines mount")
     host = match["host"]
     leads = is_here(host) if number is None else number == 0
-    return Place(int(count), host, int(match["port"]), leads,
+    return Rendezvous(int(count), host, int(match["port"]), leads,
                  is_public=not (options.rendezvous and is_loopback(host)), seconds=options.rendezvous_seconds)
 
 
