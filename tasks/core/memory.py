@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from tasks.core.repeating import repeating
+
 LOOK_EVERY = 1.0      # seconds between two readings of the memory of a run's processes
 SHARE = 0.02          # of the time that readings take at most: one of 4 GB takes 25 ms, and holds the process up
 YOUNG = 0.3           # seconds in which a process that was started may still be in its parent's memory (vfork)
@@ -92,19 +94,12 @@ def watched() -> Iterator[Peak]:
     The kernel's own peak is of no use: a process inherits that of its parent, so each worker would seem to have used
     as much as the whole run.
     """
-    peak, over = Peak(), threading.Event()
+    peak = Peak()
 
-    def watch() -> None:
-        pause = 0.0
-        while not over.wait(pause):
-            began = time.monotonic()
-            peak.look()
-            pause = max(LOOK_EVERY, (time.monotonic() - began) / SHARE)
+    def look() -> float:
+        began = time.monotonic()
+        peak.look()
+        return max(LOOK_EVERY, (time.monotonic() - began) / SHARE)
 
-    watcher = threading.Thread(target=watch, daemon=True, name="memory")
-    watcher.start()
-    try:
+    with repeating(look, "memory"):
         yield peak
-    finally:
-        over.set()
-        watcher.join()

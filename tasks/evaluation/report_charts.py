@@ -187,7 +187,7 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
               "mates": "queries of its cluster", "strangers": "any query"}
     first, last = points[0], points[-1]
     finding = "; ".join(
-        f"{titles[hard]} score {last[hard]:.2f} against {last[easy]:.2f} of {titles[easy]}"
+        f"{titles[hard]} score {last[hard]:z.2f} against {last[easy]:z.2f} of {titles[easy]}"
         + (f" and {last['positives']:.2f} of its {titles['positives']}" if hard == "negatives" else "")
         for hard, easy in (("negatives", "random"), ("mates", "strangers")) if hard in names)
     if "negatives" in names:

@@ -9,10 +9,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from data_contracts import errors
 from data_contracts.errors import ProjectError
 from tasks.core.machines import Machines
 from tasks.core.manifest import MANIFEST
+from tasks.core.repeating import repeating
 from tasks.core.step import StepContext
 from tasks.training.recipe import Recipe
 
@@ -72,7 +72,7 @@ def train_here(recipe: Recipe, name: str, context: StepContext, rendezvous: Sequ
         environment.setdefault("GLOO_SOCKET_IFNAME", machines.interface)
     with context.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-            env=environment) as run, _watched(run, stop, scratch, machines):
+            env=environment) as run, repeating(partial(_watch, run, stop, scratch, machines), "watch"):
         assert run.stdout is not None
         try:
             for line in run.stdout:
@@ -95,26 +95,13 @@ def train_here(recipe: Recipe, name: str, context: StepContext, rendezvous: Sequ
                           hint="the same command resumes")
 
 
-@contextmanager
-def _watched(run: subprocess.Popen[str], stop: Callable[[], bool], scratch: Path,
-             machines: Machines | None) -> Iterator[None]:
-    """While the block lasts, ask the processes to stop where `stop` says so, and end them where a machine is lost."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(LOOK):
-            if stop():
-                (scratch / STOP).touch()
-            if machines and machines.is_in_trouble():
-                run.terminate()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
+def _watch(run: subprocess.Popen[str], stop: Callable[[], bool], scratch: Path, machines: Machines | None) -> float:
+    """Ask the processes to stop where `stop` says so, end them where a machine is lost; return when to look again."""
+    if stop():
+        (scratch / STOP).touch()
+    if machines and machines.is_in_trouble():
+        run.terminate()
+    return LOOK
 
 
 def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None]) -> None:
