@@ -27,6 +27,7 @@ from tests.support.object_store import s3, s3_server  # noqa: F401
 from tests.support.planted import write_planted
 from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401
 from tests.support.run_command import command
+from tests.support.shared import shared
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 
@@ -95,7 +96,7 @@ def _wait(address: str, server: subprocess.Popen, log: Path) -> None:
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the raw folder of a planted data set."""
-    return write_planted(tmp_path_factory.mktemp("data") / "planted")
+    return shared(tmp_path_factory, "planted", write_planted)
 
 
 @pytest.fixture(scope="session")
@@ -128,10 +129,15 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory, planted: Path, xc) -> tuple[Path, dict, str]:
     """Run the whole pipeline once without faults; return its home, its JSON result and its stderr."""
-    home = tmp_path_factory.mktemp("whole") / "home"
-    code, out, err = xc(*command(planted, home, workers=2))    # others have none, and results of the same digests
-    assert code == 0, err
-    return home, json.loads(out), err
+    def run(folder: Path) -> None:
+        # other runs have no workers, and results of the same digests
+        code, out, err = xc(*command(planted, folder / "home", workers=2))
+        assert code == 0, err
+        (folder / "out").write_text(out)
+        (folder / "err").write_text(err)
+
+    folder = shared(tmp_path_factory, "whole", run)
+    return folder / "home", json.loads((folder / "out").read_text()), (folder / "err").read_text()
 
 
 @pytest.fixture

@@ -154,9 +154,21 @@ def _import_libraries() -> None:
     quiet_mlflow()
     for name in LIBRARIES:
         importlib.import_module(name)
+    _fill_caches()
     assert not OF_PREFECT & sys.modules.keys()
     gc.collect()
     gc.freeze()    # no process should search what all of them share
+
+
+def _fill_caches() -> None:
+    """Do what each process does once, in a second or two: parse the code, and look for the modules of packages."""
+    from mlflow.utils.requirements_utils import _init_modules_to_packages_map
+
+    from tasks.core.code_digest import PACKAGES, code_digests
+
+    files = (path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    code_digests(*(".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in files))
+    _init_modules_to_packages_map()
 
 
 class PrefectSettings:

@@ -1,0 +1,21 @@
+"""What the test processes of a session share: the first that needs it makes it, and none changes it."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return the folder that `make` filled, in whichever process; where it failed, the next process tries again."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made := Path(f"{folder}.made")).exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            made.touch()
+    return folder
