@@ -117,7 +117,6 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         Part(train, ROUND, "label vectors", table * size.labels / shares),
         Part(train, ROUND, "their moments", moments * size.labels / shares),
         Part(train, ROUND, "the encoder, its gradients and moments", fixed),
-        Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels),
         Part(HOST, ROUND, "the order of an epoch", 24.0 * size.points),
         Part(HOST, "", "processes", _rates_at(rates, "cpu", method, width).get("process", 0.0) * processes),
         Part(HOST, "", "files mapped, as far as there is room", _corpus(size), mapped=True),
@@ -127,6 +126,8 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         Part(DISK, "", "the retriever", encoder + _examples(size) + 24 * size.vocabulary
              + (2 * 4.0 * width + codes_of(width) / 2 + 6 * size.tokens) * size.labels),
     ]
+    if largest.frozen:    # others encode the labels' texts part by part
+        parts.append(Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels))
     if refreshes:
         parts += _refresh_parts(refreshes[-1], size, width, len(refreshes))
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
