@@ -1,4 +1,4 @@
-"""The flows that prefect.yaml deploys: prepare, retrain, evaluate and refresh (labels).
+"""The flows that prefect.yaml deploys: prepare, retrain, evaluate and apply-labels.
 
 Each takes one form and waits until no other run uses the home.
 """
@@ -14,7 +14,7 @@ from prefect.states import Completed
 
 from data_contracts.errors import ServerError, UsageError
 from flows.config import RunConfig
-from flows.forms import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
+from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
 from flows.run import open_run, retry_helps, run_steps
 from flows.run import prepare as prepare_data
 from flows.services.catalogue import mlflow_of
@@ -22,8 +22,7 @@ from tasks.collection import collect
 from tasks.core.shared_store import open_store
 from tasks.core.store import Artifact, Store
 from tasks.registry.comparison import ChampionScore, evaluate_champion
-from tasks.registry.label_edits import Refreshed
-from tasks.registry.label_edits import refresh as refresh_labels
+from tasks.registry.label_edits import EditedChampion, apply_edits
 from tasks.tracking.tracker import Tracker
 from xcmodels.data.corpus import Corpus
 from xcmodels.metrics import SHOWN, name_of
@@ -61,22 +60,22 @@ def evaluate(config: EvaluateForm) -> None:
     create_table_artifact(rows, key="champion", description=what)
 
 
-@flow(name="refresh", flow_run_name="{config.name} · labels", persist_result=False)
-def refresh(config: RefreshForm) -> None:
+@flow(name="apply-labels", flow_run_name="{config.name} · labels", persist_result=False)
+def apply_labels(config: ApplyLabelsForm) -> None:
     """Give the champion the labels that were added and removed since; nothing is done where it has them."""
-    refresh_task.with_options(task_run_name=f"{config.name} · labels")(config)
+    apply_labels_task.with_options(task_run_name=f"{config.name} · labels")(config)
 
 
 @task(name="labels", cache_policy=NO_CACHE, persist_result=False, retries=2, retry_delay_seconds=10,
       retry_condition_fn=retry_helps)
-def refresh_task(config: RefreshForm) -> State[Refreshed | None]:
+def apply_labels_task(config: ApplyLabelsForm) -> State[EditedChampion | None]:
     """Apply the label edits; return the version that has them."""
     home = Path(config.home)
-    refreshed = refresh_labels(Store(home), Tracker(home, mlflow_of(home, config.mlflow) or None), config.name)
-    if refreshed is None or not refreshed.moved:
-        return Completed(name="Unchanged", message="the champion has every label that was asked for", data=refreshed)
-    return Completed(message=f"version {refreshed.version}: {refreshed.added:,} labels added to version "
-                             f"{refreshed.base}, {refreshed.removed:,} removed", data=refreshed)
+    edited = apply_edits(Store(home), Tracker(home, mlflow_of(home, config.mlflow) or None), config.name)
+    if edited is None or not edited.moved:
+        return Completed(name="Unchanged", message="the champion has every label that was asked for", data=edited)
+    return Completed(message=f"version {edited.version}: {edited.added:,} labels added to version "
+                             f"{edited.base}, {edited.removed:,} removed", data=edited)
 
 
 @task(name="room", cache_policy=NO_CACHE, persist_result=False)

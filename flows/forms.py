@@ -32,8 +32,8 @@ def entry(position: int, option: str, title: str | None = None, note: str = "", 
     return Field(title=title, json_schema_extra=shown, **about)
 
 
-class RefreshForm(BaseModel, extra="forbid"):
-    """Whose labels to refresh."""
+class ApplyLabelsForm(BaseModel, extra="forbid"):
+    """The model whose champion is to get the label edits."""
 
     name: str = entry(0, "name", "Model", description="Name of the registered model", default=...,
                       pattern=r"^[^/:@'\"]+$", max_length=200)

@@ -32,7 +32,7 @@ COUNTS, COUNTED = "edited.json", "xc.labels"    # how many labels were added and
 
 
 @dataclass(frozen=True)
-class Refreshed:
+class EditedChampion:
     """The champion with the journal's edits, made from version `base`; moved: it became champion just now."""
 
     name: str
@@ -45,7 +45,7 @@ class Refreshed:
 
 def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequence[LabelRow], *,
                 dry_run: bool = False, resume: bool = False) -> int:
-    """Write the rows of a file to the journal, to be added or removed at the next refresh; return how many.
+    """Write the rows of a file to the journal, to be added or removed when edits are next applied; return how many.
 
     resume: where the journal ends with these very edits and the champion does not have them, because a command was
     cut off before it applied them, they are not written again. Raises ContractError at the first invalid row: then
@@ -83,7 +83,7 @@ def _check(labels: EditedLabels, op: str, row: LabelRow) -> None:
         raise ContractError(f"label {row.uid!r} {state}", where=row.where, hint=hint)
 
 
-def refresh(store: Store, tracker: Tracker, name: str) -> Refreshed | None:
+def apply_edits(store: Store, tracker: Tracker, name: str) -> EditedChampion | None:
     """Apply the edits of the journal to the champion; return None where there are none.
 
     Does nothing where it has them. Raises ServerError where MLflow fails; the journal stays.
@@ -130,19 +130,19 @@ def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[JournalE
 
 
 def _edited_version(store: Store, tracker: Tracker, client: Client, version: Version,
-                    edits: Sequence[Edit]) -> Refreshed:
+                    edits: Sequence[Edit]) -> EditedChampion:
     """Return the version that is the trained version behind this one, with the edits."""
     base = _base_of(tracker, version)
     digest = _digest(edits)
     if version.tags.get(EDITS) == digest and version.tags.get(BASE) == base.version:
         added, removed = json.loads(version.tags[COUNTED])
-        return Refreshed(base.name, str(version.version), base.version, added, removed, moved=False)
+        return EditedChampion(base.name, str(version.version), base.version, added, removed, moved=False)
     artifact = _edit(store, base, digest, edits)
     added, removed = json.loads((store.open(artifact) / COUNTS).read_text())
-    refreshed = Refreshed(base.name, base.version, base.version, added, removed, moved=False)
+    edited = EditedChampion(base.name, base.version, base.version, added, removed, moved=False)
     if added or removed:
-        return replace(refreshed, version=_register(store, tracker, client, refreshed, artifact, digest=digest))
-    return refreshed
+        return replace(edited, version=_register(store, tracker, client, edited, artifact, digest=digest))
+    return edited
 
 
 def _edit(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) -> Artifact:
@@ -159,7 +159,7 @@ def _edit(store: Store, base: Resolved, digest: str, edits: Sequence[Edit]) -> A
     return store.find(key) or store.publish(key, "retriever", inputs, write, about)
 
 
-def _register(store: Store, tracker: Tracker, client: Client, edited: Refreshed, artifact: Artifact, *,
+def _register(store: Store, tracker: Tracker, client: Client, edited: EditedChampion, artifact: Artifact, *,
               digest: str) -> str:
     """Register an edited retriever with the metrics of the trained one; return its version."""
     trained = client.get_model_version(edited.name, edited.base)

@@ -46,7 +46,7 @@ def deployed(home, data) -> list[str]:
     assert code == 0, said
     assert "what the deployments run is loaded" in said.splitlines()[0]
     assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
-        name: "created" for name in ("prepare/small", "refresh/small", "evaluate/small", "retrain/small")}
+        name: "created" for name in ("prepare/small", "apply-labels/small", "evaluate/small", "retrain/small")}
     return words
 
 
@@ -66,7 +66,7 @@ def test_deploying_again_changes_nothing_or_what_was_asked(home, deployed):
     code, out, said = home.xc(*deployed, "--schedule", "retrain=off", "--dry-run")
     assert code == 0 and "retrain/small            would be changed: schedule; off" in said, said
     assert {row["deployment"]: row["change"] for row in json.loads(out)} == {
-        **{f"{name}/small": "nothing" for name in ("prepare", "refresh", "evaluate")}, "retrain/small": "schedule"}
+        **{f"{name}/small": "nothing" for name in ("prepare", "apply-labels", "evaluate")}, "retrain/small": "schedule"}
     for wrong, what in ((("--workers", "-1"), "workers: input should be greater than"),
                         (("--now", "retrian"), "did you mean 'retrain'")):
         code, _, said = home.xc(*deployed, *wrong)
@@ -149,7 +149,7 @@ def test_the_champion_is_scored_and_given_the_labels_that_were_added(home, deplo
     assert code == 0, said
     with home.prefect() as client:
         runs = [client.create_flow_run_from_deployment(client.read_deployment_by_name(f"{name}/small").id).id
-                for name in ("refresh", "evaluate")]
+                for name in ("apply-labels", "evaluate")]
         until(lambda: all(client.read_flow_run(run).state.is_final() for run in runs), 200)
         states = [client.read_flow_run(run).state for run in runs]
         scored = next(each for each in client.read_artifacts(limit=200) if each.key == "champion")

@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import ContractError, UsageError
 from tasks.registry import label_edits
 from tasks.registry.journal import Journal
-from tasks.registry.label_edits import edit_labels, journal_of, refresh, with_edits
+from tasks.registry.label_edits import apply_edits, edit_labels, journal_of, with_edits
 from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import history, promote_by_gates, rollback
 from tasks.registry.resolve import resolve
@@ -30,21 +30,21 @@ def ask(world, op, *rows, **more):
                        [LabelRow(f"f.csv:{line}", *row) for line, row in enumerate(rows, start=1)], **more)
 
 
-def refreshed(world):
-    return refresh(world.store, world.tracker, "xc")
+def applied(world):
+    return apply_edits(world.store, world.tracker, "xc")
 
 
 def predicted(world, text, k=60, spec="xc"):
     return [label.uid for label in Retriever.load(resolve(world.tracker, spec).folder).predict([text], k)[0]]
 
 
-def test_an_added_label_is_predicted_after_a_refresh_and_a_removed_one_is_not(world):
+def test_an_added_label_is_predicted_after_it_is_applied_and_a_removed_one_is_not(world):
     world.enter(0)
-    assert refreshed(world) is None
+    assert applied(world) is None
     assert "tiny:11" in predicted(world, "mountain fox", 1)
     assert ask(world, ADD, ("x:1", "mountain fox pike")) == ask(world, REMOVE, ("tiny:11",)) == 1
     assert journal_of(world.store, world.tracker, "xc")[1] is False
-    made = refreshed(world)
+    made = applied(world)
     assert (made.version, made.base, made.added, made.removed, made.moved) == ("2", "1", 1, 1, True)
     assert predicted(world, "mountain fox pike", 1) == ["x:1"]
     assert "tiny:11" not in predicted(world, "mountain fox") and len(predicted(world, "mountain fox")) == 50
@@ -56,7 +56,7 @@ def test_the_version_says_what_it_is(world):
     world.enter(0, facts={EXAMPLES: '["a wolf"]', DATA: "d1"})
     world.enter(1, 50.0)
     ask(world, ADD, ("x:1", "a wolf"))
-    refreshed(world)
+    applied(world)
     assert world.aliases() == {"champion": "3", "challenger": "2"}
     trained, _, version = world.versions()
     assert (version.tags["xc.base"], json.loads(version.tags["xc.labels"])) == ("1", [1, 0])
@@ -70,15 +70,15 @@ def test_the_version_says_what_it_is(world):
 def test_nothing_is_done_twice(world):
     world.enter(0)
     ask(world, ADD, ("x:1", "a wolf"))
-    first = refreshed(world)
+    first = applied(world)
     objects = sorted((world.store.home / "objects").iterdir())
-    again = refreshed(world)
+    again = applied(world)
     assert (again.version, again.moved) == (first.version, False)
     assert sorted((world.store.home / "objects").iterdir()) == objects and len(world.versions()) == 2
     ask(world, REMOVE, ("x:1",))
-    back = refreshed(world)
+    back = applied(world)
     assert (back.version, back.added, back.removed, back.moved) == ("1", 0, 0, True)
-    assert not refreshed(world).moved
+    assert not applied(world).moved
 
 
 def test_the_same_edits_of_the_same_version_are_the_same_retriever(tmp_path):
@@ -88,7 +88,7 @@ def test_the_same_edits_of_the_same_version_are_the_same_retriever(tmp_path):
         world.enter(0)
         ask(world, ADD, ("x:1", "a wolf", "of the sea"), ("x:2", "日本語"))
         ask(world, REMOVE, ("tiny:7",))
-        refreshed(world)
+        applied(world)
         digests.append(resolve(world.tracker, "xc").digest)
     assert digests[0] == digests[1]
 
@@ -97,7 +97,7 @@ def test_a_retraining_does_not_lose_the_edits(world):
     world.enter(0)
     ask(world, ADD, ("x:1", "mountain fox pike"))
     ask(world, REMOVE, ("tiny:11",))
-    refreshed(world)
+    applied(world)
     version = world.register(1, 70.0).version
     decision = promote_by_gates(world.tracker, "xc", version,
                        edited=lambda: with_edits(world.store, world.tracker, "xc", version))
@@ -105,7 +105,7 @@ def test_a_retraining_does_not_lose_the_edits(world):
     now = resolve(world.tracker, "xc").version
     assert world.aliases()["champion"] == now == "4" and world.versions()[3].tags["xc.base"] == version == "3"
     assert "x:1" in predicted(world, "mountain fox pike") and "tiny:11" not in predicted(world, "mountain fox")
-    assert not refreshed(world).moved
+    assert not applied(world).moved
     again = promote_by_gates(world.tracker, "xc", version)
     assert (again.promoted, again.reason, again.champion["version"]) == (False, "it is the champion already", version)
     with world.tracker.required() as client:
@@ -116,7 +116,7 @@ def test_a_person_promotes_under_a_champion_with_edited_labels(world, cli):
     """The edits go along; the version that they were made on is the champion already, whatever it was measured to."""
     world.enter(0)
     ask(world, ADD, ("x:1", "mountain fox pike"))
-    refreshed(world)
+    applied(world)
     home = ("--home", str(world.store.home))
     for more in ((), ("--force",)):
         code, _, said = cli("promote", "xc/1", "--reason", "r", *more, *home)
@@ -132,33 +132,33 @@ def test_a_person_promotes_under_a_champion_with_edited_labels(world, cli):
     assert cli("promote", "xc/3", "--reason", "r", *home)[0] == 2
 
 
-def test_a_champion_of_other_means_gets_them_by_the_next_refresh(world):
+def test_a_champion_of_other_means_gets_them_when_edits_are_applied(world):
     world.enter(0)
     ask(world, REMOVE, ("tiny:11",))
-    refreshed(world)
+    applied(world)
     assert world.enter(1, 70.0).promoted
-    assert refreshed(world).moved and "tiny:11" not in predicted(world, "mountain fox")
+    assert applied(world).moved and "tiny:11" not in predicted(world, "mountain fox")
 
 
 def test_rolling_back_goes_past_the_edits_to_the_version_before(world):
     world.enter(0)
     world.enter(1, 70.0)
     ask(world, ADD, ("x:1", "a wolf"))
-    assert refreshed(world).version == "3"
+    assert applied(world).version == "3"
     assert rollback(world.tracker, "xc", "worse than it looked") == ("3", "1")
-    made = refreshed(world)
+    made = applied(world)
     assert (made.base, made.moved) == ("1", True) and "x:1" in predicted(world, "a wolf")
 
 
 def test_a_trained_version_that_was_deleted_is_not_needed(world):
     world.enter(0)
     ask(world, ADD, ("x:1", "mountain fox pike"))
-    refreshed(world)
+    applied(world)
     with world.tracker.required() as client:
         client.delete_model_version("xc", "1")
-    assert not refreshed(world).moved
+    assert not applied(world).moved
     ask(world, ADD, ("x:2", "an elm"))
-    made = refreshed(world)
+    made = applied(world)
     assert (made.base, made.moved) == ("2", True)
     assert {"x:1", "x:2"} <= set(predicted(world, "an elm"))
 
@@ -222,12 +222,12 @@ def test_from_the_command_line(world, tmp_path):
     _, said = xc("labels", "add", "new.csv", "--dry-run", code=3)
     assert "new.csv:2: label 'x:1' is there already" in said and "hint:" in said
     _, said = xc("labels", "remove", "-", "--later", stdin="x:1\ntiny:11\n")
-    assert "2 labels will be removed from xc by the next refresh" in said
+    assert "2 labels will be removed from xc by `xc labels apply`" in said
     rows = json.loads(xc("labels", "list", "--json")[0])
     assert [(each["op"], each["uid"]) for each in rows["edits"]] == [
         ("add", "x:1"), ("add", "x:2"), ("remove", "x:1"), ("remove", "tiny:11")]
     assert rows["applied"] is False
-    _, said = xc("labels", "refresh")
+    _, said = xc("labels", "apply")
     assert "the champion is version 3: version 1 with 1 label added and 1 removed" in said
     found = [label["uid"] for label in json.loads(xc("predict", "--k", "60", "sea oak elm")[0])["labels"]]
     assert found[0] == "x:2" and not set(found) & {"x:1", "tiny:11"} and len(found) == 50

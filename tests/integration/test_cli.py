@@ -186,7 +186,7 @@ def test_a_list_that_was_given_as_one_text_is_remarked_once(cli, world, tmp_path
 
 
 @pytest.mark.parametrize(("words", "offered"), [
-    (("pl",), {"plan"}), (("labels", ""), {"add", "remove", "list", "refresh"}), (("run", "--pre"), {"--preset"}),
+    (("pl",), {"plan"}), (("labels", ""), {"add", "remove", "list", "apply"}), (("run", "--pre"), {"--preset"}),
     (("run", "--preset", "cpu-n"), {"cpu-numbered"}), (("deploy", "--method", "siamesexml+"), {"siamesexml++"}),
     (("completion", ""), {"bash", "zsh", "fish"}),
     (("predict", "--model", "xc@"), {"xc@champion", "xc@challenger"}), (("promote", "xc/"), {"xc/1", "xc/2"})])

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
 from flows.deploy import plan
-from flows.forms import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
+from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
 from xcmodels.methods.presets import PRESETS
 
 GIVEN = {"data": "/data/wordnet", "home": "/home/me/.xc"}
@@ -18,12 +18,12 @@ def forms(**changed):
     given = {**GIVEN, **changed}
     return {"prepare": PrepareForm.model_validate(GIVEN), "retrain": RetrainForm.model_validate(given),
             "evaluate": EvaluateForm.model_validate(given),
-            "refresh": RefreshForm(name="wordnet", home=GIVEN["home"])}
+            "apply-labels": ApplyLabelsForm(name="wordnet", home=GIVEN["home"])}
 
 
 def test_every_deployment_of_the_file_is_named_after_the_model():
     found = {each.full_name: each for each in plan("wordnet", forms(), TAGS, {}, "cpu")}
-    assert set(found) == {"prepare/wordnet", "retrain/wordnet", "evaluate/wordnet", "refresh/wordnet"}
+    assert set(found) == {"prepare/wordnet", "retrain/wordnet", "evaluate/wordnet", "apply-labels/wordnet"}
     for each in found.values():
         assert each.concurrency_limit == 1 and each.concurrency_options.collision_strategy == "ENQUEUE"
         assert each.parameters["config"]["home"] == "/home/me/.xc" and each.tags == TAGS

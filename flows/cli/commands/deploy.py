@@ -27,7 +27,7 @@ def deploy(*, options: DeployOptions,
     address = require_prefect(options.home).removesuffix("/api")
     say(f"{'Prefect':<10} {address}; what the deployments run is loaded, up to a minute the first time")
     from flows.deploy import Change, apply, plan, prepare_server, start
-    from flows.forms import EvaluateForm, PrepareForm, RefreshForm, RetrainForm
+    from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
     from tasks.core.remote import is_address, name_of
     from tasks.registry.tags import did_you_mean
 
@@ -35,7 +35,8 @@ def deploy(*, options: DeployOptions,
     values = {**vars(options), "settings": settings, "data": str(data), "home": str(options.home.absolute())}
     model = options.name or name_of(data)
     forms = {"prepare": filled(PrepareForm, values), "evaluate": filled(EvaluateForm, values),
-             "retrain": filled(RetrainForm, values), "refresh": filled(RefreshForm, {**values, "name": model})}
+             "retrain": filled(RetrainForm, values),
+             "apply-labels": filled(ApplyLabelsForm, {**values, "name": model})}
     if now and now not in forms:
         raise UsageError(f"no deployment {now!r}{did_you_mean(now, list(forms))}")
     planned = plan(model, forms, [f"method:{options.method}", f"data:{name_of(data)}", f"preset:{options.preset}"],

@@ -10,7 +10,7 @@ from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, json_line
 labels = App(name="labels", help="Add labels to a model and remove them, without training.")
 File = Annotated[str, Parameter(help="CSV, TSV, JSONL, Parquet, or a uid a line to remove; - is stdin.",
                                 allow_leading_hyphen=True)]
-Later = Annotated[bool, Parameter(help="Leave it to the next refresh to apply it.")]
+Later = Annotated[bool, Parameter(help="Only record it; `xc labels apply`, or the hourly deployment, applies it.")]
 
 
 @labels.command
@@ -42,13 +42,13 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
     for entry in entries:
         print("\t".join([entry.when, entry.who, entry.edit.op, entry.edit.uid, entry.edit.text]))
     say(f"{name}: {plural(len(entries), 'edit')}, "
-        + ("the champion has them" if applied else "the next refresh applies them"))
+        + ("the champion has them" if applied else "`xc labels apply` gives it them"))
 
 
 @labels.command
-def refresh(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
+def apply(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Give the champion what was added and removed, where it does not have it."""
-    _refresh(*_opened(model, home, mlflow))
+    _apply(*_opened(model, home, mlflow))
 
 
 def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: Path, mlflow: str) -> None:
@@ -65,17 +65,17 @@ def _edit(op: str, file: str, *, later: bool, dry_run: bool, model: str, home: P
     if dry_run:
         say(f"{number} would be {done} {name}")
     elif later:
-        say(f"{number} will be {done} {name} by the next refresh")
+        say(f"{number} will be {done} {name} by `xc labels apply`, or the hourly deployment")
     else:
         say(f"{number} {done} {name}")
-        _refresh(store, tracker, name)
+        _apply(store, tracker, name)
 
 
-def _refresh(store: Any, tracker: Any, name: str) -> None:
+def _apply(store: Any, tracker: Any, name: str) -> None:
     from tasks.core.wording import plural
-    from tasks.registry.label_edits import refresh as refreshed
+    from tasks.registry.label_edits import apply_edits
 
-    result = refreshed(store, tracker, name)
+    result = apply_edits(store, tracker, name)
     if result is None:
         say(f"{name}: no label was ever added or removed")
     else:
