@@ -88,6 +88,16 @@ def test_a_part_is_the_block_of_its_labels(corpus, by_sevens):
         assert torch.equal(cells, block.positives & (block.weights > 0))
 
 
+def test_a_batch_that_is_moved_still_meets_every_label(corpus):
+    rows = rows_of(corpus)
+    batch = every_label_batch(corpus, rows, Batch({"queries": BatchSide(torch.from_numpy(rows))}, {}))
+    moved = batch.map(torch.clone).to(torch.device("cpu"))    # to pinned memory, then to a GPU
+    assert type(moved) is type(batch) and moved.n == batch.n
+    for name in ("rows", "labels", "positives", "weights"):
+        assert torch.equal(getattr(moved, name), getattr(batch, name))
+    assert torch.equal(moved.sides["queries"].ids, batch.sides["queries"].ids)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_loss_gradients_and_moments_are_those_of_one_pool(name, corpus, by_sevens):
     stage, rows, ends = stage_of(CASES[name]), rows_of(corpus), []

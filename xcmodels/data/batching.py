@@ -6,7 +6,7 @@ pairs, duplicates, padding) is decided here, once; losses only read it.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -65,15 +65,17 @@ class Batch:
     sides: dict[str, BatchSide]
     blocks: dict[str, Block]
 
-    def map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+    def map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         """Return the batch with each of its tensors as `move` returns it."""
         def moved(part: Any) -> Any:
             return replace(part, **{name: value.map(move) if isinstance(value, Tokens) else move(value)
                                     for name, value in vars(part).items() if isinstance(value, Tokens | torch.Tensor)})
 
-        return Batch(*({name: moved(part) for name, part in parts.items()} for parts in (self.sides, self.blocks)))
+        own = {name: move(value) for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+        return replace(self, sides={name: moved(side) for name, side in self.sides.items()},
+                       blocks={name: moved(block) for name, block in self.blocks.items()}, **own)
 
-    def to(self, device: torch.device) -> "Batch":
+    def to(self, device: torch.device) -> Self:
         """Return the batch on a device; the host does not wait for copies of tensors in pinned memory."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 

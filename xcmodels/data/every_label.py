@@ -25,11 +25,6 @@ class EveryLabelBatch(Batch):
     positives: torch.Tensor
     weights: torch.Tensor
 
-    def to(self, device: torch.device) -> "EveryLabelBatch":
-        moved = super().to(device)
-        pairs = (pair.to(device) for pair in (self.rows, self.labels, self.positives, self.weights))
-        return EveryLabelBatch(moved.sides, moved.blocks, self.n, *pairs)
-
     def parts(self, most: int = PAIRS) -> list[slice]:
         """Return the labels in parts of at most `most` labels, and of at most PAIRS pairs."""
         size = max(min(most, PAIRS // max(len(self.sides["queries"].ids), 1)), 1)
