@@ -43,16 +43,17 @@ class Decisions:
     @classmethod
     def of(cls, feedback: Sequence[Feedback], journal: str = "") -> "Decisions":
         """Fold feedback: of a label that was accepted and rejected for the same text, the later line counts."""
-        says: dict[tuple[str, str], dict[str, bool]] = {}
-        last: dict[tuple[str, str], int] = {}
+        says: dict[str, dict[str, bool]] = {}    # by title and content joined, as training texts are found
+        last: dict[str, tuple[str, str, int]] = {}
         for line, one in enumerate(feedback, start=1):
-            text = clean(one.text), clean(one.content)
+            title, content = clean(one.text), clean(one.content)
+            text = f"{title} {content}".strip()
             labels = says.setdefault(text, {})
             labels.update(dict.fromkeys(one.rejected, False) | dict.fromkeys((*one.accepted, *one.added), True))
-            last[text] = line
-        return cls(journal, [Decision(*text, sorted(uid for uid, right in labels.items() if right),
-                                      sorted(uid for uid, right in labels.items() if not right), last[text])
-                             for text, labels in says.items() if any(text)])
+            last[text] = title, content, line
+        return cls(journal, [Decision(*last[text][:2], sorted(uid for uid, right in labels.items() if right),
+                                      sorted(uid for uid, right in labels.items() if not right), last[text][2])
+                             for text, labels in says.items() if text])
 
 
 NO_FEEDBACK = Decisions()
