@@ -101,12 +101,28 @@ def test_a_training_that_is_resumed_reads_what_it_began_with(journal):
     assert len(journal.begin()) == 3
 
 
+def test_a_training_is_marked_where_one_was_killed_as_it_wrote_its_mark(journal):
+    journal.append(SAID)
+    journal.begin()
+    mark = journal._mark
+    mark.rename(mark.with_suffix(".new"))
+    assert len(journal.begin()) == 3 and journal.begun() == 3 and not mark.with_suffix(".new").exists()
+
+
 def test_the_last_word_on_a_label_counts():
     first, second = Decisions.of([*SAID, Feedback(" a wolf\t", added=["L4"])]).each
     assert (first.text, first.right, first.wrong, first.line) == ("a wolf", ["L2", "L4"], ["L1"], 4)
     assert (second.right, second.wrong, second.line) == (["L3"], [], 2)
-    long, same = Decisions.of([Feedback("a wolf", ["L1"], content="of the sea"), Feedback("a wolf of the sea")]).each
-    assert (long.title, long.content, long.text) == ("a wolf", "of the sea", same.text)
+
+
+def test_a_title_and_a_content_are_the_same_text_as_both_in_one():
+    """Training texts are found by what is joined; of Annif's documents it is the content, of others the title."""
+    (one,) = Decisions.of([Feedback("a wolf", ["L1"], ["L2"], content="of the sea"),
+                           Feedback("a wolf of the sea", ["L2"], ["L3"])]).each
+    assert (one.title, one.content, one.text) == ("a wolf of the sea", "", "a wolf of the sea")
+    assert (one.right, one.wrong, one.line) == (["L1", "L2"], ["L3"], 2)
+    (last,) = Decisions.of([Feedback("a lion", rejected=["L1"]), Feedback("", ["L1"], content="a lion")]).each
+    assert (last.right, last.wrong, last.content) == (["L1"], [], "a lion")
 
 
 def test_a_text_is_held_out_by_itself_and_the_share_is_kept():

@@ -93,7 +93,8 @@ class FeedbackJournal:
         """
         feedback = self.read(self.begun())
         if feedback and self.begun() is None:
-            put_file(f"{len(feedback)}\n".encode(), self._mark, os.replace, self._mark.with_suffix(".new"))
+            remove(part := self._mark.with_suffix(".new"))    # of a run that was killed as it wrote
+            put_file(f"{len(feedback)}\n".encode(), self._mark, os.replace, part)
         return feedback
 
     def end(self) -> None:
