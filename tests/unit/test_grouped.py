@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from xcmodels.mining import grouped, groups
+from xcmodels.mining import grouped, groups, integer_products
 from xcmodels.mining.grouped import GroupedIndex, build
 from xcmodels.mining.integer_products import EXACT, largest_entry, products, rounded, rounded_rows
 from xcmodels.retrieval import ann
@@ -92,6 +92,16 @@ def test_a_processor_without_products_of_int8_finds_the_same(monkeypatch):
     found = build(labels, queries, 6, seed=4).nearest(queries, 6)
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: not torch.backends.cpu.get_cpu_capability())
     np.testing.assert_array_equal(build(labels, queries, 6, seed=4).nearest(queries, 6), found)
+
+
+def test_without_products_of_int8_few_vectors_are_held_as_floats(monkeypatch):
+    left, right = (torch.randint(-9, 9, (n, 12), dtype=torch.int8) for n in (3, 1000))
+    converted, as_floats = [], torch.Tensor.float
+    monkeypatch.setattr(torch.Tensor, "float", lambda tensor: converted.append(len(tensor)) or as_floats(tensor))
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(integer_products, "_BLOCK", 300)
+    assert torch.equal(integer_products.products(left, right), left.int() @ right.int().T)
+    assert max(converted) == 300
 
 
 @pytest.mark.parametrize(("noise", "scored"), [(0.3, 0.2), (1.0, 0.45), (30.0, 1.0)])

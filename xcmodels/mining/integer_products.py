@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 EXACT = 1 << 24    # float32 holds every whole number up to it, and no product here exceeds it
+_BLOCK = 1 << 14    # vectors that are held as floats at once, where integers cannot be multiplied
 
 
 def largest_entry(dim: int) -> int:
@@ -32,4 +33,7 @@ def products(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None =
         out = torch.empty((len(left), len(right)), dtype=torch.int32)
     if left.shape[1] > 1 and torch.cpu._is_vnni_supported():    # of one dimension, torch 2.13 returns anything
         return torch._int_mm(left, right.T, out=out)
-    return out.copy_(left.float() @ right.float().T)
+    floats = left.float()
+    for start in range(0, len(right), _BLOCK):    # floats of all would take four times the memory of the vectors
+        out[:, start:start + _BLOCK] = floats @ right[start:start + _BLOCK].float().T
+    return out
