@@ -21,9 +21,10 @@ from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import smoothed as smoothed_labels
-from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, SIAMESE, SiameseModule
+from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, SIAMESE, ExtremeModule, SiameseModule
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.nn.losses import bounded_nll
+from xcmodels.nn.row_table import RowTable
 from xcmodels.retrieval.centroids import label_centroids, queries_of
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import embed
@@ -228,6 +229,14 @@ def test_only_the_joint_method_moves_the_backbone_and_none_the_heads(trained):
     assert same != config_of(trained).joint
     for side in ("query", "label"):
         assert torch.equal(before[f"heads.{side}.inner.weight"], after[f"encoder.heads.{side}.inner.weight"])
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_the_encoder_that_is_served_has_the_type_that_it_was_trained_in(corpus, joint):
+    config = replace(SIAMESEXML, joint=joint, extreme=replace(SIAMESEXML.extreme, table_dtype="bfloat16"))
+    model = ExtremeModule(config).build(corpus, {})
+    (tokens,) = {module.weight.dtype for module in model.encoder.modules() if isinstance(module, RowTable)}
+    assert (tokens, model.labels.weight.dtype) == (torch.bfloat16 if joint else torch.float32, torch.bfloat16)
 
 
 def test_presets_hold_section_4():

@@ -57,9 +57,10 @@ class Extreme(Model):
     def __init__(self, config: SiamesexmlConfig, corpus: Corpus) -> None:
         super().__init__()
         self.partitions = config.partitions
-        dtype = config.extreme.table_dtype
-        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config), dtype)
-        self.labels = RowTable.zeros(corpus.n_labels, self.encoder.backbone.dim, dtype)
+        module = config.extreme if config.joint else config.siamese    # which trained the token embeddings last
+        self.encoder = build_encoder(config.encoder, corpus.idf, config.seed, extreme_layout(config),
+                                     module.table_dtype)
+        self.labels = RowTable.zeros(corpus.n_labels, self.encoder.backbone.dim, config.extreme.table_dtype)
         # queries and labels share the backbone, not the heads, of which module IV would train only the queries'
         for name in siamese_layout(config).heads:
             self.encoder.heads[name].requires_grad_(False)
