@@ -86,7 +86,9 @@ class Board:
 
     def post_facts(self, number: int, facts: Facts) -> None:
         """Write a worker's facts."""
-        data = json.dumps(asdict(facts) | {"fault": facts.fault[:FAULT]}).encode()[:SLOT - _NUMBERS.size - _TEXT.size]
+        fault, room = facts.fault[:FAULT], SLOT - _NUMBERS.size - _TEXT.size
+        while len(data := json.dumps(asdict(facts) | {"fault": fault}).encode()) > room and fault:
+            fault = fault[:len(fault) // 2]    # letters that are not ASCII take six bytes each
         start = (number + 1) * SLOT + _NUMBERS.size
         _TEXT.pack_into(self._memory, start, len(data), zlib.crc32(data))
         self._memory[start + _TEXT.size:start + _TEXT.size + len(data)] = data

@@ -275,6 +275,8 @@ def test_facts_that_were_cut_off_as_they_were_written_are_not_read():
     assert (board.facts(0), board.facts(1)) == (None, facts)
     board.post_facts(1, Facts(fault="x" * 10_000, name="ü" * 50))
     assert board.facts(1).fault == "x" * 1000
+    board.post_facts(1, Facts(fault="я" * 1000))
+    assert "я" * 400 < board.facts(1).fault < "я" * 1000
     start = board._memory.find(b'{"name"', 4096)
     board._memory[start + 2] ^= 1
     assert board.facts(1) is None
