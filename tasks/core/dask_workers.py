@@ -82,6 +82,13 @@ class Workers:
         """Return `function(*arguments)`, computed by a worker as one job of `map`."""
         return next(self.map(function, [arguments], lambda job: function.__name__))
 
+    def everywhere(self, function: Callable[[], Any]) -> None:
+        """Call a function in every worker, beside its jobs; in this process where it does the jobs."""
+        if self.address is None and not self.count:
+            function()
+        else:
+            self.client.run(function, on_error="ignore")
+
     def close(self) -> None:
         """Stop what was started; callers that wait for a result get an error."""
         for started in (self._client, self._cluster):
@@ -134,7 +141,9 @@ class Workers:
         failed = 0
         while True:
             try:
-                return LocalCluster(n_workers=self.count, threads_per_worker=1, env=environment,
+                # No limit of memory: Dask counts pages of mapped files, which the kernel drops where memory is short,
+                # and would pause workers that map the same vectors for ever.
+                return LocalCluster(n_workers=self.count, threads_per_worker=1, env=environment, memory_limit=0,
                                     dashboard_address="127.0.0.1:0")
             except (RuntimeError, OSError) as error:
                 failed += 1

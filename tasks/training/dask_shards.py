@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from tasks.core.dask_workers import Workers
 from tasks.core.step import StepContext
@@ -55,6 +56,7 @@ class DaskShards(Shards):
         jobs = [(path, make, files, part, cuts[-1]) for part in _grouped(cuts)]
         for _ in self.workers.map(_write_shards, jobs, lambda job: f"{name} {job[3][0]:,} to {job[3][-1]:,}"):
             pass
+        self.workers.everywhere(_forget)
         self.say(f"{name}: {plural(cuts[-1], 'row')} in {plural(len(jobs), 'job')} on Dask, "
                  f"{time.monotonic() - began:.1f} s")
         return _mapped(path)
@@ -138,8 +140,16 @@ def _write_shards(path: Path, make: Callable[..., Part], shared: Sequence[Any], 
     if path not in _prepared:
         _prepared.clear()    # first, so that no two models are held
         _prepared[path] = make(*_opened(shared))
+    part = _prepared[path]    # which another array's end may forget meanwhile
     for low, high in pairwise(cuts):
-        _write_rows(path, _prepared[path](low, high), low, total)
+        _write_rows(path, part(low, high), low, total)
+
+
+def _forget() -> None:
+    """Free what computed an array: a model, which may be on a GPU, and mapped files."""
+    _prepared.clear()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _write_rows(path: Path, rows: np.ndarray, low: int, total: int) -> None:

@@ -112,6 +112,12 @@ def test_a_killed_workers_shards_are_computed_again(tmp_path, monkeypatch):
         found = shards.rows("squares", squares, every(3, 100), tmp_path / "marker")
         assert (tmp_path / "marker").exists()
         np.testing.assert_array_equal(found, IN_PROCESS.rows("squares", squares, every(3, 100), tmp_path / "marker"))
+        assert set(workers.client.run(lambda: len(dask_shards._prepared)).values()) == {0}, "models and files are freed"
+
+
+def test_no_worker_is_paused_for_pages_of_files_that_it_maps():
+    with Workers(count=1) as workers:
+        assert [worker["memory_limit"] for worker in workers.client.scheduler_info()["workers"].values()] == [0]
 
 
 def test_a_worker_that_is_killed_during_a_refresh_changes_no_byte(planted, tmp_path, small_shards):
