@@ -42,7 +42,7 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
     for entry in entries:
         print("\t".join([entry.when, entry.who, entry.edit.op, entry.edit.uid, entry.edit.text]))
     say(f"{name}: {plural(len(entries), 'edit')}, "
-        + ("the champion has them" if applied else "`xc labels apply` gives it them"))
+        + ("the champion has them" if applied else "`xc labels apply` gives them to the champion"))
 
 
 @labels.command
