@@ -22,7 +22,7 @@ def free_port() -> int:
 
 
 def two_machines(count: int = 2, seconds: float = 60.0) -> tuple[Rendezvous, Rendezvous]:
-    """Return the rendezvous as the first machine sees it, and as others do."""
+    """Return the rendezvous as the leader sees it, and as followers do."""
     port = free_port()
     return tuple(Rendezvous(count, "127.0.0.1", port, leads, False, seconds) for leads in (True, False))
 
@@ -48,7 +48,7 @@ def test_a_round_is_given_and_the_end_told(two):
         assert not port.done()    # it waits until the other is ready
         follower.ready()
         assert task == {"round": "joint round 0", "port": port.result()}
-        assert leader.torchrun(5) != follower.torchrun(5)
+        assert leader.torchrun_options(5) != follower.torchrun_options(5)
         ended = pool.submit(leader.__exit__, None, None, None)
         assert follower.next_task() == {}
         ended.result()
@@ -86,7 +86,7 @@ def test_one_that_was_stopped_lets_training_save_its_state(two):
 
 
 def test_a_machine_that_falls_silent_is_lost(two, monkeypatch):
-    monkeypatch.setattr(machines, "SILENCE", 1.0)
+    monkeypatch.setattr(machines, "FOLLOWER_TIMEOUT", 1.0)
     leader, follower = two
     follower.close()
     with pytest.raises(ServerError, match=f"machine 1, {socket.gethostname()}, has not been heard of"):
@@ -153,7 +153,7 @@ def test_a_result_that_is_not_at_the_address_is_named(tmp_path):
             _fetched(store, {"key": key, "digest": digest}, "corpus", "joint round 0")
 
 
-def test_other_code_than_the_first_machines_is_refused():
+def test_other_code_than_the_leaders_is_refused():
     ours = Recipe("astra", "cpu", {"start": "label"}).code("joint round 0")
     assert "xcmodels.methods.astra.stages" in ours and "xcmodels.training.loop" in ours
     _check_code(ours, dict(ours))
