@@ -209,7 +209,7 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
     for step in steps:
         if missing := [name for name in step.needs.values() if name not in done]:
             reason = f"after {missing[0]}"
-        elif (artifact := store.look(step.key(done))) is not None:
+        elif (artifact := store.find_unfetched(step.key(done))) is not None:
             done[step.name] = artifact
             reason = "nothing it depends on has changed"
         else:

@@ -55,7 +55,7 @@ def follow(rendezvous: Rendezvous, store: SharedStore, processes: int, console: 
 
 def _fetched(store: SharedStore, result: Mapping[str, str], role: str, name: str) -> Path:
     """Return the folder of a result, fetched unless it is here; raise ProjectError where it is not at the address."""
-    artifact = store.look(result["key"])
+    artifact = store.find_unfetched(result["key"])
     if artifact is None or artifact.digest != result["digest"]:
         raise ProjectError(f"{store.remote.address} has {'no' if artifact is None else 'another'} {role} for {name}",
                            hint="give all machines the same --store, of this run alone; the same commands resume")
