@@ -27,7 +27,7 @@ from typing import Any
 from data_contracts import errors
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks.core.network import Rendezvous, interface_of, is_loopback
-from tasks.core.wording import span
+from tasks.core.wording import duration
 
 FOLLOWER_TIMEOUT = 120.0    # seconds without a heartbeat after which a follower counts as lost
 LEADER_TIMEOUT = 300.0      # the same for the leader, whose heartbeats are late while it mines or builds
@@ -115,7 +115,7 @@ class Machines:
         for number, at in self._heard.items():
             if time.monotonic() - at > longest:
                 name = f" at {self.rendezvous}" if number == 0 else self._name(number)
-                raise ServerError(f"machine {number}{name} has not been heard of for {span(longest)}",
+                raise ServerError(f"machine {number}{name} has not been heard of for {duration(longest)}",
                                   hint=CHECK_AND_RESUME)
 
     def is_in_trouble(self) -> bool:
@@ -210,12 +210,12 @@ def lead(rendezvous: Rendezvous, say: Callable[[str], None]) -> Machines:
         store = TCPStore(rendezvous.host, rendezvous.port, None, True, timedelta(seconds=LEADER_TIMEOUT),
                          wait_for_workers=False, master_listen_fd=os.dup(listener.fileno()))
     store.set("about", json.dumps(_about(rendezvous)))
-    say(f"machine 0 of {rendezvous.count} at {rendezvous}; waits up to {span(rendezvous.seconds)} for the others")
+    say(f"machine 0 of {rendezvous.count} at {rendezvous}; waits up to {duration(rendezvous.seconds)} for the others")
     until = time.monotonic() + rendezvous.seconds
     while (came := 1 + store.add("came", 0)) < rendezvous.count:
         if time.monotonic() > until:
             few = ServerError(
-                f"{came} of {rendezvous.count} machines came to {rendezvous} within {span(rendezvous.seconds)}",
+                f"{came} of {rendezvous.count} machines came to {rendezvous} within {duration(rendezvous.seconds)}",
                 hint=f"start the same command on the others, where {rendezvous} can be reached; or give --nodes {came}")
             store.set("task/1", json.dumps({"end": _written(few)}))
             time.sleep(4 * POLL_SECONDS if came > 1 else 0)    # so that those who came can read it
@@ -238,7 +238,7 @@ def join(rendezvous: Rendezvous) -> Machines:
             break
         except OSError as error:
             if time.monotonic() > until:
-                raise ServerError(f"no machine leads at {rendezvous}, within {span(rendezvous.seconds)}: {error}",
+                raise ServerError(f"no machine leads at {rendezvous}, within {duration(rendezvous.seconds)}: {error}",
                                   hint="start the same command with --node 0 there, and see that the port is open"
                                   ) from error
             time.sleep(POLL_SECONDS)
