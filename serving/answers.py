@@ -91,7 +91,7 @@ class Service:
         except TimeoutError:
             raise Problem(503, "timeout", f"no answer within {WAIT:g} seconds", headers={"Retry-After": "2"}) from None
         except VERSION_ERRORS as error:
-            self.follower.doubt(served, error)
+            self.follower.report_failure(served, error)
             raise refused() from None
 
 

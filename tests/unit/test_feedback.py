@@ -102,15 +102,15 @@ def test_a_training_that_is_resumed_reads_what_it_began_with(journal):
 
 
 def test_the_last_word_on_a_label_counts():
-    first, second = Decisions.of([*SAID, Feedback(" a wolf\t", added=["L4"])]).each
+    first, second = Decisions.of([*SAID, Feedback(" a wolf\t", added=["L4"])]).items
     assert (first.text, first.right, first.wrong, first.line) == ("a wolf", ["L2", "L4"], ["L1"], 4)
     assert (second.right, second.wrong, second.line) == (["L3"], [], 2)
-    long, same = Decisions.of([Feedback("a wolf", ["L1"], content="of the sea"), Feedback("a wolf of the sea")]).each
+    long, same = Decisions.of([Feedback("a wolf", ["L1"], content="of the sea"), Feedback("a wolf of the sea")]).items
     assert (long.title, long.content, long.text) == ("a wolf", "of the sea", same.text)
 
 
 def test_a_text_is_held_out_by_itself_and_the_share_is_kept():
-    each = Decisions.of([Feedback(f"text {number}", ["L1"]) for number in range(2000)]).each
+    each = Decisions.of([Feedback(f"text {number}", ["L1"]) for number in range(2000)]).items
     held = {one.text for one in each if one.held_out(0.2)}
     assert 340 < len(held) < 460
     assert held == {one.text for one in reversed(each) if one.held_out(0.2)}
