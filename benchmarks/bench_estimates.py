@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks.arguments import parsed_by, run
-from tasks.core.memory import held
+from tasks.core.memory import memory_use
 from xcmodels.methods.presets import resolve
 
 EVERY = 0.5    # seconds between two readings
@@ -45,7 +45,7 @@ def done(arguments: list[str]) -> tuple[float, int]:
         while process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(EVERY)
-            most = max(most, held(process.pid).bytes)
+            most = max(most, memory_use(process.pid).bytes)
         if process.returncode:
             said.seek(0)
             raise SystemExit(f"xc run {' '.join(arguments)} ended with {process.returncode}\n{said.read()[-2000:]}")

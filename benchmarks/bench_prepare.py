@@ -22,7 +22,7 @@ from typing import Annotated
 import psutil
 
 from benchmarks.arguments import MethodName, checked, run
-from tasks.core.memory import held
+from tasks.core.memory import memory_use
 
 TIMES = 10
 TRAINING_FILE = "trn.json.gz"
@@ -35,7 +35,7 @@ def memory(pid: int) -> int:
     servers = list[psutil.Process]()
     with suppress(psutil.Error):
         servers = [child for child in psutil.Process(pid).children(recursive=True) if "server" in child.cmdline()]
-    return held(pid).bytes - sum(held(server.pid).bytes for server in servers)
+    return memory_use(pid).bytes - sum(memory_use(server.pid).bytes for server in servers)
 
 
 def prepare(data: Path, home: Path, method: str, workers: int) -> tuple[float, int, dict[str, float]]:

@@ -92,7 +92,7 @@ def measure_results(source: Path, scratch: Path) -> None:
     rows: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for key in keys:
         if (artifact := Store(home).find(key)) is not None and not store.lacks_files(artifact):
-            hashed = timed(lambda key=key: store.look(key))[0]
+            hashed = timed(lambda key=key: store.find_unfetched(key))[0]
             seconds = timed(lambda key=key: store.find(key))[0] - hashed
             rows[store.manifest(artifact)["kind"]].append((seconds, size(home / artifact.path)))
     for kind, published in rows.items():
@@ -104,7 +104,7 @@ def measure_results(source: Path, scratch: Path) -> None:
     other = SharedStore(scratch / "other", f"s3://{BUCKET}/results")
     seconds, _ = timed(lambda: [other.find(key) for key in keys])
     print(f"into an empty home, what a run fetches, {size(other.home / 'objects') / 1e6:.1f} MB: {seconds:.2f} s")
-    seconds, _ = timed(lambda: [other.restore(artifact) for key in keys if (artifact := other.look(key))])
+    seconds, _ = timed(lambda: [other.restore(artifact) for key in keys if (artifact := other.find_unfetched(key))])
     print(f"and the rest, {size(other.home / 'objects') / 1e6:.1f} MB in all: {seconds:.2f} s")
 
 

@@ -74,8 +74,8 @@ class TrainingOptions(CommonOptions):
     """The options of a run that trains, which every step of it takes."""
 
     overlap: Annotated[Literal["auto", "always", "never"], Parameter(
-        help="Refresh by a Dask worker while training goes on; auto is where a GPU trains. A method gains that mines "
-             "with an older model: astra.")] = "auto"
+        help="Mine on a Dask worker while training continues; auto: only where a GPU trains. It helps methods that "
+             "mine with an older model (astra).")] = "auto"
     processes: Annotated[int, Parameter(
         help="Processes that train together, each with a share of the label vectors; one a GPU by default.")] = field(
             default=0, metadata={"ge": 0, "le": 64})
@@ -116,8 +116,8 @@ class DeployOptions(TrackingOptions, CommonOptions):
     """What the deployments work on, and what a retraining leaves in the home."""
 
     keep_days: Annotated[float, Parameter(
-        help="What no run has asked for in so many days is removed after each retraining, unless it is registered or "
-             "served.")] = field(default=14.0, metadata={"ge": 0.0, "le": 36_500.0})
+        help="Days for which unused results are kept; older ones are removed after each retraining, unless they are "
+             "registered or served.")] = field(default=14.0, metadata={"ge": 0.0, "le": 36_500.0})
 
 
 @Parameter(name="*")

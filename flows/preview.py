@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.core.memory import Held
+from tasks.core.memory import MemoryUse
 from tasks.core.step import Forecast, forecast
 from tasks.core.store import Store
-from tasks.core.wording import plural, span
+from tasks.core.wording import duration, plural
 from tasks.plan import Pipeline
 
 
@@ -32,13 +32,13 @@ class Preview:
         return sum(known) if len(known) == len(self.todo) else None
 
     @property
-    def memory(self) -> Held | None:
+    def memory(self) -> MemoryUse | None:
         """What the run's processes held together at most when they last ran the steps to run, or all where none is.
 
         None where that is not known of one of them.
         """
-        known = [step.held for step in self.todo or self.steps]
-        return max((held for held in known if held), key=lambda held: held.bytes) if known and all(known) else None
+        known = [step.peak_memory for step in self.todo or self.steps]
+        return max((peak for peak in known if peak), key=lambda peak: peak.bytes) if known and all(known) else None
 
     @property
     def size(self) -> int:
@@ -57,7 +57,7 @@ class Preview:
             return [*out, f"{len(self.steps)} steps, all reused: nothing they depend on has changed"]
         memory = "" if self.memory is None else f" and {self.memory.bytes / 1e9:,.1f} GB of memory"
         estimate = "no estimate yet: some steps never ran here" if self.seconds is None else \
-            f"about {span(self.seconds)}{memory}, by the last run here"
+            f"about {duration(self.seconds)}{memory}, by the last run here"
         out.append(f"{len(self.steps)} steps: {len(self.steps) - len(todo)} reused, {len(todo)} to run, {estimate}")
         out += [f"    {step.step}: {step.reason}" for step in todo if not step.reason.startswith("after ")]
         following = sum(step.reason.startswith("after ") for step in todo)
@@ -68,7 +68,9 @@ class Preview:
         data = self.pipeline.data
         return {"data": {"name": data.name, "folder": self.pipeline.source, "format": data.format.name,
                          "bytes": self.size, "digest": self.pipeline.data_digest},
-                "steps": [asdict(step) for step in self.steps], "seconds": self.seconds,
+                "steps": [{"step": step.step, "reuse": step.reuse, "reason": step.reason, "seconds": step.seconds,
+                           "held": step.peak_memory and asdict(step.peak_memory)} for step in self.steps],
+                "seconds": self.seconds,
                 "memory": self.memory and self.memory.bytes, "memory of files": self.memory and self.memory.files}
 
 

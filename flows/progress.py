@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, ClassVar
 
-from tasks.core.wording import span
+from tasks.core.wording import duration
 
 LINE_EVERY = 30.0      # seconds between progress lines where there is no terminal
 REDRAW_EVERY = 0.5     # seconds between redraws of a terminal's line
@@ -40,7 +40,7 @@ class Terminal:
     def step(self, step: str, reused: bool, seconds: float) -> None:
         """Print that a step is done; seconds: how long it took."""
         Terminal.under_way = f"after {step}"
-        self.line(f"{'reused' if reused else span(seconds):>12}  {step}")
+        self.line(f"{'reused' if reused else duration(seconds):>12}  {step}")
 
     @contextmanager
     def training(self, name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
@@ -88,7 +88,7 @@ class _Bar:
                 f"loss {self.loss:.4f}")
         if progress.done > self.first and now > self.began:
             rate = (progress.done - self.first) / (now - self.began)
-            line += f", {rate:.1f} steps/s, {span((progress.steps - progress.done) / rate)} left"
+            line += f", {rate:.1f} steps/s, {duration((progress.steps - progress.done) / rate)} left"
         if self.terminal.live:
             print(f"\r\x1b[2K  {line}", end="", file=sys.stderr, flush=True)
         else:

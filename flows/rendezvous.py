@@ -9,7 +9,7 @@ from flows.config import TrainingOptions
 from tasks.core.devices import gpus
 from tasks.core.network import Rendezvous, is_here, is_loopback
 
-# Of each convention: its number of machines, the address (or host and port) of the first, and a machine's own number.
+# Of each convention: its number of machines, the address (or host and port) of the leader, a machine's own number.
 CONVENTIONS = (
     ("PET_NNODES", ("PET_RDZV_ENDPOINT",), "PET_NODE_RANK"),    # torchrun's own, which Kubernetes' trainer sets
     ("PET_NNODES", ("PET_MASTER_ADDR", "PET_MASTER_PORT"), "PET_NODE_RANK"),
@@ -35,16 +35,17 @@ def rendezvous_of(options: TrainingOptions, environ: Mapping[str, str] = os.envi
         return None
     count, address, number = found
     if not count:
-        raise UsageError("it is not said how many machines there are", hint=f"xc run {EXAMPLE}")
+        raise UsageError("the number of machines is not given", hint=f"--nodes N: xc run {EXAMPLE}")
     if not address:
-        raise UsageError(f"{count} machines, and no address where they meet", hint=f"xc run {EXAMPLE}")
+        raise UsageError(f"--nodes is {count}, and the leader's address is not given",
+                         hint=f"--rendezvous HOST:PORT: xc run {EXAMPLE}")
     match = re.fullmatch(r"\[?(?P<host>[^\s/@\]]+?)\]?:(?P<port>\d{1,5})", address)
     if not match or not 0 < int(match["port"]) < 1 << 16:
         raise UsageError(f"{address!r} is not HOST:PORT", hint=f"xc run {EXAMPLE}")
     if number is not None and not 0 <= number < int(count):
-        raise UsageError(f"machine {number} of {count}: they are numbered from 0", hint="--node 0 leads")
+        raise UsageError(f"--node {number}: {count} machines are numbered 0 to {int(count) - 1}", hint="--node 0 leads")
     if not options.store:
-        raise UsageError(f"{count} machines share results by an address, and there is none",
+        raise UsageError(f"{count} machines need --store, the address where they share results",
                          hint="--store s3://BUCKET/FOLDER, or file:///FOLDER that all machines mount")
     host = match["host"]
     leads = is_here(host) if number is None else number == 0
@@ -64,7 +65,7 @@ def _found(environ: Mapping[str, str]) -> tuple[str, str, int | None] | None:
         if environ.get(count, "1") == "1":
             continue
         if not environ[count].isdigit():
-            raise UsageError(f"{count} is {environ[count]!r}, and a run has a fixed number of machines",
+            raise UsageError(f"{count} is {environ[count]!r}, not a number: a run has a fixed number of machines",
                              hint="set a number, or --nodes 1")
         if lacking := [name for name in (*address, number) if not environ.get(name)]:
             missing = missing or f"{count} is {environ[count]}, and {lacking[0]} is not set"

@@ -29,7 +29,7 @@ from tasks.core.shared_store import open_store
 from tasks.core.step import Console, Step, StepResult, remake_inputs
 from tasks.core.step import run as run_step
 from tasks.core.store import Artifact, Store
-from tasks.core.wording import span
+from tasks.core.wording import duration
 from tasks.data.feedback.decisions import NO_FEEDBACK
 from tasks.data.fetch import fetched
 from tasks.data.sources import describe
@@ -116,15 +116,15 @@ class Runner:
 
     def _note_memory(self, step: Step, result: StepResult) -> None:
         """Store the peak of memory since the step before as this step's, if it ran."""
-        held = self.memory.take()
+        peak = self.memory.take()
         if not result.reused:
-            step.note_memory(self.store, held)
+            step.note_memory(self.store, peak)
 
     def note_end(self) -> None:
         """Count what registration and the report held to the last step."""
-        step, held = self.pipeline.evaluate, self.memory.take()
-        if (before := step.held(self.store)) and held.bytes > before.bytes:
-            step.note_memory(self.store, held)
+        step, peak = self.pipeline.evaluate, self.memory.take()
+        if (before := step.peak_memory(self.store)) and peak.bytes > before.bytes:
+            step.note_memory(self.store, peak)
 
     def _remake_inputs(self, step: Step) -> None:
         """Make a step's inputs again where files of them were removed, unless the step's own result is stored."""
@@ -232,7 +232,7 @@ def exclusive(store: Store, patience: float, terminal: Terminal) -> Iterator[Non
         except UsageError as error:
             if not patience:
                 raise
-            line = f"{error.what}; waits for it up to {span(patience)}"
+            line = f"{error.what}; waits for it up to {duration(patience)}"
             get_run_logger().info(line)
             terminal.line(line)
             lock.enter_context(store.run_lock(patience, page=page_of_this_run()))

@@ -9,7 +9,7 @@ import psutil
 
 from data_contracts.errors import ProjectError, UsageError
 from tasks.core.devices import free_space
-from tasks.core.wording import span
+from tasks.core.wording import duration
 from xcmodels.method import Method
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
@@ -68,9 +68,9 @@ class Sizing:
             where = "a GPU" if self.size.gpus else "a CPU"
             return [f"time      not known: {self.title} was not measured on {where}",
                     f"          {command} there measures astra, unidec and ngame on bags of tokens"]
-        out = [f"an epoch  {span(self.budget.epoch)}"]
+        out = [f"an epoch  {duration(self.budget.epoch)}"]
         if self.budget.refresh is not None:
-            out.append(f"a refresh {span(self.budget.refresh)}, every {self.budget.every} epochs")
+            out.append(f"a refresh {duration(self.budget.refresh)}, every {self.budget.every} epochs")
         if self.rates == RATES:
             out += ["          on two processors of an AMD EPYC of 2024; one of 2021 takes two to three times as long",
                     f"          {command} measures yours"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.errors import ProjectError, UsageError
-from tasks.core.wording import span
+from tasks.core.wording import duration
 from tasks.data.sources import RawDataSet, describe
 from tasks.data.sources.files import lines
 
@@ -35,13 +35,13 @@ def choose(data: Path, budget: str, home: Path) -> Choice:
     """
     seconds, times, texts = seconds_of(budget), read_times(home), count_texts(describe(data))
     expected = {candidate: fixed + each * texts for candidate, (fixed, each) in times.items()}
-    told = ", ".join(f"{method} by {preset} {span(expected[method, preset])}" for method, preset in CANDIDATES)
+    told = ", ".join(f"{method} by {preset} {duration(expected[method, preset])}" for method, preset in CANDIDATES)
     fits = [candidate for candidate in CANDIDATES if expected[candidate] <= seconds]
     if not fits:
         quickest = min(expected.values())
-        raise UsageError(f"nothing trains on {texts:,} texts within {span(seconds)}; expected are {told}",
+        raise UsageError(f"nothing trains on {texts:,} texts within {duration(seconds)}; expected are {told}",
                          hint=f"--budget {-(-quickest // 60):.0f}m")
-    return Choice(*fits[0], f"{fits[0][0]}, preset {fits[0][1]}, is the most accurate that fits {span(seconds)}: "
+    return Choice(*fits[0], f"{fits[0][0]}, preset {fits[0][1]}, is the most accurate that fits {duration(seconds)}: "
                             f"expected are {told}, for {texts:,} texts")
 
 

@@ -15,7 +15,7 @@ from serving.http.guard import Problem
 from serving.model_watcher import AliasFollower, Served
 from serving.prometheus import ServerMetrics
 from serving.schemas import PredictRequest, no_branches, unknown_labels
-from serving.workers.board import Others
+from serving.workers.board import Peers
 from xcmodels.retrieval.proposers import Selection
 from xcmodels.retrieval.selection import NoBranches, UnknownLabel
 
@@ -48,18 +48,18 @@ class Question:
 class Service:
     """Answers with the follower's version, in batches; draining: whether the server is about to stop.
 
-    others: what the other workers of the server know.
+    peers: what the other workers of the server say.
     """
 
-    def __init__(self, follower: AliasFollower, metrics: ServerMetrics, others: Others | None = None) -> None:
-        self.follower, self.metrics, self.others, self.draining = follower, metrics, others or Others(), False
+    def __init__(self, follower: AliasFollower, metrics: ServerMetrics, peers: Peers | None = None) -> None:
+        self.follower, self.metrics, self.peers, self.draining = follower, metrics, peers or Peers(), False
         self.selections = Selections()
         self.batcher = Batcher(answer, largest=LARGEST, room=ROOM, on_batch=metrics.batch_begun)
 
     @property
     def fault(self) -> str:
         """Why the server's answers may be wrong or outdated, "" where nothing is known against them."""
-        return self.follower.fault or self.others.fault
+        return self.follower.fault or self.peers.fault
 
     def current(self) -> Served:
         """Return the version that answers; raise Problem where none is loaded."""
@@ -91,7 +91,7 @@ class Service:
         except TimeoutError:
             raise Problem(503, "timeout", f"no answer within {WAIT:g} seconds", headers={"Retry-After": "2"}) from None
         except VERSION_ERRORS as error:
-            self.follower.doubt(served, error)
+            self.follower.report_failure(served, error)
             raise refused() from None
 
 

@@ -22,18 +22,18 @@ from serving.http.guard import Access, Guard, Message, Problem, Receive, Send, r
 from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
 from serving.prometheus import ServerMetrics
-from serving.workers.board import Others
+from serving.workers.board import Peers
 
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
 
 def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper | None,
                metrics: Callable[[frozenset[str]], ServerMetrics] = ServerMetrics,
-               others: Others | None = None) -> tuple[Guard, Service]:
+               peers: Peers | None = None) -> tuple[Guard, Service]:
     """Return the guarded app and its prediction service; the follower starts and stops with the app.
 
-    keeper: of the feedback that it takes; None = it takes none. metrics: counts, by routes. others: what the other
-    workers of the server know.
+    keeper: of the feedback that it takes; None = it takes none. metrics: counts, by routes. peers: what the other
+    workers of the server say.
     """
 
     @asynccontextmanager
@@ -46,7 +46,7 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
     app = FastAPI(title="xcflow", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
                   redirect_slashes=False, description="Tags short texts with the few right labels out of very many.")
     counters = metrics(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
-    service = Service(follower, counters, others)
+    service = Service(follower, counters, peers)
 
     def refuse(problem: Problem) -> Response:
         counters.refused(problem.code)
@@ -117,7 +117,7 @@ def _operations(app: FastAPI, service: Service, counters: ServerMetrics, keeper:
         """
         if service.draining:
             raise Problem(503, "draining", "the server is about to stop", headers={"Retry-After": "2"})
-        refused = service.current().watch.damage or service.others.refuses
+        refused = service.current().watch.damage or service.peers.refuses
         return PlainTextResponse("degraded" if service.fault else "ok", 503 if refused else 200)
 
     @app.get("/metrics", response_class=PlainTextResponse, **document("/metrics", "get"))

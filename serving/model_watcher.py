@@ -25,7 +25,7 @@ from xcmodels.retrieval.retriever import Retriever
 
 POLL_SECONDS = 1.0      # seconds between two lookups of the alias
 RETRY_SECONDS = 30.0     # seconds until a version that could not be loaded is tried again
-TRIAL_TEXT = "a text that is asked before anybody else asks"
+TRIAL_TEXT = "a text that is asked before anybody else asks"    # to test a version before it answers requests
 _log = logging.getLogger("serving")
 
 
@@ -53,7 +53,7 @@ class Served:
         return bool(2 * (side.ragged.lengths > side.titles).sum() > len(side.titles))
 
     @property
-    def which(self) -> tuple[str, str]:
+    def identity(self) -> tuple[str, str]:
         """The version's number, and the digest of its files."""
         return self.version, self.digest
 
@@ -97,10 +97,11 @@ class AliasFollower:
     def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served], every: float = POLL_SECONDS) -> None:
         self._look, self._load, self._every = look, load, every
         self.current: Served | None = None
-        self._fault = ""                                             # why the alias cannot be followed
-        self._doubts: dict[tuple[str, str], str] = {}                # which version -> how it failed at a question
-        self._suspect = False                                        # whether to verify every file of `current`
-        self._failed: tuple[tuple[str, str], float] | None = None    # which version, and when it may be tried again
+        self._fault = ""                                   # why the alias cannot be followed
+        self._failures: dict[tuple[str, str], str] = {}    # identity of a version -> how it failed at a question
+        self._verify_all = False                           # whether to verify every file of `current`
+        # The identity of a version that could not be loaded, and when it may be tried again.
+        self._failed_load: tuple[tuple[str, str], float] | None = None
         self._stop, self._wake = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
 
@@ -120,14 +121,14 @@ class AliasFollower:
         """Why the version that answers may be wrong or outdated, "" where nothing is known against it."""
         if self.current is None:
             return self._fault
-        return self.current.watch.damage or self._fault or self._doubts.get(self.current.which, "")
+        return self.current.watch.damage or self._fault or self._failures.get(self.current.identity, "")
 
-    def doubt(self, served: Served, error: Exception) -> None:
+    def report_failure(self, served: Served, error: Exception) -> None:
         """Record that a version failed at a question, and have its files verified at once."""
-        if not isinstance(error, DamagedArtifact) and served.which not in self._doubts:
-            self._doubts[served.which] = f"{served.name} version {served.version} failed at a question: {error}"
+        if not isinstance(error, DamagedArtifact) and served.identity not in self._failures:
+            self._failures[served.identity] = f"{served.name} version {served.version} failed at a question: {error}"
             _log.warning("%s version %s failed at a question", served.name, served.version, exc_info=error)
-            self._suspect = True
+            self._verify_all = True
         self._wake.set()
 
     def first(self) -> None:
@@ -136,34 +137,34 @@ class AliasFollower:
 
     def step(self) -> None:
         """Look the alias up once, and load a new or damaged version; a failure sets `fault` and nothing else."""
-        which = None
+        identity = None
         try:
             sound = self._check()
             version = self._look()
-            which = (str(version.version), version.tags[DIGEST])
-            if not sound or self.current is None or self.current.which != which:
-                if self._failed and self._failed[0] == which and time.monotonic() < self._failed[1]:
+            identity = (str(version.version), version.tags[DIGEST])
+            if not sound or self.current is None or self.current.identity != identity:
+                if self._failed_load and self._failed_load[0] == identity and time.monotonic() < self._failed_load[1]:
                     return
                 self.current = self._load(version)
                 _log.warning("%s version %s answers", self.current.name, self.current.version)
-            self._fault, self._failed = "", None
+            self._fault, self._failed_load = "", None
         except Exception as error:    # the version that answers goes on, whatever it is
             reason = error.what if isinstance(error, ProjectError) else f"{type(error).__name__}: {error}"
             if reason != self._fault:
                 answers = self.current is not None and not self.current.watch.damage
                 _log.warning("%s; %s", reason, "the version before it answers on" if answers else "nothing answers")
             self._fault = reason
-            self._failed = (which, time.monotonic() + RETRY_SECONDS) if which else None
+            self._failed_load = (identity, time.monotonic() + RETRY_SECONDS) if identity else None
 
     def _check(self) -> bool:
         """Return whether the files of `current` are right; those that seem to have changed are hashed."""
         if (served := self.current) is None:
             return True
-        damaged_before, every, self._suspect = served.watch.damage, self._suspect, False
+        damaged_before, every, self._verify_all = served.watch.damage, self._verify_all, False
         served.watch.verify(every=every)
         if served.watch.damage and not damaged_before:
             _log.warning("%s; version %s is refused", served.watch.damage, served.version)
-            self._doubts.pop(served.which, None)    # the damage explains them
+            self._failures.pop(served.identity, None)    # the damage explains them
             verify.cache_clear()                    # its key is the time of a change, which may not show this one
         return not served.watch.damage
 

@@ -29,10 +29,10 @@ from serving.feedback import FeedbackKeeper
 from serving.http.guard import LOOPBACK, SECONDS, Access, App, Guard
 from serving.http.timeouts import TimeoutProtocol
 from serving.model_watcher import AliasFollower, Registry
-from serving.workers.board import Board, Peers
+from serving.workers.board import Board, BoardPeers
 from serving.workers.dispatcher import SHORTAGES, Dispatcher
 from serving.workers.metrics import SummedMetrics
-from serving.workers.uvicorn_worker import Spread, WorkerProtocol, WorkerServer
+from serving.workers.uvicorn_worker import ConnectionBalancer, WorkerProtocol, WorkerServer
 from tasks.core.devices import port_holder
 from tasks.tracking.mlflow_client import quiet_mlflow
 from tasks.tracking.tracker import Tracker
@@ -91,23 +91,24 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
 
     board, counts, first = Board(count), Path(tempfile.mkdtemp(prefix="xc-serve-")), os.getpid()
     try:
-        place = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,
-                           patience=WAIT + SECONDS + END).run()
-        if place is None:    # the server has ended
+        worker = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,
+                            patience=WAIT + SECONDS + END).run()
+        if worker is None:    # the server has ended
             return
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
-        peers = Peers(board, place.number)
-        app, service = make(follow(), metrics=partial(SummedMetrics, peers=peers, folder=counts), others=peers)
+        peers = BoardPeers(board, worker.number)
+        app, service = make(follow(), metrics=partial(SummedMetrics, peers=peers, folder=counts), peers=peers)
         room = limit_connections(service)
-        WorkerServer(settings(Spread(app, peers), WorkerProtocol), service, peers, place.channel, room).run()
+        balanced = settings(ConnectionBalancer(app, peers), WorkerProtocol)
+        WorkerServer(balanced, service, peers, worker.channel, room).run()
     finally:
         if os.getpid() == first:
             shutil.rmtree(counts)
 
 
 def _first_ready(board: Board, ready: Callable[[str, str], None]) -> None:
-    facts = board.facts(0)
-    ready(*(facts.name, facts.version) if facts else ("", ""))
+    status = board.status(0)
+    ready(*(status.name, status.version) if status else ("", ""))
 
 
 def follower(home: Path, mlflow: str, model: str, wait: bool) -> AliasFollower:

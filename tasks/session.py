@@ -199,7 +199,7 @@ def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | No
         promoted=registered is not None and (registered.promoted or is_champion), reigns=is_champion,
         reason=registered.reason if registered else "not registered", note=registered.note if registered else "",
         became=registered.became if registered else None, seconds=seconds, date=date,
-        memory={step.name: held.bytes for step in pipeline.steps if (held := step.held(store))},
+        memory={step.name: peak.bytes for step in pipeline.steps if (peak := step.peak_memory(store))},
         gates=registered.gates if registered else (), wanted_precision=session.config.wanted_precision,
         contract=_read_json(store.open(done["check tables"]) / "contract.json"))
 

@@ -1,9 +1,10 @@
 """The first process of `xc serve --workers N`: starts the workers, passes connections to them, and stops them.
 
-It alone accepts connections, and gives each to the worker that has the fewest. So they spread evenly, also those that
-few clients keep open, and one that a worker has not taken yet goes to another when that worker ends. With a port that
-the workers share (SO_REUSEPORT) the kernel draws by lot, and what waits at a worker is lost with it. This process has
-no threads, no model and no requests, so that it can fork at any time, and ends only when it is told to.
+It alone accepts connections and gives each to the worker with the fewest open ones, so that they spread evenly even if
+a few clients keep theirs open. A connection that a worker has not taken before it ends goes to another. If workers
+shared the port (SO_REUSEPORT), the kernel would choose at random, and connections queued at a worker would be lost with
+it. This process has no threads, no model and no requests, so that it can fork at any time, and ends only when it is
+told to.
 """
 
 import errno
@@ -22,11 +23,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from serving.workers.board import Board
+from tasks.core.backoff import Backoff
 
-FIRST, MOST = 0.1, 60.0    # first and longest pause before a worker is started again, in seconds; it doubles each time
-STEADY = 300.0             # seconds of running after which the pause is FIRST again
-RETRY = 0.02               # seconds until a connection that no worker could take is offered again
-BATCH = 64                 # connections accepted in one turn
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 60.0    # before a worker is started again, in seconds
+RETRY = 0.02    # seconds until a connection that no worker could take is offered again
+BATCH = 64      # connections accepted in one turn
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _log = logging.getLogger("serving")
 
@@ -35,8 +36,8 @@ _log = logging.getLogger("serving")
 class Worker:
     """A worker, and the dispatcher's end of the channel that connections go through.
 
-    passed: connections on their way to it. turn: when it got the last one, counted in connections. due: when it is
-    started again, None while it runs.
+    passed: connections on their way to it. turn: when it got the last one, counted in connections. backoff: when it is
+    started again.
     """
 
     number: int
@@ -45,14 +46,12 @@ class Worker:
     channel: socket.socket | None = None
     passed: deque[socket.socket] = field(default_factory=deque)
     turn: int = 0
-    began: float = 0.0
-    pause: float = FIRST / 2
-    due: float | None = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE, due=0.0))
 
 
 @dataclass(frozen=True)
-class Place:
-    """A worker's number, and its end of the channel; nothing more comes through it once the server stops."""
+class WorkerChannel:
+    """A worker's number and its end of the channel, through which nothing more comes once the server stops."""
 
     number: int
     channel: socket.socket = field(repr=False)
@@ -78,10 +77,10 @@ class Dispatcher:
         self._code = 0      # exit code of the worker that ended last
         self._woken, self._wake = socket.socketpair()
 
-    def run(self) -> Place | None:
-        """Return the place of a worker in each process that is forked; None in this one, once all have ended.
+    def run(self) -> WorkerChannel | None:
+        """Return a worker's channel in each process that is forked; None in this one, once all have ended.
 
-        Raises SystemExit with the exit code of the first worker where that ends before it answers: it has said why.
+        Raises SystemExit with the first worker's exit code if it ends before it answers; it has logged why.
         """
         self.listener.setblocking(False)
         for each in (self._woken, self._wake):
@@ -92,18 +91,18 @@ class Dispatcher:
         self._selector.register(self._woken, selectors.EVENT_READ, self._signalled)
         gc.collect()
         gc.freeze()    # a collection would write to the pages that all workers share
-        if (place := self._first()) is not None:
-            return place
+        if (forked := self._first()) is not None:
+            return forked
         while any(worker.pid for worker in self.workers) or self._kill_at == float("inf"):
-            if (place := self._step()) is not None:
-                return place
+            if (forked := self._step()) is not None:
+                return forked
         return None
 
-    def _first(self) -> Place | None:
+    def _first(self) -> WorkerChannel | None:
         """Start the first worker, and wait until it answers."""
         first = self.workers[0]
-        if (place := self._fork(first)) is not None:
-            return place
+        if (forked := self._fork(first)) is not None:
+            return forked
         while first.pid and not self.board.responsive(0):
             self._turn_once(0.05)
             if self._stop_at < float("inf") and self._kill_at == float("inf"):
@@ -115,8 +114,8 @@ class Dispatcher:
         self._on_ready()
         return None
 
-    def _step(self) -> Place | None:
-        """Do what is due, and wait for more; return the place of a worker that was forked, in that process."""
+    def _step(self) -> WorkerChannel | None:
+        """Do what is due, and wait for more; in a process that was forked, return the channel of its worker."""
         now = time.monotonic()
         if now >= self._stop_at and self._kill_at == float("inf"):
             self._close()
@@ -124,10 +123,12 @@ class Dispatcher:
             self._kill()
         if self._kill_at == float("inf"):
             for worker in self.workers:
-                if worker.due is not None and now >= worker.due and (place := self._fork(worker)) is not None:
-                    return place
+                due = worker.backoff.due
+                if due is not None and now >= due and (forked := self._fork(worker)) is not None:
+                    return forked
         self._listen()
-        waits = [RETRY] if self._held else [worker.due - now for worker in self.workers if worker.due is not None]
+        waits = [RETRY] if self._held else [worker.backoff.due - now for worker in self.workers
+                                            if worker.backoff.due is not None]
         self._turn_once(max(0.0, min([0.25, self._stop_at - now, *waits])))
         return None
 
@@ -137,23 +138,24 @@ class Dispatcher:
 
     # Workers
 
-    def _fork(self, worker: Worker) -> Place | None:
+    def _fork(self, worker: Worker) -> WorkerChannel | None:
         ours, theirs = socket.socketpair()
         sys.stderr.flush()
         if (pid := os.fork()) == 0:
             ours.close()
             self._become_worker()
-            return Place(worker.number, theirs)
+            return WorkerChannel(worker.number, theirs)
         theirs.close()
         ours.setblocking(False)
-        worker.pid, worker.channel, worker.began, worker.due = pid, ours, time.monotonic(), None
+        worker.pid, worker.channel = pid, ours
+        worker.backoff.start(time.monotonic())
         worker.ended = os.pidfd_open(pid)
         self._selector.register(worker.ended, selectors.EVENT_READ, partial(self._ended, worker))
         self._selector.register(ours, selectors.EVENT_READ, partial(self._taken, worker))
         return None
 
     def _become_worker(self) -> None:
-        """Close what is the dispatcher's; only its signals end a worker, by the end of the channel."""
+        """Close the dispatcher's sockets and ignore signals: a worker ends when the dispatcher closes its channel."""
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
@@ -181,13 +183,11 @@ class Dispatcher:
         worker.passed.clear()
         pid, worker.pid, worker.channel = worker.pid, 0, None
         if self._kill_at == float("inf"):
-            now = time.monotonic()
-            worker.pause = FIRST if now - worker.began >= STEADY else min(2 * worker.pause, MOST)
-            worker.due = now + worker.pause
+            worker.backoff.end(time.monotonic())
             if self.board.count > 1 and self._listening:
                 how = signal.Signals(-self._code).name if self._code < 0 else f"exit code {self._code}"
                 _log.warning("worker %d, process %d, ended by %s; it is started again in %.1f s", worker.number, pid,
-                             how, worker.pause)
+                             how, worker.backoff.seconds)
 
     # Connections
 
@@ -195,7 +195,7 @@ class Dispatcher:
         """Accept connections while there is a worker for them; the others wait in the kernel's queue."""
         while self._held and (worker := self._free()) is not None and self._pass(self._held[0], worker):
             self._held.popleft()
-        started = self._listening or not any(worker.pid and not self.board.numbers(worker.number).pid
+        started = self._listening or not any(worker.pid and not self.board.load(worker.number).pid
                                              for worker in self.workers)
         free = self._free()
         if free is None and self._listening and any(worker.pid for worker in self.workers):
@@ -214,11 +214,10 @@ class Dispatcher:
     def _free(self) -> Worker | None:
         """Return the worker with the fewest connections of those that may take one more."""
         def load(worker: Worker) -> tuple[int, int]:
-            numbers = self.board.numbers(worker.number)
-            return numbers.open + len(worker.passed), worker.turn
+            return self.board.load(worker.number).open + len(worker.passed), worker.turn
 
         running = [worker for worker in self.workers if worker.channel is not None
-                   and load(worker)[0] < self.board.numbers(worker.number).most]
+                   and load(worker)[0] < self.board.load(worker.number).most]
         answering = [worker for worker in running if self.board.responsive(worker.number)]
         return min(answering, key=load, default=None)
 
@@ -284,7 +283,7 @@ class Dispatcher:
             self._selector.unregister(self.listener)
         self.listener.close()
         for worker in self.workers:
-            worker.due = None
+            worker.backoff.due = None
             if worker.channel is not None:
                 worker.channel.shutdown(socket.SHUT_WR)
         self._kill_at = time.monotonic() + self._patience

@@ -15,13 +15,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from serving.model_watcher import Served
 from serving.prometheus import ServerMetrics
-from serving.workers.board import Peers
+from serving.workers.board import BoardPeers
 
 
 class SummedMetrics(ServerMetrics):
     """The metrics of a worker's app, and the page of all workers; folder: where all workers of the server count."""
 
-    def __init__(self, routes: frozenset[str], peers: Peers, folder: Path) -> None:
+    def __init__(self, routes: frozenset[str], peers: BoardPeers, folder: Path) -> None:
         self.peers, self.folder = peers, folder
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
         # by the number of the worker, not of its process: one that is started again counts on
@@ -32,11 +32,11 @@ class SummedMetrics(ServerMetrics):
 
     def text(self, served: Served | None, fault: str, waiting: int) -> bytes:
         """Return all metrics of the server in Prometheus' text format; the arguments are those of the base class."""
-        others = list(self.peers.others())
-        super().text(served, fault, waiting + sum(facts.waiting for facts in others))
-        for facts in others:
-            if facts.version:
-                self.model.labels(facts.name, facts.version).set(1)
+        statuses = list(self.peers.statuses())
+        super().text(served, fault, waiting + sum(status.waiting for status in statuses))
+        for status in statuses:
+            if status.version:
+                self.model.labels(status.name, status.version).set(1)
         page = CollectorRegistry(auto_describe=False)
         page.register(self)
         return generate_latest(page)

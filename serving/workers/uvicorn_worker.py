@@ -14,18 +14,21 @@ import uvicorn
 from serving.answers import Service
 from serving.http.guard import App, Message, Receive, Send
 from serving.http.timeouts import TimeoutProtocol
-from serving.workers.board import Facts, Numbers, Peers
+from serving.workers.board import BoardPeers, WorkerLoad, WorkerStatus
 
 TAKEN = 64    # connections taken in one turn of the event loop
 
 
 class WorkerProtocol(TimeoutProtocol):
-    """Counts a connection that is closed at once, since the dispatcher chooses a worker by that; closed: does so."""
+    """Reports each connection as soon as it closes, because the dispatcher chooses the worker with the fewest.
+
+    closed: called then.
+    """
 
     closed: Callable[[], None] = staticmethod(lambda: None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection as closed."""
+        """Report that the connection has closed."""
         super().connection_lost(exc)
         self.closed()
 
@@ -36,7 +39,7 @@ class WorkerServer(uvicorn.Server):
     most: connections that it takes at most; more wait at the dispatcher.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, peers: Peers, channel: socket.socket,
+    def __init__(self, config: uvicorn.Config, service: Service, peers: BoardPeers, channel: socket.socket,
                  most: int) -> None:
         super().__init__(config)
         self.service, self.peers, self.channel, self.most = service, peers, channel, most
@@ -99,29 +102,29 @@ class WorkerServer(uvicorn.Server):
 
     def _post(self) -> None:
         served, fault = self.service.follower.current, self.service.follower.fault
-        self.peers.board.post_facts(self.peers.number, Facts(
+        self.peers.board.post_status(self.peers.number, WorkerStatus(
             served.name if served else "", served.version if served else "", fault,
             bool(served and served.watch.damage), self.service.batcher.length))
         self._count()
 
     def _count(self) -> None:
         count = len(self.server_state.connections) + len(self._opening)
-        self.peers.board.post(self.peers.number, Numbers(count, self.most, time.monotonic(), os.getpid()))
+        self.peers.board.post_load(self.peers.number, WorkerLoad(count, self.most, time.monotonic(), os.getpid()))
 
 
-class Spread:
+class ConnectionBalancer:
     """An ASGI app that closes a kept-alive connection after its answer, where another worker has fewer of them.
 
     The client connects anew, and the dispatcher gives it to that worker. Without this, a worker that was started again
     would get nothing to do from clients that keep their connections.
     """
 
-    def __init__(self, app: App, peers: Peers) -> None:
+    def __init__(self, app: App, peers: BoardPeers) -> None:
         self.app, self.peers = app, peers
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         async def send_closing(message: Message) -> None:
-            if message["type"] == "http.response.start" and self.peers.crowded():
+            if message["type"] == "http.response.start" and self.peers.should_give_up_connection():
                 message["headers"] = [*(pair for pair in message["headers"] if pair[0].lower() != b"connection"),
                                       (b"connection", b"close")]
             await send(message)

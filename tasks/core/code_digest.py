@@ -12,7 +12,8 @@ from typing import NamedTuple
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
 # Code that cannot change a result: how a step is run, and a method's wiring, which its settings and stages decide.
 MACHINERY = ("tasks.core", "tasks.training.dask_shards", "tasks.training.launcher", "tasks.training.recipe",
-             "tasks.training.worker", "xcmodels.data.shards", "xcmodels.methods.presets", "xcmodels.methods.registry")
+             "tasks.training.training_process", "xcmodels.data.shards", "xcmodels.methods.presets",
+             "xcmodels.methods.registry")
 
 
 @cache

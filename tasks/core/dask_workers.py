@@ -32,7 +32,10 @@ class Workers:
     @classmethod
     @contextmanager
     def of_this_job(cls) -> Iterator["Workers"]:
-        """Yield the workers of the job that calls this, for jobs of its own; meanwhile its worker can run one more."""
+        """Yield the cluster that runs the calling job, so that the job can submit jobs.
+
+        While it waits for them, its worker may run one more.
+        """
         from distributed import worker_client
 
         with worker_client() as client:
@@ -41,7 +44,7 @@ class Workers:
             yield workers
 
     @property
-    def alone(self) -> bool:
+    def is_serial(self) -> bool:
         """Whether no two jobs run at once."""
         return self.count < 2
 
@@ -129,8 +132,8 @@ class Workers:
         import dask
         from distributed import LocalCluster
 
-        # Workers share the cores; beside training on a GPU, one of which is left. Dask's default is a single one each.
-        # By Dask's default a worker returns memory 64 KB at a time, and faults it in again for the next array.
+        # Workers share the cores and leave one to the process that trains on a GPU; Dask's default is one thread for
+        # each worker. By default malloc returns freed memory in pieces of 64 KB, and the next array faults it in again.
         cores = os.cpu_count() or 2
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in (
             ("OMP_NUM_THREADS", max(1, min(cores // max(self.count, 1), cores - 1))),

@@ -1,14 +1,15 @@
-"""Machines that train together: they meet at one address, where the first one gives them rounds to train.
+"""Machines that train together: they meet at one address, where the leader (machine 0) gives out rounds to train.
 
-As long as its run lasts, the first machine serves a store of torch.distributed (a TCPStore, as torchrun's rendezvous):
+The others are the followers. While its run lasts, the leader serves a store of torch.distributed (a TCPStore, as
+torchrun's rendezvous):
 
-    about, came, name/<n>    what all need to have in common; how many others came, and the host name of each
-    task/<i>, ready/<i>      the i-th round to train, or the end of the run; how many others are ready for it
-    failed, left             the error of a machine that gave up; how many others have read the end
-    beat/<n>                 a number that grows while machine n is there
+    about, came, name/<n>    what all need to have in common; how many followers came, and the host name of each
+    task/<i>, ready/<i>      the i-th round to train, or the end of the run; how many followers are ready for it
+    failed, left             the error of a follower that gave up; how many followers have read the end
+    beat/<n>                 a number that grows while machine n is there: its heartbeats
 
-Each round is then trained by torchrun, which has an address of its own. Neither has a password: as all of
-torch.distributed, they are for a network that is trusted.
+Each round is trained by torchrun, which has its own address. Neither this store nor torchrun has a password: as with
+all of torch.distributed, the network must be trusted.
 """
 
 import json
@@ -26,24 +27,24 @@ from typing import Any
 from data_contracts import errors
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks.core.network import Rendezvous, interface_of, is_loopback
-from tasks.core.wording import span
+from tasks.core.wording import duration
 
-SILENCE = 120.0    # seconds without a beat after which a machine counts as lost; one that is overloaded beats late
-WORK = 300.0       # the same for the first one, which mines and builds in the process that beats
-LOOK = 0.5         # seconds between beats, and between looks at the store
-ENDING = 10.0      # seconds that machines which fail together wait for what the other says
-RESUMES = "see whether it runs, and can be reached; the same commands resume"
+FOLLOWER_TIMEOUT = 120.0    # seconds without a heartbeat after which a follower counts as lost
+LEADER_TIMEOUT = 300.0      # the same for the leader, whose heartbeats are late while it mines or builds
+POLL_SECONDS = 0.5          # between heartbeats, and between looks at the store
+EXIT_SECONDS = 10.0         # that a machine which fails or ends waits for what the others say
+CHECK_AND_RESUME = "check that its run is alive and reachable; the same commands resume"
 
 
 class Machines:
-    """The machines of a run, as one of them sees them: `number` 0 is the first, which leads.
+    """The machines of a run, as one of them sees them: `number` 0 is the leader.
 
     interface: the name of the network interface by which this machine reaches the rendezvous, "" where that is unknown.
     """
 
     def __init__(self, rendezvous: Rendezvous, store: Any, number: int, interface: str) -> None:
         self.rendezvous, self.store, self.number, self.interface = rendezvous, store, number, interface
-        self.rounds = 0    # that were trained, or begun
+        self.rounds = 0    # rounds that were begun
         self._heard = dict.fromkeys(range(1, rendezvous.count) if number == 0 else [0], time.monotonic())
         self._beats: dict[int, bytes] = {}
         self._failure: dict[str, Any] | None = None
@@ -58,8 +59,8 @@ class Machines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Tell the others how the run ended, where this machine leads; else what stopped this one."""
-        with suppress(RuntimeError):    # the first machine is gone
+        """Tell the followers how the run ended, where this machine leads; else tell the leader what stopped it."""
+        with suppress(RuntimeError):    # the leader is gone
             if self.number == 0:
                 self._end(error)
             elif error is not None:
@@ -69,10 +70,10 @@ class Machines:
     def close(self) -> None:
         """Leave: no more is heard of this machine."""
         self._over.set()
-        self._thread.join(ENDING)
+        self._thread.join(EXIT_SECONDS)
 
     def begin(self, task: dict[str, Any]) -> int:
-        """Give the others a round to train; return the port for torchrun once all of them are ready."""
+        """Give the followers a round to train; return the port for torchrun once all of them are ready."""
         self.rounds += 1
         with socket.socket() as free:
             free.bind(("", 0))
@@ -80,11 +81,11 @@ class Machines:
         self.store.set(f"task/{self.rounds}", json.dumps({**task, "port": port}))
         while self.store.add(f"ready/{self.rounds}", 0) < self.rendezvous.count - 1:
             self.check()
-            time.sleep(LOOK / 5)
+            time.sleep(POLL_SECONDS / 5)
         return port
 
     def next_task(self) -> dict[str, Any]:
-        """Return the next round that the first machine gives, {} at the end; raise the error that ended the run."""
+        """Return the next round that the leader gives, {} at the end; raise the error that ended the run."""
         task = self._wait(f"task/{self.rounds + 1}")
         if "end" in task:
             with suppress(RuntimeError):
@@ -99,8 +100,8 @@ class Machines:
         """Say that this machine can train the round that `next_task` gave."""
         self.store.add(f"ready/{self.rounds}", 1)
 
-    def torchrun(self, port: int) -> list[str]:
-        """Return the words that make one torchrun of those of all machines."""
+    def torchrun_options(self, port: int) -> list[str]:
+        """Return the options by which the torchruns of all machines join one group."""
         return ["--nnodes", str(self.rendezvous.count), "--node-rank", str(self.number),
                 "--master-addr", self.rendezvous.host, "--master-port", str(port)]
 
@@ -109,15 +110,19 @@ class Machines:
         if self._failure:
             raise _read(self._failure, f"machine {self._failure['number']}, {self._failure['host']}")
         if self._is_gone:
-            raise ServerError(f"machine 0 at {self.rendezvous} has gone", hint=RESUMES)
-        longest = SILENCE if self.number == 0 else WORK
+            raise ServerError(f"machine 0 at {self.rendezvous} has gone", hint=CHECK_AND_RESUME)
+        longest = FOLLOWER_TIMEOUT if self.number == 0 else LEADER_TIMEOUT
         for number, at in self._heard.items():
             if time.monotonic() - at > longest:
                 name = f" at {self.rendezvous}" if number == 0 else self._name(number)
-                raise ServerError(f"machine {number}{name} has not been heard of for {span(longest)}", hint=RESUMES)
+                raise ServerError(f"machine {number}{name} has not been heard of for {duration(longest)}",
+                                  hint=CHECK_AND_RESUME)
 
     def is_in_trouble(self) -> bool:
-        """Return whether training cannot go on; a machine that was stopped has every process stop by itself."""
+        """Return whether training cannot go on: another machine failed or is lost.
+
+        False where a user stopped a machine, since every process then stops by itself.
+        """
         if self._failure and self._failure["kind"] == "Stopped":
             return False
         try:
@@ -127,51 +132,51 @@ class Machines:
         return self._trouble is not None
 
     def why_lost(self) -> ProjectError | None:
-        """Return what another machine says of a round that has just failed here, None where it says nothing."""
+        """Return the error of another machine that explains why a round failed here; None where there is none."""
         if self._trouble:
             return self._trouble
         try:
             if self.number:
-                said = self._wait(f"task/{self.rounds + 1}", ENDING)
+                said = self._wait(f"task/{self.rounds + 1}", EXIT_SECONDS)
                 return _read(said["end"], f"machine 0, at {self.rendezvous}") if said.get("end") else None
-            until = time.monotonic() + ENDING
+            until = time.monotonic() + EXIT_SECONDS
             while time.monotonic() < until:
                 self.check()
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
         except ProjectError as error:
             return error
         return None
 
     def fail(self, error: BaseException) -> None:
-        """Tell the first machine why this one gives up."""
+        """Tell the leader why this machine gives up."""
         with suppress(RuntimeError):
             self.store.set("failed", json.dumps({**_written(error), "number": self.number,
                                                  "host": socket.gethostname()}))
 
     def _end(self, error: BaseException | None) -> None:
         self.store.set(f"task/{self.rounds + 1}", json.dumps({"end": error and _written(error)}))
-        until = time.monotonic() + ENDING
+        until = time.monotonic() + EXIT_SECONDS
         while self.store.add("left", 0) < self.rendezvous.count - 1 and time.monotonic() < until and not self._failure:
-            time.sleep(LOOK / 5)
+            time.sleep(POLL_SECONDS / 5)
 
     def _wait(self, key: str, seconds: float = inf) -> dict[str, Any]:
         """Return the value of `key` once it is there, {} where it is not within `seconds`.
 
-        Raises ServerError where the first machine is lost before.
+        Raises ServerError where the leader is lost before.
         """
         until = time.monotonic() + seconds
         self._found, self._wanted = b"", key
         while not self._found and time.monotonic() < until:
             self.check()
-            time.sleep(LOOK / 5)
+            time.sleep(POLL_SECONDS / 5)
         found: dict[str, Any] = json.loads(self._found or b"{}")
         return found
 
     def _attend(self) -> None:
-        """Beat, listen to the others and look for what this machine waits for, until it leaves."""
+        """Send heartbeats, read those of others and look for the key that `_wait` wants, until this machine leaves."""
         beat = 0
         try:
-            while not self._over.wait(LOOK):
+            while not self._over.wait(POLL_SECONDS):
                 beat += 1
                 self.store.set(f"beat/{self.number}", str(beat))
                 for number in self._heard:
@@ -190,7 +195,7 @@ class Machines:
 
 
 def lead(rendezvous: Rendezvous, say: Callable[[str], None]) -> Machines:
-    """Wait for the other machines. Raises ServerError naming how many came where some do not in time."""
+    """Wait for the followers. Raises ServerError naming how many came where some do not in time."""
     from torch.distributed import TCPStore
 
     with socket.socket(socket.AF_INET6 if ":" in rendezvous.host else socket.AF_INET) as listener:
@@ -202,21 +207,21 @@ def lead(rendezvous: Rendezvous, say: Callable[[str], None]) -> Machines:
                              hint="where another machine leads there, give --node 1 here; else another port") from error
         listener.listen(1024)
         # torch closes it
-        store = TCPStore(rendezvous.host, rendezvous.port, None, True, timedelta(seconds=WORK), wait_for_workers=False,
-                         master_listen_fd=os.dup(listener.fileno()))
+        store = TCPStore(rendezvous.host, rendezvous.port, None, True, timedelta(seconds=LEADER_TIMEOUT),
+                         wait_for_workers=False, master_listen_fd=os.dup(listener.fileno()))
     store.set("about", json.dumps(_about(rendezvous)))
-    say(f"machine 0 of {rendezvous.count} at {rendezvous}; waits up to {span(rendezvous.seconds)} for the others")
+    say(f"machine 0 of {rendezvous.count} at {rendezvous}; waits up to {duration(rendezvous.seconds)} for the others")
     until = time.monotonic() + rendezvous.seconds
     while (came := 1 + store.add("came", 0)) < rendezvous.count:
         if time.monotonic() > until:
             few = ServerError(
-                f"{came} of {rendezvous.count} machines came to {rendezvous} within {span(rendezvous.seconds)}",
+                f"{came} of {rendezvous.count} machines came to {rendezvous} within {duration(rendezvous.seconds)}",
                 hint=f"start the same command on the others, where {rendezvous} can be reached; or give --nodes {came}")
             store.set("task/1", json.dumps({"end": _written(few)}))
-            time.sleep(4 * LOOK if came > 1 else 0)    # for those who came to read it
+            time.sleep(4 * POLL_SECONDS if came > 1 else 0)    # so that those who came can read it
             raise few
-        time.sleep(LOOK / 5)
-    # Where a machine's own name is that of its loopback, as Debian has it, others come by another interface.
+        time.sleep(POLL_SECONDS / 5)
+    # Where the leader's own name is that of its loopback, as on Debian, followers come by another interface.
     is_known = not (rendezvous.is_public and is_loopback(rendezvous.host))
     return Machines(rendezvous, store, 0, interface_of(rendezvous.host) if is_known else "")
 
@@ -233,12 +238,12 @@ def join(rendezvous: Rendezvous) -> Machines:
             break
         except OSError as error:
             if time.monotonic() > until:
-                raise ServerError(f"no machine leads at {rendezvous}, within {span(rendezvous.seconds)}: {error}",
+                raise ServerError(f"no machine leads at {rendezvous}, within {duration(rendezvous.seconds)}: {error}",
                                   hint="start the same command with --node 0 there, and see that the port is open"
                                   ) from error
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
     try:
-        store = TCPStore(rendezvous.host, rendezvous.port, None, False, timedelta(seconds=SILENCE),
+        store = TCPStore(rendezvous.host, rendezvous.port, None, False, timedelta(seconds=FOLLOWER_TIMEOUT),
                          wait_for_workers=False)
         about = json.loads(store.get("about"))
         number = store.add("came", 1)
@@ -248,7 +253,7 @@ def join(rendezvous: Rendezvous) -> Machines:
                           hint="give the HOST:PORT of machine 0") from error
     for key, ours in _about(rendezvous).items():
         if about.get(key) != ours:
-            with Machines(rendezvous, store, number, interface):    # tells the first one
+            with Machines(rendezvous, store, number, interface):    # so that leaving the block tells machine 0
                 raise UsageError(f"machine 0 at {rendezvous} has {key} {about.get(key)}, this one {ours}",
                                  hint="all machines need the same options and versions")
     if number >= rendezvous.count:

@@ -12,24 +12,24 @@ import psutil
 
 from tasks.core.repeating import repeating
 
-LOOK_EVERY = 1.0      # seconds between two readings of the memory of a run's processes
-SHARE = 0.02          # of the time that readings take at most: one of 4 GB takes 25 ms, and holds the process up
-YOUNG = 0.3           # seconds in which a process that was started may still be in its parent's memory (vfork)
+READ_EVERY = 1.0    # seconds between two readings of the memory of a run's processes
+SHARE = 0.02        # largest share of time spent reading: reading a process of 4 GB takes 25 ms and blocks it
+YOUNG = 0.3         # seconds in which a process that was started may still be in its parent's memory (vfork)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Held:
+class MemoryUse:
     """Bytes of memory; files: those of them that are pages of files, which the kernel drops where memory is short."""
 
     bytes: int = 0
     files: int = 0
 
-    def __add__(self, other: "Held") -> "Held":
-        return Held(self.bytes + other.bytes, self.files + other.files)
+    def __add__(self, other: "MemoryUse") -> "MemoryUse":
+        return MemoryUse(self.bytes + other.bytes, self.files + other.files)
 
 
-def held(pid: int | None = None) -> Held:
+def memory_use(pid: int | None = None) -> MemoryUse:
     """Return what a process, by default this one, and its descendants hold.
 
     A page that several processes share counts for each by its share (PSS), so that the sum has it once: forked
@@ -39,27 +39,27 @@ def held(pid: int | None = None) -> Held:
         root = psutil.Process(pid)
         processes = [root, *(child for child in root.children(recursive=True) if not _is_young(child.pid))]
     except psutil.Error:    # it has ended
-        return Held()
-    return sum(map(_of, processes), Held())
+        return MemoryUse()
+    return sum(map(_of, processes), MemoryUse())
 
 
-def _of(process: psutil.Process) -> Held:
+def _of(process: psutil.Process) -> MemoryUse:
     """Return what one process holds; nothing where it has just ended, or is another user's."""
     with suppress(psutil.Error, OSError):
         rollup = Path(f"/proc/{process.pid}/smaps_rollup")
         if not rollup.exists():
-            return Held(process.memory_info().rss)
+            return MemoryUse(process.memory_info().rss)
         sizes = {name: int(size.split()[0]) << 10 for name, _, size in
                  (line.partition(":") for line in rollup.read_text().splitlines()[1:])}
-        return Held(sizes["Pss"] + sizes.get("SwapPss", 0), sizes.get("Pss_File", 0))
-    return Held()
+        return MemoryUse(sizes["Pss"] + sizes.get("SwapPss", 0), sizes.get("Pss_File", 0))
+    return MemoryUse()
 
 
 def _is_young(pid: int) -> bool:
     """Return whether a process was started a moment ago.
 
-    Until it runs its own program it is in the memory of its parent, whose pages would count twice: that of a run of 3
-    GB was once told as 8. What it holds itself is seen by the next reading.
+    Until it runs its own program it is in the memory of its parent, whose pages would count twice: once a run of 3 GB
+    was reported as 8 GB. The next reading sees its own memory.
     """
     with suppress(OSError, ValueError, IndexError):
         started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / _TICKS
@@ -71,19 +71,19 @@ class Peak:
     """The most that this process and its descendants have held since it was last asked for, read every second."""
 
     def __init__(self) -> None:
-        self._lock, self._most = threading.Lock(), Held()
+        self._lock, self._most = threading.Lock(), MemoryUse()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Read what is held now."""
-        now = held()
+        now = memory_use()
         with self._lock:
             self._most = max(self._most, now, key=lambda each: each.bytes)
 
-    def take(self) -> Held:
+    def take(self) -> MemoryUse:
         """Return the peak, and begin a new one."""
-        self.look()
+        self.update()
         with self._lock:
-            most, self._most = self._most, Held()
+            most, self._most = self._most, MemoryUse()
         return most
 
 
@@ -96,10 +96,10 @@ def watched() -> Iterator[Peak]:
     """
     peak = Peak()
 
-    def look() -> float:
+    def update() -> float:
         began = time.monotonic()
-        peak.look()
-        return max(LOOK_EVERY, (time.monotonic() - began) / SHARE)
+        peak.update()
+        return max(READ_EVERY, (time.monotonic() - began) / SHARE)
 
-    with repeating(look, "memory"):
+    with repeating(update, "memory"):
         yield peak

@@ -56,8 +56,8 @@ def local_path(place: Source) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a file system tells of a file: bytes, and what changes with its content (an ETag, a time of change)."""
+class FileVersion:
+    """A file's size in bytes, and what changes with its content (an ETag, a time of change)."""
 
     size: int
     version: str
@@ -80,7 +80,7 @@ class Remote:
         import fsspec
 
         protocol = self.address.partition("://")[0]
-        with self._told():
+        with self._as_server_errors():
             try:
                 return fsspec.core.url_to_fs(self.address, use_listings_cache=False, skip_instance_cache=True)
             except ImportError as error:
@@ -91,23 +91,23 @@ class Remote:
                 raise UsageError(f"{protocol}:// is no file system that fsspec knows",
                                  hint="s3://BUCKET/FOLDER, gs://BUCKET/FOLDER") from error
 
-    def files(self) -> dict[str, Facts]:
-        """Return the facts of each file directly in the folder, by name."""
+    def files(self) -> dict[str, FileVersion]:
+        """Return the version of each file directly in the folder, by name."""
         files, root = self._opened
-        with self._told():
+        with self._as_server_errors():
             files.invalidate_cache()
-            return {name_of(entry["name"]): Facts(entry["size"], _version(entry))
+            return {name_of(entry["name"]): FileVersion(entry["size"], _version(entry))
                     for entry in files.ls(root, detail=True) if entry["type"] == "file"}
 
     def blocks(self, name: str, start: int, size: int) -> Iterator[bytes]:
         """Yield a file from byte `start` on, `size` bytes at a time."""
         files, root = self._opened
-        with self._told():
+        with self._as_server_errors():
             file = files.open(f"{root}/{name}", "rb", block_size=size, cache_type="readahead")
         with file:
             file.seek(start)
             while True:
-                with self._told():
+                with self._as_server_errors():
                     block = file.read(size)
                 if not block:
                     return
@@ -116,7 +116,7 @@ class Remote:
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None where there is none."""
         files, root = self._opened
-        with self._told():
+        with self._as_server_errors():
             try:
                 return bytes(files.cat_file(f"{root}/{name}"))
             except FileNotFoundError:
@@ -125,7 +125,7 @@ class Remote:
     def write(self, name: str, data: bytes, *, replace: bool = True) -> bool:
         """Write a small file; without `replace`, only where there is none, and return whether there was none."""
         files, root = self._opened
-        with self._told():
+        with self._as_server_errors():
             try:
                 self._make_folders(name)
                 files.pipe_file(f"{root}/{name}", data, mode="overwrite" if replace else "create")
@@ -136,20 +136,20 @@ class Remote:
     def delete(self, name: str) -> None:
         """Delete a file."""
         files, root = self._opened
-        with self._told():
+        with self._as_server_errors():
             files.rm_file(f"{root}/{name}")
 
     def upload(self, folder: Path, prefix: str, names: Sequence[str]) -> None:
         """Copy files of a local folder below `prefix`, several at a time."""
         files, root = self._opened
-        with self._told():
+        with self._as_server_errors():
             self._make_folders(*(f"{prefix}/{name}" for name in names))
             files.put([str(folder / name) for name in names], [f"{root}/{prefix}/{name}" for name in names])
 
     def download(self, wanted: Mapping[str, Path]) -> None:
         """Copy files, by name, to local paths whose folders exist; a missing one raises FileNotFoundError."""
         files, root = self._opened
-        with self._told(missing=False):
+        with self._as_server_errors(missing=False):
             files.get([f"{root}/{name}" for name in wanted], [str(path) for path in wanted.values()])
 
     def _make_folders(self, *names: str) -> None:
@@ -159,8 +159,11 @@ class Remote:
                 files.makedirs(parent, exist_ok=True)
 
     @contextmanager
-    def _told(self, *, missing: bool = True) -> Iterator[None]:
-        """Raise ServerError for what a file system raises; a full disk of this machine passes, and so does no file."""
+    def _as_server_errors(self, *, missing: bool = True) -> Iterator[None]:
+        """Turn a file system's errors into ServerError.
+
+        Those of a full local disk pass and, unless `missing`, FileNotFoundError.
+        """
         try:
             yield
         except ProjectError:

@@ -35,9 +35,9 @@ TOGETHER = 16    # files that are fetched before they are compared and kept
 class SharedStore(Store):
     """The store of a HOME, and what it shares at an address.
 
-    Where the address cannot be used once a run is under way, `say` tells it and the run goes on with HOME alone; the
-    next run publishes what is missing. A result that is not as it was published is said to be, taken from the address,
-    and made again.
+    If the address fails during a run, `say` reports it and the run continues with HOME alone; the next run publishes
+    what is missing. A result that differs from what was published is reported, its ref is removed from the address,
+    and the step runs again.
     """
 
     def __init__(self, home: Path, address: str, say: Callable[[str], None] = lambda line: None) -> None:
@@ -52,13 +52,13 @@ class SharedStore(Store):
         elif not form.strip().isdigit() or int(form) > VERSION:
             raise newer(Path(f"{self.remote.address}/FORMAT"))
 
-    def look(self, key: str) -> Artifact | None:
+    def find_unfetched(self, key: str) -> Artifact | None:
         """Return the artifact of step `key`, which HOME or the address has; files of it may not be here."""
         return super().find(key) or self._adopt(key)
 
     def find(self, key: str) -> Artifact | None:
         """Return the verified artifact of step `key`, fetched where it is only at the address; None to run the step."""
-        artifact = self.look(key)
+        artifact = self.find_unfetched(key)
         if artifact is not None and not self.lacks_files(artifact):
             self._send(key, artifact)
         elif artifact is not None and self.manifest(artifact)["kind"] not in ON_DEMAND and not self.restore(artifact):
@@ -88,7 +88,7 @@ class SharedStore(Store):
             return True
         if not self._offered(artifact):
             return False
-        with self._told(), self._gc_lock("fetch a result"):
+        with self._without_address_on_failure(), self._gc_lock("fetch a result"):
             try:
                 self._fetch(artifact)
                 return True
@@ -105,7 +105,7 @@ class SharedStore(Store):
         """Return the digest that the address gives for a step; None where it gives none, or cannot be used."""
         if self.unusable:
             return None
-        with self._told(), suppress(KeyError, RecursionError, TypeError, ValueError):
+        with self._without_address_on_failure(), suppress(KeyError, RecursionError, TypeError, ValueError):
             digest = json.loads(self.remote.read(f"refs/steps/{key}") or b"null")["digest"]
             return digest if DIGEST.fullmatch(digest) else None
         return None
@@ -117,7 +117,7 @@ class SharedStore(Store):
             return None
         artifact, part = Artifact.of(digest), self.home / "tmp" / uuid.uuid4().hex
         folder = part / digest
-        with self._told(), self._gc_lock("fetch a result"):
+        with self._without_address_on_failure(), self._gc_lock("fetch a result"):
             try:
                 if not os.path.lexists(self.home / artifact.path):
                     folder.mkdir(0o700, parents=True)
@@ -178,7 +178,7 @@ class SharedStore(Store):
         if key in self.sent or self._named(key) is not None or self.unusable:
             self.sent.add(key)
             return
-        with self._told():
+        with self._without_address_on_failure():
             folder = self._folder(artifact)
             manifest, (_, files) = (folder / MANIFEST).read_bytes(), read_manifest(folder)
             self.remote.upload(folder, artifact.path, sorted(files))
@@ -203,8 +203,8 @@ class SharedStore(Store):
                 self.remote.delete(f"refs/steps/{key}")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Say that the address cannot be used, and use HOME alone from then on."""
+    def _without_address_on_failure(self) -> Iterator[None]:
+        """Report it where the address cannot be used, and use HOME alone from then on."""
         try:
             yield
         except ServerError as error:

@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
-from tasks.core.memory import Held
+from tasks.core.memory import MemoryUse
 from tasks.core.store import Artifact, Store, digest_of
 
 
@@ -92,15 +92,15 @@ class Step:
         """Store how long the step took."""
         store.set_ref("timings", self._timing_ref, {"seconds": round(seconds, 3)})
 
-    def held(self, store: Store) -> Held | None:
-        """Return what the processes of its run held together at most in its last run; None where that is not known."""
+    def peak_memory(self, store: Store) -> MemoryUse | None:
+        """Return what the processes of its last run held together at most; None where that is not known."""
         known = store.get_ref("timings", self._timing_ref) or {}
-        return Held(known["bytes"], known["files"]) if "bytes" in known else None
+        return MemoryUse(known["bytes"], known["files"]) if "bytes" in known else None
 
-    def note_memory(self, store: Store, held: Held) -> None:
+    def note_memory(self, store: Store, peak: MemoryUse) -> None:
         """Store beside its time what the processes of its run held together at most."""
         known = store.get_ref("timings", self._timing_ref) or {}
-        store.set_ref("timings", self._timing_ref, {**known, **asdict(held)})
+        store.set_ref("timings", self._timing_ref, {**known, **asdict(peak)})
 
     @property
     def _timing_ref(self) -> str:
@@ -124,7 +124,7 @@ class Forecast:
     reuse: bool
     reason: str
     seconds: float | None         # of its last run; None where it never ran here
-    held: Held | None = None      # by all processes of its last run together
+    peak_memory: MemoryUse | None = None    # by all processes of its last run together
 
 
 def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers,
@@ -209,14 +209,14 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
     for step in steps:
         if missing := [name for name in step.needs.values() if name not in done]:
             reason = f"after {missing[0]}"
-        elif (artifact := store.look(step.key(done))) is not None:
+        elif (artifact := store.find_unfetched(step.key(done))) is not None:
             done[step.name] = artifact
             reason = "nothing it depends on has changed"
         else:
             reason = _difference(step, done, latest.get(step.name))
         if step.name not in done:
             readers = {other.name: step.name for other in steps_to_remake(step, by_name, done, store)} | readers
-        forecasts.append(Forecast(step.name, step.name in done, reason, step.took(store), step.held(store)))
+        forecasts.append(Forecast(step.name, step.name in done, reason, step.took(store), step.peak_memory(store)))
     return [replace(entry, reuse=False, reason=f"its files were removed, {readers[entry.step]} reads them")
             if entry.step in readers else entry for entry in forecasts]
 

@@ -112,7 +112,7 @@ class Store(Home):
                 with suppress(FileNotFoundError):
                     os.unlink(folder / path)
 
-    def look(self, key: str) -> Artifact | None:
+    def find_unfetched(self, key: str) -> Artifact | None:
         """Return what `find` would, as far as that is known without fetching files."""
         return self.find(key)
 

@@ -9,7 +9,7 @@ from data_contracts.verdict import escape_text, plural  # noqa: F401  plural is 
 JOINERS = re.compile("([\u200c\u200d])")     # zero-width, but Persian, Hindi and emoji are wrong without them
 
 
-def clean(value: object, limit: int = 240) -> str:
+def one_line(value: object, limit: int = 240) -> str:
     """Return a text on one line of at most `limit` characters, with unprintable characters spelt out."""
     text = " ".join(str(value)[:4 * limit].split())
     text = text if len(text) <= limit else text[:limit - 1] + "…"
@@ -18,7 +18,7 @@ def clean(value: object, limit: int = 240) -> str:
 
 def version_name(version: object) -> str:
     """Return a version's display name: v3 for a number, else its name."""
-    text = clean(version, 40)
+    text = one_line(version, 40)
     return f"v{text}" if text.isdigit() else text
 
 
@@ -28,12 +28,12 @@ def signed(value: float) -> str:
     return "±0.0" if text in ("+0.0", "−0.0") else text
 
 
-def counted(value: object) -> str:
+def with_separators(value: object) -> str:
     """Return a number with thousands separators, anything else as text."""
-    return f"{value:,}" if isinstance(value, int | np.integer) else clean(value, 80)
+    return f"{value:,}" if isinstance(value, int | np.integer) else one_line(value, 80)
 
 
-def span(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a duration: 0.4 s, 12 s, 3 min 20 s, 2 h 05 min."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"

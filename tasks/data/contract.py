@@ -39,6 +39,6 @@ def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
 
 def _spread(context: StepContext) -> Spread | None:
     """Return the run's workers where they check large tables faster than this process alone."""
-    if context.workers.alone or sum(map(count_rows, context.inputs["tables"].glob("*/"))) < LARGE:
+    if context.workers.is_serial or sum(map(count_rows, context.inputs["tables"].glob("*/"))) < LARGE:
         return None
     return partial(context.workers.map, name=lambda job: f"checking {job[1][0]}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks.core.files import explained, file_digest, fsync, locked, make_folder, remove, write_file
 from tasks.core.manifest import canonical
-from tasks.core.remote import Facts, Remote, Source, local_path, name_of
+from tasks.core.remote import FileVersion, Remote, Source, local_path, name_of
 from tasks.core.store import digest_of
 from tasks.core.wording import plural
 from tasks.data.sources import describe
@@ -46,36 +46,36 @@ def fetched(source: Source, home: Path, say: Callable[[str], None] = lambda line
     if (path := local_path(source)) is not None:
         return path
     remote = Remote(str(source))
-    facts = _needed(remote)
-    key = digest_of({"address": remote.address, "files": {name: [fact.size, fact.version]
-                                                          for name, fact in facts.items()}})
+    files = _needed(remote)
+    key = digest_of({"address": remote.address, "files": {name: [file.size, file.version]
+                                                          for name, file in files.items()}})
     place, part = home / CACHE / key, home / CACHE / f"{key}.part"
     with explained("fetch the data", home):
         for folder in (home / CACHE.parent, home / CACHE):
             make_folder(folder)
         with locked(home / CACHE, fcntl.LOCK_EX):    # another process may fetch the same
-            if not _whole(place, facts):
+            if not _whole(place, files):
                 remove(place)
                 make_folder(part)
-                _fetch(remote, facts, part, say)
+                _fetch(remote, files, part, say)
                 os.rename(part, place)
                 fsync(place.parent)
         os.utime(place)    # by which `xc gc` knows when it was last used
     return place / name_of(remote.address)
 
 
-def _fetch(remote: Remote, facts: dict[str, Facts], part: Path, say: Callable[[str], None]) -> None:
+def _fetch(remote: Remote, files: dict[str, FileVersion], part: Path, say: Callable[[str], None]) -> None:
     """Fetch every file into `part`, then the record of their digests; what is there already stays."""
     folder = part / name_of(remote.address)
     make_folder(folder)
-    size, here = sum(fact.size for fact in facts.values()), sum(path.stat().st_size for path in folder.iterdir())
-    say(f"fetching {plural(len(facts), 'file')}, {size / 1e6:,.1f} MB, from {remote.address}"
+    size, here = sum(file.size for file in files.values()), sum(path.stat().st_size for path in folder.iterdir())
+    say(f"fetching {plural(len(files), 'file')}, {size / 1e6:,.1f} MB, from {remote.address}"
         + (f"; {here / 1e6:,.1f} MB are here" if here else ""))
     try:
-        digests = {name: _fetch_file(remote, name, folder / name, fact.size) for name, fact in facts.items()}
-        changed = _needed(remote) != facts
+        digests = {name: _fetch_file(remote, name, folder / name, file.size) for name, file in files.items()}
+        changed = _needed(remote) != files
     except ServerError:
-        if remote.files().items() >= facts.items():
+        if remote.files().items() >= files.items():
             raise
         changed = True
     if changed:
@@ -109,23 +109,23 @@ def _fetch_file(remote: Remote, name: str, path: Path, size: int) -> str:
     return digest.hexdigest()
 
 
-def _needed(remote: Remote) -> dict[str, Facts]:
-    """Return the facts of the files that make up the data set, by name."""
-    facts = remote.files()
-    with _outlined(remote, facts) as folder:
-        names = {path.name for path in describe(folder).files.values()} | ({ABOUT} & facts.keys())
-    return {name: facts[name] for name in sorted(names)}
+def _needed(remote: Remote) -> dict[str, FileVersion]:
+    """Return the versions of the files that make up the data set, by name."""
+    files = remote.files()
+    with _outlined(remote, files) as folder:
+        names = {path.name for path in describe(folder).files.values()} | ({ABOUT} & files.keys())
+    return {name: files[name] for name in sorted(names)}
 
 
 @contextmanager
-def _outlined(remote: Remote, facts: dict[str, Facts]) -> Iterator[Path]:
+def _outlined(remote: Remote, files: dict[str, FileVersion]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="xc-names-") as parent:
         folder = Path(parent, name_of(remote.address))
         folder.mkdir()
-        for name in facts:
+        for name in files:
             with suppress(OSError, ValueError):    # a name that no file can have is none of a data set's
                 (folder / name).touch()
-        if ABOUT in facts:
+        if ABOUT in files:
             (folder / ABOUT).write_bytes(remote.read(ABOUT) or b"{}")
         try:
             yield folder
@@ -135,12 +135,12 @@ def _outlined(remote: Remote, facts: dict[str, Facts]) -> Iterator[Path]:
             raise UsageError(what, where=where, hint=hint) from error
 
 
-def _whole(place: Path, facts: dict[str, Facts]) -> bool:
+def _whole(place: Path, files: dict[str, FileVersion]) -> bool:
     """Return whether a data set was fetched and every file has the sha256 with which it was received."""
     try:
         record = json.loads((place / RECORD).read_bytes())
         folder = place / name_of(record["address"])
-        return record["files"].keys() == facts.keys() and all(
+        return record["files"].keys() == files.keys() and all(
             file_digest(folder / name) == sha256 for name, sha256 in record["files"].items())
     except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, AttributeError, ValueError):
         return False

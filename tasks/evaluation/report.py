@@ -17,7 +17,7 @@ import numpy as np
 
 from data_contracts.validate import template
 from data_contracts.verdict import escape_text
-from tasks.core.wording import clean, counted, signed, span, version_name
+from tasks.core.wording import duration, one_line, signed, version_name, with_separators
 from tasks.evaluation import report_charts, report_confidence
 from tasks.evaluation.feedback_effect import FeedbackEffect
 from tasks.evaluation.gates import Gate
@@ -104,7 +104,8 @@ class Report:
     def page(self) -> str:
         """Return the page, below 1 MB."""
         corpus, found, facts = self.corpus, self.found, self.facts
-        return template(Path(__file__).with_name("report.html"), clean=clean, count=counted, span=span).render(
+        return template(Path(__file__).with_name("report.html"), one_line=one_line,
+                        with_separators=with_separators, duration=duration).render(
             facts=facts, verdict=verdict(facts), numbers=_numbers(found, facts), alone=_alone(found),
             alone_points=int(found.measured.get("points/alone", 0)),
             points=len(found.judged.rows), left_out=found.judged.left_out, **self.charts, stages=len(facts.curves),
@@ -121,8 +122,8 @@ def verdict(facts: ReportFacts) -> str:
     """Return one sentence: how P@1 compares with the champion's, and whether the model was promoted."""
     edited = "" if facts.became in (None, facts.version) else (
         f" as {version_name(facts.became)}, with the labels that were added and removed")
-    decision = f"promoted{edited}" if facts.promoted else f"not promoted: {clean(facts.reason) or 'no reason given'}"
-    decision += f"; {clean(facts.note)}" if facts.note else ""
+    decision = f"promoted{edited}" if facts.promoted else f"not promoted: {one_line(facts.reason) or 'no reason given'}"
+    decision += f"; {one_line(facts.note)}" if facts.note else ""
     if facts.reigns:
         return "it is the champion already"
     if facts.champion is None:
@@ -163,9 +164,9 @@ def _charts(corpus: Corpus, found: EvaluationFiles, facts: ReportFacts) -> dict[
         "quality": [report_charts.draw_deciles(found.deciles, len(found.inverse), before),
                     report_confidence.draw_calibration(found.answers),
                     report_confidence.draw_thresholds(found.answers, facts.wanted_precision)],
-        "learning": [report_charts.draw_learning(number, clean(stage, 40), points)
+        "learning": [report_charts.draw_learning(number, one_line(stage, 40), points)
                      for number, (stage, points) in enumerate(list(facts.curves.items())[:CHARTS], 1)]
-                    + [report_charts.draw_hardness(number, clean(stage, 40), points)
+                    + [report_charts.draw_hardness(number, one_line(stage, 40), points)
                        for number, (stage, points) in enumerate(list(facts.mined.items())[:CHARTS], 1)],
         "profile": [report_charts.draw_frequencies(corpus.frequencies()),
                     report_charts.draw_lengths(corpus.sides["train"].ragged.lengths[:corpus.n_queries])]}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks.core.wording import clean
+from tasks.core.wording import one_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,15 +140,15 @@ def draw_learning(number: int, stage: str, points: list[dict[str, float]]) -> Ch
         for axes, name in zip(panels, drawn, strict=True):
             axes.plot([point["epoch"] for point in points], [point.get(name, np.nan) for point in points],
                       color=FIRST if name == "loss" else SECOND, marker="o", ms=4 if len(points) <= 30 else 0)
-            axes.set_ylabel(clean(name, 20))
+            axes.set_ylabel(one_line(name, 20))
         panels[-1].set_xlabel("epoch")
         _tick_epochs(panels[-1], [point["epoch"] for point in points])
         svg = svg_of(figure)
     rows = [(f"{point['epoch']:g}", *(f"{point[name]:.5g}" if name in point else "–" for name in names))
             for point in points]
     return Chart(f"learning-{number}-{_slug(stage)}".strip("-"), stage,
-                 f"Line: {', '.join(clean(name, 20) for name in drawn)} by epoch", finding,
-                 ("Epoch", *(clean(name, 20).capitalize() for name in names)), rows, svg)
+                 f"Line: {', '.join(one_line(name, 20) for name in drawn)} by epoch", finding,
+                 ("Epoch", *(one_line(name, 20).capitalize() for name in names)), rows, svg)
 
 
 def _learning_finding(loss: list[float], epochs: list[float]) -> str:

@@ -32,7 +32,7 @@ JOB_ROWS = 1 << 14     # rows of a job, at most, where its shards are not larger
 
 def shards_of(context: StepContext, corpus: Corpus) -> Shards:
     """Return who computes a step's arrays: the run's workers, or this process where they would not be faster."""
-    if context.workers.alone or len(corpus.sides["train"]) + corpus.n_labels < SMALL:
+    if context.workers.is_serial or len(corpus.sides["train"]) + corpus.n_labels < SMALL:
         return IN_PROCESS
     context.scratch.mkdir(parents=True, exist_ok=True)
     for left in context.scratch.glob("shards-*"):    # by a killed run

@@ -1,7 +1,7 @@
-"""A machine that takes part in the training of another one's run: it fetches what a round reads, and trains.
+"""A follower takes part in the training of the leader's run: it fetches what a round reads, and trains.
 
-What is read comes from the address where the first machine publishes its results; so this one needs neither the data
-nor a step of its own.
+Its inputs come from the address where the leader publishes results, so a follower needs neither the data nor steps of
+its own.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,15 @@ from tasks.core.store import digest_of
 from tasks.training.launcher import LostProcess, train_here
 from tasks.training.recipe import Recipe
 
+# Key of this machine's scratch folder, which belongs to no step.
 SCRATCH = digest_of("the rounds in which this machine takes part")
 
 
 def follow(rendezvous: Rendezvous, store: SharedStore, processes: int, console: Console) -> list[str]:
     """Take part in every round of the run that is led at `rendezvous`; return their names.
 
-    Raises what ended the run there, and what ends this machine's part, which ends the run there too.
+    Raises the error that ended the leader's run. An error on this machine is raised here and ends the leader's run as
+    well.
     """
     rounds: list[str] = []
     with store.run_lock(), join(rendezvous) as machines:
@@ -42,7 +44,7 @@ def follow(rendezvous: Rendezvous, store: SharedStore, processes: int, console: 
                 machines.ready()
                 train_here(recipe, task["round"], StepContext(scratch / "out", inputs, scratch, store.home, workers,
                                                               console.say, console.watch),
-                           machines.torchrun(task["port"]))
+                           machines.torchrun_options(task["port"]))
                 rounds.append(task["round"])
         except LostProcess as error:
             machines.fail(error)
@@ -53,7 +55,7 @@ def follow(rendezvous: Rendezvous, store: SharedStore, processes: int, console: 
 
 def _fetched(store: SharedStore, result: Mapping[str, str], role: str, name: str) -> Path:
     """Return the folder of a result, fetched unless it is here; raise ProjectError where it is not at the address."""
-    artifact = store.look(result["key"])
+    artifact = store.find_unfetched(result["key"])
     if artifact is None or artifact.digest != result["digest"]:
         raise ProjectError(f"{store.remote.address} has {'no' if artifact is None else 'another'} {role} for {name}",
                            hint="give all machines the same --store, of this run alone; the same commands resume")

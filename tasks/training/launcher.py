@@ -1,8 +1,8 @@
 """Training by several processes of this machine, and of others, started by `torchrun`.
 
-Each process is `tasks.training.worker`, and trains the same round (`xcmodels.nn.distributed`). The first one reports
-for all: a line of JSON per step of training on its stdout, which the run reads. A file tells them to stop. Of several
-machines each starts its own processes (`tasks.training.follower`).
+Each process is `tasks.training.training_process`, and trains the same round (`xcmodels.nn.distributed`). The first
+process reports for all: a line of JSON per step of training on its stdout, which the run reads. A file tells them to
+stop. Of several machines each starts its own processes (`tasks.training.follower`).
 """
 
 import json
@@ -42,20 +42,23 @@ def launch(recipe: Recipe, name: str, context: StepContext) -> None:
     if (machines := context.workers.machines) is None:
         train_here(recipe, name, context, ["--standalone"])
         return
-    port = machines.begin({    # what the others need to know of the round
+    port = machines.begin({    # what followers need to know of the round
         "round": name, "recipe": {**asdict(recipe), "changed": dict(recipe.changed)}, "code": recipe.code(name),
         "inputs": {role: {"digest": folder.name, "key": json.loads((folder / MANIFEST).read_bytes())["key"]}
                    for role, folder in context.inputs.items()}})
     try:
-        train_here(recipe, name, context, machines.torchrun(port))
+        train_here(recipe, name, context, machines.torchrun_options(port))
     except LostProcess as error:
         other = machines.why_lost()
         raise ProjectError(f"{error.what}; {other.what}" if other else error.what,
                            hint="see whether all machines run; the same commands resume") from error
 
 
-def train_here(recipe: Recipe, name: str, context: StepContext, rendezvous: Sequence[str]) -> None:
-    """Train a round by the processes of this machine; rendezvous: how torchrun finds those of others."""
+def train_here(recipe: Recipe, name: str, context: StepContext, torchrun_options: Sequence[str]) -> None:
+    """Train a round by the processes of this machine.
+
+    torchrun_options: by which torchrun finds the processes of other machines.
+    """
     scratch, processes, machines = context.scratch, context.workers.processes, context.workers.machines
     for leftover in (STOP, FAILED):
         (scratch / leftover).unlink(missing_ok=True)
@@ -63,8 +66,8 @@ def train_here(recipe: Recipe, name: str, context: StepContext, rendezvous: Sequ
         "recipe": asdict(recipe), "round": name, "out": str(context.out), "home": str(context.home),
         "inputs": {role: str(path) for role, path in context.inputs.items()},
         "parent": os.getpid(), "born": psutil.Process().create_time()}))
-    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(processes),
-               "--module", "tasks.training.worker", str(scratch / SPEC)]
+    command = [sys.executable, "-m", "torch.distributed.run", *torchrun_options, "--nproc-per-node", str(processes),
+               "--module", "tasks.training.training_process", str(scratch / SPEC)]
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}
@@ -81,10 +84,10 @@ def train_here(recipe: Recipe, name: str, context: StepContext, rendezvous: Sequ
             (scratch / STOP).touch()
             run.terminate()
             raise
-        asked = stop()
+        stop_requested = stop()
     if (scratch / FAILED).exists():
         failed = json.loads((scratch / FAILED).read_text())
-        if failed["kind"] == "Stopped" and not asked:
+        if failed["kind"] == "Stopped" and not stop_requested:
             raise ProjectError(f"another machine was stopped or lost its run: {failed['what']}",
                                where=failed["where"], hint="the same commands on all machines resume")
         raise getattr(errors, failed["kind"])(failed["what"], where=failed["where"], hint=failed["hint"])

@@ -34,7 +34,7 @@ ORDER = ["README.md", "feedback.md", "running.md", "export.md", "labels.md", "se
 EXACT = ("head", "cat", "ls")    # whose output is shown whole
 _METHOD = "a training of a method; tests/e2e/test_run_methods.py does one of each family"
 _GPUS = "wants two GPUs"
-_SERVICE = "wants an administrator, a user and systemd or Docker; tests/integration/test_service.py writes the files"
+_SERVICE = "wants an administrator and systemd or Docker; tests/integration/test_service_managers.py writes the files"
 LISTED = {
     "make bench-claims": "hours of training; tests/training/test_claims.py tries its parts",
     "mlflow models serve -m model": "tests/integration/test_serving_http.py asks one",
@@ -45,7 +45,7 @@ LISTED = {
         "annif", "estimates", "jobs", "loop", "classifier_step", "clustering", "walks", "prepare", "processes",
         "refresh", "search", "vector_bits", "query", "scale")},
     "python -m benchmarks.bench_storage": "wants a large home; tests/integration/test_shared_store.py times nothing",
-    "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_given.py has it chosen",
+    "xc run --data data/wordnet --budget": "minutes of training; tests/integration/test_config_file.py has it chosen",
     **dict.fromkeys(("python -m benchmarks.gpu --data", "python -m benchmarks.gpu --device"),
                     "wants a GPU; tests/integration/test_gpu_benchmark.py runs it at a small size"),
     "python -m benchmarks.datasets": "packages from the network; tests/unit/test_datasets.py tries its parsers",

@@ -99,7 +99,7 @@ def test_two_machines_train_the_model_of_one_though_one_was_killed(two, whole, p
         assert both[name] == pytest.approx(expected, rel=1e-5), name
 
 
-@at_length("a minute each; one is killed above, and test_machines.py goes on from a step's checkpoint")
+@at_length("a minute each; one is killed above, and test_distributed_machines.py goes on from a step's checkpoint")
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("seed", range(5))
 def test_either_is_killed_at_a_random_moment_and_the_run_resumes(two, number, seed):
@@ -114,7 +114,7 @@ def test_either_is_killed_at_a_random_moment_and_the_run_resumes(two, number, se
     assert "version 1: first model: now champion" in two.run()
 
 
-@at_length("a minute each; that any process can ask all to stop is tested in test_machines.py")
+@at_length("a minute each; that any process can ask all to stop is tested in test_distributed_machines.py")
 @pytest.mark.parametrize("number", [0, 1])
 def test_one_that_is_stopped_has_all_save_their_state(two, number):
     two.settings = LONG

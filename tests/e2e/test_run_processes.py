@@ -42,10 +42,11 @@ def test_two_processes_train_the_model_of_one(whole, planted, xc, tmp_path):
 def of_home(home: Path) -> list[psutil.Process]:
     """Return the processes that train for a home."""
     return [each for each in psutil.process_iter(["cmdline"])
-            if "tasks.training.worker" in (line := " ".join(each.info["cmdline"] or [])) and str(home) in line]
+            if "tasks.training.training_process" in (line := " ".join(each.info["cmdline"] or []))
+            and str(home) in line]
 
 
-@at_length("a minute each; one process is stopped and killed in test_run_kills.py, two go on in test_together.py")
+@at_length("a minute each; one process is stopped and killed in test_run_kills.py, two go on in test_distributed.py")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_is_stopped_or_killed_goes_on(whole, planted, tmp_path, number, xc):
     home = prepared(whole[0], tmp_path / "home")

@@ -1,73 +1,161 @@
-"""Machines that train one model together, as groups of processes with folders of their own, against one process."""
+"""How machines that train together meet, hear of each other, and part: two in one process."""
 
-import json
-import os
-import pickle
 import socket
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from tests.conftest import ROOT
-from tests.integration.test_together import job, run
-from tests.support import toy
-from xcmodels.nn import distributed
-from xcmodels.training.checkpoint import dense_digest, read_model
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError
+from tasks.core import machines
+from tasks.core.machines import join, lead
+from tasks.core.network import Rendezvous
+from tasks.core.shared_store import SharedStore
+from tasks.training.follower import _check_code, _fetched
+from tasks.training.recipe import Recipe
 
 
-def run_machines(processes: tuple[int, ...], jobs: list[dict[str, Any]], folders: list[Path]) -> list[dict[str, Any]]:
-    """Train the rounds by machines of so many processes, each with a folder; -> as `run`, from the first one."""
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = []
-    for number, folder in enumerate(folders):
-        folder.mkdir(exist_ok=True)
-        (folder / "jobs").write_bytes(pickle.dumps(jobs))
-        started.append(subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(folders)), "--node-rank", str(number),
-             "--master-addr", "127.0.0.1", "--master-port", str(port), "--nproc-per-node", str(processes[number]),
-             str(ROOT / "tests" / "support" / "torchrun_worker.py"), str(folder / "jobs"), str(folder)],
-            stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}))
-    said = [each.communicate(timeout=500)[1] for each in started]
-    assert not any(each.returncode for each in started), said
-    return [json.loads((folders[0] / f"{number}.json").read_text()) for number in range(len(jobs))]
+        return int(free.getsockname()[1])
 
 
-def test_two_machines_and_others_after_them_train_what_one_process_trains(tmp_path):
-    made = toy.trained("astra")
-    last_round = job(made, list(made.rounds)[-1])
-    (alone,) = run(1, [last_round], tmp_path / "alone")
-    first, second, new = (tmp_path / name for name in ("first", "second", "new"))
-    (begun,) = run_machines((1, 1), [last_round | {"stop_after": 7}], [first, second])
-    (ended,) = run_machines((1, 2), [last_round], [first, new])
-    assert len(begun["losses"]) == 7 and len(ended["losses"]) > 7
-    assert [*begun["losses"], *ended["losses"]] == pytest.approx(alone["losses"], rel=1e-5)
-    assert max(begun["held"]) <= 0.51 * alone["held"][0] and max(ended["held"]) <= 0.34 * alone["held"][0]
-    assert not [*(second / "0").iterdir(), *(new / "0").iterdir()]    # the first one has all rows, theirs too
-    for file in ("model.safetensors", "optimiser.safetensors"):
-        one, several = (load_file(folder / "0" / file) for folder in (tmp_path / "alone", first))
-        assert one.keys() == several.keys()
-        for key, value in one.items():
-            torch.testing.assert_close(several[key], value, rtol=1e-3, atol=1e-4, msg=f"{file}: {key}")
+def two_machines(count: int = 2, seconds: float = 60.0) -> tuple[Rendezvous, Rendezvous]:
+    """Return the rendezvous as the leader sees it, and as followers do."""
+    port = free_port()
+    return tuple(Rendezvous(count, "127.0.0.1", port, leads, False, seconds) for leads in (True, False))
 
 
-def test_processes_that_begin_with_other_weights_are_refused(corpus, monkeypatch):
-    stage = toy.trained("astra").method.stages[-1]
-    model = read_model(stage, corpus, None)
-    before = dense_digest(model)
-    assert dense_digest(read_model(stage, corpus, None)) == before
-    next(iter(model.parameters())).data += 1
-    assert dense_digest(model) != before
-    distributed.check_same(before, "weights")
-    monkeypatch.setattr(distributed, "broadcast", lambda value: dense_digest(model))    # the first process's
-    with pytest.raises(RuntimeError, match="machines that train together have different weights"):
-        distributed.check_same(before, "weights")
+@pytest.fixture
+def two():
+    """Return two machines that have met."""
+    first, other = two_machines()
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(lead, first, lambda line: None)
+        follower = join(other)
+        leader = leading.result()
+    yield leader, follower
+    for each in (follower, leader):
+        each.close()
+
+
+def test_a_round_is_given_and_the_end_told(two):
+    leader, follower = two
+    with ThreadPoolExecutor(1) as pool:
+        port = pool.submit(leader.begin, {"round": "joint round 0"})
+        task = follower.next_task()
+        assert not port.done()    # it waits until the other is ready
+        follower.ready()
+        assert task == {"round": "joint round 0", "port": port.result()}
+        assert leader.torchrun_options(5) != follower.torchrun_options(5)
+        ended = pool.submit(leader.__exit__, None, None, None)
+        assert follower.next_task() == {}
+        ended.result()
+    assert leader.interface == follower.interface == machines.interface_of("127.0.0.1")
+
+
+@pytest.mark.parametrize(("error", "kind", "said"), [
+    (ServerError("no answer", hint="try again"), ServerError, "no answer"),
+    (KeyboardInterrupt(), Stopped, "interrupted"),
+    (ZeroDivisionError("by zero"), ProjectError, "ZeroDivisionError: by zero")])
+def test_what_ends_a_run_ends_it_everywhere(two, error, kind, said):
+    leader, follower = two
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(leader.__exit__, type(error), error, None)
+        with pytest.raises(kind, match=f"machine 0, at 127.0.0.1:.*{said}"):
+            follower.next_task()
+        ended.result()
+
+
+def test_a_machine_that_gives_up_is_named(two):
+    leader, follower = two
+    follower.fail(UsageError("no such folder", hint="make it"))
+    with pytest.raises(UsageError, match=f"machine 1, {socket.gethostname()}: no such folder") as error:
+        leader.begin({"round": "joint round 0"})
+    assert error.value.hint == "make it" and leader.is_in_trouble()
+    assert "no such folder" in str(leader.why_lost())
+
+
+def test_one_that_was_stopped_lets_training_save_its_state(two):
+    leader, follower = two
+    follower.fail(KeyboardInterrupt())
+    with pytest.raises(Stopped):
+        leader.begin({"round": "joint round 0"})
+    assert not leader.is_in_trouble()
+
+
+def test_a_machine_that_falls_silent_is_lost(two, monkeypatch):
+    monkeypatch.setattr(machines, "FOLLOWER_TIMEOUT", 1.0)
+    leader, follower = two
+    follower.close()
+    with pytest.raises(ServerError, match=f"machine 1, {socket.gethostname()}, has not been heard of"):
+        leader.begin({"round": "joint round 0"})
+
+
+def test_a_machine_that_never_comes_is_named_after_a_time():
+    first, _ = two_machines(count=3, seconds=0.5)
+    with pytest.raises(ServerError, match=f"1 of 3 machines came to {first} within 0.5 s") as error:
+        lead(first, lambda line: None)
+    assert error.value.exit_code == 5 and str(first) in error.value.hint
+
+
+def test_those_who_came_hear_that_one_did_not():
+    first, other = two_machines(count=3, seconds=3.0)
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(lead, first, lambda line: None)
+        with join(other) as follower, pytest.raises(ServerError, match="2 of 3 machines came"):
+            follower.next_task()
+        with pytest.raises(ServerError, match="2 of 3 machines came"):
+            leading.result()
+
+
+def test_a_place_where_nobody_leads_is_named_after_a_time():
+    _, other = two_machines(seconds=0.2)
+    with pytest.raises(ServerError, match=f"no machine leads at {other}, within 0.2 s") as error:
+        join(other)
+    assert error.value.exit_code == 5
+
+
+def test_a_second_machine_that_would_lead_is_refused():
+    first, _ = two_machines()
+    with socket.socket() as taken:
+        taken.bind((first.host, first.port))
+        taken.listen()
+        with pytest.raises(UsageError, match=f"cannot lead at {first}: Address already in use"):
+            lead(first, lambda line: None)
+
+
+def test_machines_that_count_differently_do_not_train():
+    first, other = two_machines()
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(lead, first, lambda line: None)
+        with pytest.raises(UsageError, match="--nodes 2, this one 4"):
+            join(Rendezvous(4, other.host, other.port, False, False))
+        leader = leading.result()
+    with pytest.raises(UsageError, match=r"machine 1.* --nodes 2, this one 4"):
+        leader.begin({"round": "joint round 0"})
+    leader.close()
+
+
+def test_only_loopback_listens_where_only_loopback_meets(two):
+    listening = {each.laddr.ip for each in psutil.Process().net_connections("tcp")
+                 if each.status == psutil.CONN_LISTEN and each.laddr.port == two[0].rendezvous.port}
+    assert listening == {"127.0.0.1"}
+
+
+def test_a_result_that_is_not_at_the_address_is_named(tmp_path):
+    store = SharedStore(tmp_path / "home", f"file://{tmp_path}/address")
+    made = store.publish("a" * 64, "corpus", {}, lambda folder: (folder / "x").write_text("1"))
+    assert _fetched(store, {"key": "a" * 64, "digest": made.digest}, "corpus", "joint round 0").name == made.digest
+    for key, digest, said in (("b" * 64, made.digest, "no"), ("a" * 64, "c" * 64, "another")):
+        with pytest.raises(ProjectError, match=f"address has {said} corpus for joint round 0"):
+            _fetched(store, {"key": key, "digest": digest}, "corpus", "joint round 0")
+
+
+def test_other_code_than_the_leaders_is_refused():
+    ours = Recipe("astra", "cpu", {"start": "label"}).code("joint round 0")
+    assert "xcmodels.methods.astra.stages" in ours and "xcmodels.training.loop" in ours
+    _check_code(ours, dict(ours))
+    with pytest.raises(UsageError, match=r"the code of xcmodels\.training\.loop is not that of machine 0"):
+        _check_code(ours, ours | {"xcmodels.training.loop": "other"})

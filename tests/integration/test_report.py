@@ -16,7 +16,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from tasks.core.wording import clean
+from tasks.core.wording import one_line
 from tasks.evaluation.gates import Score, evaluate_gates
 from tasks.evaluation.report import Report, ReportFacts, verdict
 from xcmodels import metrics
@@ -237,10 +237,10 @@ def test_hostile_texts_stay_texts(tmp_path):
         assert b"<script" not in svg and b"<img" not in svg
 
 
-def test_clean_keeps_scripts_that_need_joiners_and_drops_what_steers():
-    assert clean("می\u200cخواهم 👩\u200d💻") == "می\u200cخواهم 👩\u200d💻"
-    assert clean("a\r\n b\t\x1b[0m\u2066c\ud800") == "a b \\x1b[0m\\u2066c\\ud800"
-    assert len(clean("x" * 10_000)) == 240
+def test_one_line_keeps_scripts_that_need_joiners_and_drops_what_steers():
+    assert one_line("می\u200cخواهم 👩\u200d💻") == "می\u200cخواهم 👩\u200d💻"
+    assert one_line("a\r\n b\t\x1b[0m\u2066c\ud800") == "a b \\x1b[0m\\u2066c\\ud800"
+    assert len(one_line("x" * 10_000)) == 240
 
 
 def test_same_inputs_same_bytes(toy, page, tmp_path):

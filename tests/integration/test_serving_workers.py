@@ -12,7 +12,7 @@ from collections import Counter
 import psutil
 import pytest
 
-from serving.workers.board import SILENT, Board, Facts, Numbers, Peers
+from serving.workers.board import HEARTBEAT_TIMEOUT, Board, BoardPeers, WorkerLoad, WorkerStatus
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
 from tests.support.running_server import World, running, within
@@ -149,7 +149,7 @@ def test_a_worker_that_stands_still_gets_no_connections(world):
     with running(world.home, *TWO) as server:
         assert within(30, lambda: whole(server))
         workers(server)[0].suspend()
-        time.sleep(SILENT + .5)
+        time.sleep(HEARTBEAT_TIMEOUT + .5)
         assert [server.ask("/healthz").status for _ in range(6)] == [200] * 6
         assert server.ask("/model").json()["fault"] == "1 of 2 workers run"
         workers(server)[0].resume()
@@ -268,30 +268,30 @@ def test_a_server_may_begin_before_there_is_a_model(tmp_path):
         assert within(20, lambda: [server.ask("/readyz").status for _ in range(4)] == [200] * 4)
 
 
-def test_facts_that_were_cut_off_as_they_were_written_are_not_read():
+def test_a_status_that_was_cut_off_as_it_was_written_is_not_read():
     board = Board(2)
-    facts = Facts("xc", "3", "a fault", True, 7)
-    board.post_facts(1, facts)
-    assert (board.facts(0), board.facts(1)) == (None, facts)
-    board.post_facts(1, Facts(fault="x" * 10_000, name="ü" * 50))
-    assert board.facts(1).fault == "x" * 1000
-    board.post_facts(1, Facts(fault="я" * 1000))
-    assert "я" * 400 < board.facts(1).fault < "я" * 1000
+    status = WorkerStatus("xc", "3", "a fault", True, 7)
+    board.post_status(1, status)
+    assert (board.status(0), board.status(1)) == (None, status)
+    board.post_status(1, WorkerStatus(fault="x" * 10_000, name="ü" * 50))
+    assert board.status(1).fault == "x" * 1000
+    board.post_status(1, WorkerStatus(fault="я" * 1000))
+    assert "я" * 400 < board.status(1).fault < "я" * 1000
     start = board._memory.find(b'{"name"', 4096)
     board._memory[start + 2] ^= 1
-    assert board.facts(1) is None
+    assert board.status(1) is None
     board.clear(1)
-    assert board.facts(1) is None and board.numbers(1) == Numbers()
+    assert board.status(1) is None and board.load(1) == WorkerLoad()
 
 
 def test_a_worker_with_more_connections_than_another_sends_some_away():
     board = Board(3)
-    peers, now = Peers(board, 0), time.monotonic()
+    peers, now = BoardPeers(board, 0), time.monotonic()
     for mine, others, crowded in ((4, (3, 4), False), (5, (3, 9), True), (2, (0, 0), True), (1, (0, 0), False)):
         for number, opened in enumerate((mine, *others)):
-            board.post(number, Numbers(opened, 100, now, os.getpid()))
-        assert peers.crowded() == crowded
-    board.post(1, Numbers(0, 100, now - SILENT - 1, 1))    # one that stands still
-    board.post(2, Numbers(2, 100, now, 1))
-    board.post(0, Numbers(3, 100, now, 1))
-    assert not peers.crowded() and peers.fault == "2 of 3 workers run"
+            board.post_load(number, WorkerLoad(opened, 100, now, os.getpid()))
+        assert peers.should_give_up_connection() == crowded
+    board.post_load(1, WorkerLoad(0, 100, now - HEARTBEAT_TIMEOUT - 1, 1))    # one that stands still
+    board.post_load(2, WorkerLoad(2, 100, now, 1))
+    board.post_load(0, WorkerLoad(3, 100, now, 1))
+    assert not peers.should_give_up_connection() and peers.fault == "2 of 3 workers run"

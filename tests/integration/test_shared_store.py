@@ -67,7 +67,7 @@ def test_a_second_home_makes_nothing_again(address, tmp_path):
     for store in (other, Store(tmp_path / "two")):    # what was fetched is of the home
         assert all((store.open(store.find(key), whole=False) / "metrics.json").read_text() == "[1]"
                    for key, _ in Store(tmp_path / "one").steps())
-    lacking = {manifest["kind"] for key, manifest in other.steps() if other.lacks_files(other.look(key))}
+    lacking = {manifest["kind"] for key, manifest in other.steps() if other.lacks_files(other.find_unfetched(key))}
     assert lacking == {"tables", "checkpoint"} and sum("fetches" in line for line in said) == 2
 
 
@@ -76,7 +76,8 @@ def test_files_that_a_step_reads_are_fetched_for_it(address, tmp_path):
     calls = list[str]()
     first = SharedStore(tmp_path / "one", address)
     made(first, calls)
-    first.remove_files(next(first.look(key) for key, manifest in first.steps() if manifest["kind"] == "checkpoint"))
+    first.remove_files(next(first.find_unfetched(key) for key, manifest in first.steps()
+                            if manifest["kind"] == "checkpoint"))
     for home in ("one", "two"):
         more = [*chain(calls), step("look", "report", calls, {"tables": "read", "checkpoint": "train"})]
         calls.clear()

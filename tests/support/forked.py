@@ -29,11 +29,14 @@ LIBRARIES = (
     "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store",
     "pyarrow.parquet", "pyarrow.compute", "scipy.sparse", "tokenizers", "uvicorn", "prefect.main", "prefect.artifacts",
     "prefect.automations", "prefect.runner.storage", "prefect.workers.process", "flows.cli.app")
-OF_PREFECT = {"flows.deploy", "flows.deployments", "flows.prefect_state", "flows.run"}    # what imports it
+# Modules that import Prefect, so must not be imported before the fork.
+IMPORTS_PREFECT = {"flows.deploy", "flows.deployments", "flows.prefect_state", "flows.run"}
 OURS = {"data_contracts", "flows", "serving", "tasks", "xcmodels"}
-# Variables that the import of no library reads, or that a library sets, in the process of the tests too.
-LATER = ("PREFECT_", "PYTHONPATH", "XC_", "MLFLOW_", "PYTEST_", "_MLFLOW_", "KMP_", "ONEDNN_", "THP_", "TOKENIZERS_",
-         "TORCHINDUCTOR_", "__DASK_", "GOMP_", "MALLOC_", "MKL_", "OPENBLAS_", "PYTHONHASHSEED")
+# Prefixes of variables that libraries do not read while they are imported, or set themselves: a forked process may get
+# other values.
+SAFE_TO_CHANGE = (
+    "PREFECT_", "PYTHONPATH", "XC_", "MLFLOW_", "PYTEST_", "_MLFLOW_", "KMP_", "ONEDNN_", "THP_", "TOKENIZERS_",
+    "TORCHINDUCTOR_", "__DASK_", "GOMP_", "MALLOC_", "MKL_", "OPENBLAS_", "PYTHONHASHSEED")
 MESSAGE = 1 << 20    # bytes at most
 
 
@@ -43,7 +46,7 @@ def start_xc(*words: str, packages: Path = ROOT, env: Mapping[str, str] | None =
     server, usual = _server()
     environment = {**(os.environ if env is None else env), "PYTHONPATH": str(packages)}
     other = {name for name in usual.keys() | environment.keys() if usual.get(name) != environment.get(name)}
-    if all(name.startswith(LATER) for name in other) and not options.get("preexec_fn"):
+    if all(name.startswith(SAFE_TO_CHANGE) for name in other) and not options.get("preexec_fn"):
         return Forked(server, words, env=environment, **options)
     return subprocess.Popen([sys.executable, "-m", "flows.cli", *words], env=environment, **options)
 
@@ -155,7 +158,7 @@ def _import_libraries() -> None:
     for name in LIBRARIES:
         importlib.import_module(name)
     _fill_caches()
-    assert not OF_PREFECT & sys.modules.keys()
+    assert not IMPORTS_PREFECT & sys.modules.keys()
     gc.collect()
     gc.freeze()    # no process should search what all of them share
 
@@ -175,7 +178,7 @@ class PrefectSettings:
     """Makes Prefect read its settings when it would be imported first, as it does then."""
 
     def find_spec(self, name: str, *_: Any) -> None:
-        if name in OF_PREFECT:
+        if name in IMPORTS_PREFECT:
             from prefect.context import refresh_global_settings_context
             from prefect.logging.configuration import setup_logging
 

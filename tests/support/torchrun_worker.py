@@ -1,4 +1,4 @@
-"""A process of test_together.py and test_machines.py: `torchrun tests/support/torchrun_worker.py JOBS OUT` trains.
+"""A process of test_distributed.py and test_distributed_machines.py, started by torchrun: torchrun_worker.py JOBS OUT.
 
 Rounds are trained one by one: OUT/<number> gets the checkpoint of one, OUT/<number>.json its losses and the bytes of
 label tables per process.

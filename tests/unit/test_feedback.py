@@ -110,7 +110,7 @@ def test_a_training_is_marked_where_one_was_killed_as_it_wrote_its_mark(journal)
 
 
 def test_the_last_word_on_a_label_counts():
-    first, second = Decisions.of([*SAID, Feedback(" a wolf\t", added=["L4"])]).each
+    first, second = Decisions.of([*SAID, Feedback(" a wolf\t", added=["L4"])]).items
     assert (first.text, first.right, first.wrong, first.line) == ("a wolf", ["L2", "L4"], ["L1"], 4)
     assert (second.right, second.wrong, second.line) == (["L3"], [], 2)
 
@@ -118,15 +118,15 @@ def test_the_last_word_on_a_label_counts():
 def test_a_title_and_a_content_are_the_same_text_as_both_in_one():
     """Training texts are found by what is joined; of Annif's documents it is the content, of others the title."""
     (one,) = Decisions.of([Feedback("a wolf", ["L1"], ["L2"], content="of the sea"),
-                           Feedback("a wolf of the sea", ["L2"], ["L3"])]).each
+                           Feedback("a wolf of the sea", ["L2"], ["L3"])]).items
     assert (one.title, one.content, one.text) == ("a wolf of the sea", "", "a wolf of the sea")
     assert (one.right, one.wrong, one.line) == (["L1", "L2"], ["L3"], 2)
-    (last,) = Decisions.of([Feedback("a lion", rejected=["L1"]), Feedback("", ["L1"], content="a lion")]).each
+    (last,) = Decisions.of([Feedback("a lion", rejected=["L1"]), Feedback("", ["L1"], content="a lion")]).items
     assert (last.right, last.wrong, last.content) == (["L1"], [], "a lion")
 
 
 def test_a_text_is_held_out_by_itself_and_the_share_is_kept():
-    each = Decisions.of([Feedback(f"text {number}", ["L1"]) for number in range(2000)]).each
+    each = Decisions.of([Feedback(f"text {number}", ["L1"]) for number in range(2000)]).items
     held = {one.text for one in each if one.held_out(0.2)}
     assert 340 < len(held) < 460
     assert held == {one.text for one in reversed(each) if one.held_out(0.2)}

@@ -47,14 +47,14 @@ def test_the_rendezvous_that_an_environment_names(environment, rendezvous):
 
 
 @pytest.mark.parametrize(("given", "environment", "said"), [
-    ({"nodes": 2}, {}, "2 machines, and no address"),
-    ({"rendezvous": "a:1"}, {}, "not said how many machines"),
+    ({"nodes": 2}, {}, "--nodes is 2, and the leader's address is not given"),
+    ({"rendezvous": "a:1"}, {}, "the number of machines is not given"),
     ({"nodes": 2, "rendezvous": "a"}, {}, "'a' is not HOST:PORT"),
     ({"nodes": 2, "rendezvous": "a:70000"}, {}, "'a:70000' is not HOST:PORT"),
-    ({"nodes": 2, "rendezvous": "a:1", "node": 2}, {}, "machine 2 of 2"),
-    ({"nodes": 2, "rendezvous": "a:1", "store": ""}, {}, "2 machines share results by an address"),
+    ({"nodes": 2, "rendezvous": "a:1", "node": 2}, {}, "--node 2: 2 machines are numbered 0 to 1"),
+    ({"nodes": 2, "rendezvous": "a:1", "store": ""}, {}, "2 machines need --store"),
     ({}, TORCHRUN | {"MASTER_PORT": ""}, "NNODES is 2, and MASTER_PORT is not set"),
-    ({}, TORCHRUN | {"NNODES": "1:4"}, "NNODES is '1:4'"),
+    ({}, TORCHRUN | {"NNODES": "1:4"}, "NNODES is '1:4', not a number"),
     ({}, TORCHRUN | {"NODE_RANK": "first"}, "NODE_RANK is 'first'"),
     ({}, SLURM | {"SLURM_NODEID": ""}, "SLURM_STEP_NUM_NODES is 4, and SLURM_NODEID is not set"),
 ])

@@ -35,7 +35,7 @@ def export(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "") -> None
     from tasks.data.feedback.decisions import Decisions
 
     journal, _ = _journal(model, home, mlflow)
-    for one in Decisions.of(journal.read()).each:
+    for one in Decisions.of(journal.read()).items:
         print(json_line({"text": one.text, "right": one.right, "wrong": one.wrong}))
 
 

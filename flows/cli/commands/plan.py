@@ -50,7 +50,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     environment(options.home)
     from flows.preview import preview, server_addresses
     from flows.services.catalogue import mlflow_of
-    from tasks.core.wording import span
+    from tasks.core.wording import duration
     from tasks.data.feedback.decisions import NO_FEEDBACK
     from tasks.data.sources import describe
     from tasks.plan import feedback_on, pipeline
@@ -73,7 +73,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
         print(json.dumps({**planned.to_json(), **{name.lower(): address for name, address in addresses.items()},
                           "options": given, "settings": settings}))
         return
-    steps = [(step.step, "reuse" if step.reuse else "run", span(step.seconds) if step.seconds is not None else "?",
+    steps = [(step.step, "reuse" if step.reuse else "run", duration(step.seconds) if step.seconds is not None else "?",
               step.reason) for step in planned.steps]
     print("\n".join([*planned.lines(), *(f"{name:<10} {address}" for name, address in addresses.items())]))
     print("\n".join(["", *columns(steps)]))

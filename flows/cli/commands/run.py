@@ -84,7 +84,7 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
 
 
 def _follow(rendezvous: Any, options: TrainingOptions) -> None:
-    """Take part in the training of the machine that leads at `rendezvous`, with whose options."""
+    """Take part in the training of the run that leads at `rendezvous`, whose options are used."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")    # else a lost connection is told by a C++ stack
     environment(options.home)
     from flows.progress import Terminal

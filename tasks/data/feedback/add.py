@@ -21,7 +21,8 @@ from tasks.data.sources.train_test import key_of
 from tasks.data.tables import count_rows, shards
 from xcmodels.retrieval.label_editing import link_or_copy
 
-FACTS, HELD_OUT = "feedback.json", "held_out.jsonl"    # what was made of the decisions; those that measure it
+FACTS = "feedback.json"         # counts of what was added
+HELD_OUT = "held_out.jsonl"     # decisions kept out of training to measure it
 Pair = tuple[int, int]    # a training query and a label, by row
 
 
@@ -53,7 +54,7 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
     training queries.
     """
     tables = context.inputs["tables"]
-    queries, texts = count_rows(tables / "queries.train"), {each.text for each in decisions.each}
+    queries, texts = count_rows(tables / "queries.train"), {each.text for each in decisions.items}
     found = _sort_out(decisions, rules, tables, queries, texts)
     taught = len(found.texts)
     if taught > rules.most * (queries + taught):
@@ -69,7 +70,7 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
             if table.name != "positives.train" or not _write_without(removed, shard, target):
                 link_or_copy(str(shard), str(target))
     _write_rows(found, queries, tables, decisions.journal, context.out)
-    corrected = {uid for each in decisions.each for uid in (*each.right, *each.wrong)}
+    corrected = {uid for each in decisions.items for uid in (*each.right, *each.wrong)}
     facts = {"texts": len(decisions), "labels": sorted(corrected), "new queries": taught, "right": len(found.right),
              "wrong": len(found.wrong), "removed": len(removed), "held out": len(found.held_out),
              "left out": dict(sorted(found.left_out.items()))}
@@ -83,7 +84,7 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
 
 
 def _sort_out(decisions: Decisions, rules: FeedbackRules, tables: Path, queries: int, texts: set[str]) -> Additions:
-    uids = {uid for each in decisions.each for uid in (*each.right, *each.wrong)}
+    uids = {uid for each in decisions.items for uid in (*each.right, *each.wrong)}
     labels = {uid: row for row, uid in _rows_with(tables / "labels", uids, "uid")}
     tested = {text for _, text in _rows_with(tables / "queries.test", texts)}
     places: dict[str, list[int]] = {}
@@ -91,7 +92,7 @@ def _sort_out(decisions: Decisions, rules: FeedbackRules, tables: Path, queries:
         places.setdefault(text, []).append(row)
     known = _positives_of({row for rows in places.values() for row in rows}, tables)
     found = Additions()
-    for each in decisions.each:
+    for each in decisions.items:
         if each.text in tested:
             found.left_out["texts of the test split"] += 1
             continue

@@ -35,10 +35,10 @@ class Decisions:
     """All decisions on the texts of one model, in the order in which their texts came first; journal: its file."""
 
     journal: str = ""
-    each: Sequence[Decision] = field(default=())
+    items: Sequence[Decision] = field(default=())
 
     def __len__(self) -> int:
-        return len(self.each)
+        return len(self.items)
 
     @classmethod
     def of(cls, feedback: Sequence[Feedback], journal: str = "") -> "Decisions":

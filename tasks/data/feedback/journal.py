@@ -21,7 +21,7 @@ LONGEST = 1 << 22    # bytes of a line, at most
 
 @dataclass(frozen=True)
 class Feedback:
-    """A reviewer's decision on one text: uids of labels that are right, wrong, or right and were missing.
+    """One post of feedback on a text: uids of labels that are right, wrong, or right and were missing.
 
     content: a longer text, where queries have titles and contents. when: in UTC; request: the X-Request-ID of the
     answer that was judged; version: which version gave it.
@@ -45,7 +45,7 @@ class FeedbackJournal:
         self._mark = self.path.with_suffix(".begun")    # how many lines an unfinished training reads
 
     def append(self, feedback: Sequence[Feedback]) -> None:
-        """Write decisions, which are on the disk when this returns; raise OSError where it does not take them."""
+        """Append feedback, which is on the disk when this returns; raise OSError where it does not take it."""
         lines = "".join(f"{json.dumps(asdict(each), ensure_ascii=False)}\n" for each in feedback).encode()
         make_folder(self.path.parent)
         new = not self.path.exists()
@@ -67,7 +67,7 @@ class FeedbackJournal:
                 raise
 
     def read(self, lines: int | None = None) -> list[Feedback]:
-        """Return the decisions in the first `lines` lines, by default in all. Raises DamagedArtifact for a bad line."""
+        """Return the feedback in the first `lines` lines, by default in all. Raises DamagedArtifact for a bad line."""
         data = self.path.read_bytes() if self.path.exists() else b""
         out = []
         for number, line in enumerate(data.split(b"\n")[:-1][:lines], start=1):

@@ -1,4 +1,4 @@
-"""One of several processes that train a round: python -m tasks.training.worker SPEC."""
+"""One of several processes that train a round: python -m tasks.training.training_process SPEC."""
 
 import json
 import os
@@ -23,8 +23,8 @@ from xcmodels.nn import distributed
 def main(spec: Path) -> None:
     """Train a round together with the other processes, some of them perhaps on other machines.
 
-    An error of the first one of this machine is written to a file next to `spec`. Stops where the run wrote the file
-    that asks for it, or where the run itself has ended: that of any machine.
+    An error of this machine's first process is written to a file next to `spec`. All stop where the run of any machine
+    wrote the file that asks for it, or has ended itself.
     """
     task, scratch = json.loads(spec.read_text()), spec.parent
     distributed.join()

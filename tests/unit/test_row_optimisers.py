@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.unit.test_tables import D, N, draws, loss_of, rate, slow
+from tests.unit.test_row_table import D, N, draws, loss_of, rate, slow
 from xcmodels.nn.row_optimisers import RowAdam, RowSGD, RowwiseAdam, RowwiseSGD
 from xcmodels.nn.row_table import RowTable
 
