@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from data_contracts.errors import UsageError
 from flows.config import TrainingOptions
 from tasks.core.devices import gpus
-from tasks.core.network import Rendezvous, is_here, is_loopback
+from tasks.core.network import Rendezvous, is_here, names_loopback
 
 # Of each convention: its number of machines, the address (or host and port) of the leader, a machine's own number.
 CONVENTIONS = (
@@ -50,7 +50,7 @@ def rendezvous_of(options: TrainingOptions, environ: Mapping[str, str] = os.envi
     host = match["host"]
     leads = is_here(host) if number is None else number == 0
     return Rendezvous(int(count), host, int(match["port"]), leads,
-                 is_public=not (options.rendezvous and is_loopback(host)), seconds=options.rendezvous_seconds)
+                 is_public=not (options.rendezvous and names_loopback(host)), seconds=options.rendezvous_seconds)
 
 
 def processes_of(options: TrainingOptions) -> int:

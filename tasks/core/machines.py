@@ -97,8 +97,13 @@ class Machines:
         return task
 
     def ready(self) -> None:
-        """Say that this machine can train the round that `next_task` gave."""
-        self.store.add(f"ready/{self.rounds}", 1)
+        """Say that this machine can train the round that `next_task` gave; raise as `check` where it cannot be said."""
+        self.check()
+        try:
+            self.store.add(f"ready/{self.rounds}", 1)
+        except RuntimeError:    # torch's, of a connection that was closed a moment ago
+            self._is_gone = True
+            self.check()
 
     def torchrun_options(self, port: int) -> list[str]:
         """Return the options by which the torchruns of all machines join one group."""
@@ -220,6 +225,7 @@ def lead(rendezvous: Rendezvous, say: Callable[[str], None]) -> Machines:
             store.set("task/1", json.dumps({"end": _written(few)}))
             time.sleep(4 * POLL_SECONDS if came > 1 else 0)    # so that those who came can read it
             raise few
+        store.set("beat/0", f"before all came, {until - time.monotonic()}")    # else those who came give up
         time.sleep(POLL_SECONDS / 5)
     # Where the leader's own name is that of its loopback, as on Debian, followers come by another interface.
     is_known = not (rendezvous.is_public and is_loopback(rendezvous.host))

@@ -34,7 +34,15 @@ def is_here(host: str) -> bool:
     return any(address in own or ip_address(address).is_loopback for address in addresses(host))
 
 
+def names_loopback(host: str) -> bool:
+    """Return whether a host is written as loopback; a machine's own name may only be resolved to it, as on Debian."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
 def is_loopback(host: str) -> bool:
+    """Return whether this machine resolves a host to loopback."""
     return any(ip_address(address).is_loopback for address in addresses(host))
 
 

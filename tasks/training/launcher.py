@@ -68,11 +68,7 @@ def train_here(recipe: Recipe, name: str, context: StepContext, torchrun_options
         "parent": os.getpid(), "born": psutil.Process().create_time()}))
     command = [sys.executable, "-m", "torch.distributed.run", *torchrun_options, "--nproc-per-node", str(processes),
                "--module", "tasks.training.training_process", str(scratch / SPEC)]
-    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": threads}
-    if machines and machines.interface:    # gloo would take that of the host's name, which may be loopback
-        environment.setdefault("GLOO_SOCKET_IFNAME", machines.interface)
+    environment = _environment(processes, machines.interface if machines else "")
     with context.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
             env=environment) as run, repeating(partial(_watch, run, stop, scratch, machines), "watch"):
@@ -96,6 +92,17 @@ def train_here(recipe: Recipe, name: str, context: StepContext, torchrun_options
         killed = next((line.strip() for line in log_lines if "exitcode" in line), "no reason was given")
         raise LostProcess(f"one of {processes} training processes ended: {killed}; {scratch / LOG}",
                           hint="the same command resumes")
+
+
+def _environment(processes: int, interface: str) -> dict[str, str]:
+    """Return the environment of the torchrun of a round, whose processes share this machine's cores."""
+    # torchrun's variables may say where the machines of the run meet; the processes of a round meet elsewhere.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(1, (os.cpu_count() or 1) // processes))
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    # gloo would take the interface of the host's name, which may be loopback
+    return {**({"GLOO_SOCKET_IFNAME": interface} if interface else {}), **inherited, "PYTHONPATH": paths,
+            "OMP_NUM_THREADS": threads}
 
 
 def _watch(run: subprocess.Popen[str], stop: Callable[[], bool], scratch: Path, machines: Machines | None) -> float:

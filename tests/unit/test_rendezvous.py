@@ -1,11 +1,15 @@
 """Where the machines of a run meet: options, and the environments of torchrun, Slurm and Kubernetes."""
 
+import socket
+
 import pytest
+from torch.distributed.run import config_from_args, get_args_parser
 
 from data_contracts.errors import UsageError
 from flows.config import TrainingOptions
 from flows.rendezvous import first_host, rendezvous_of
 from tasks.core.network import Rendezvous, interface_of, is_here
+from tasks.training.launcher import _environment
 
 TORCHRUN = {"NNODES": "2", "MASTER_ADDR": "10.9.8.7", "MASTER_PORT": "29511", "NODE_RANK": "1"}
 SLURM = {"SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NODELIST": "gpu[03-05,09]", "SLURM_NODEID": "0"}
@@ -29,6 +33,16 @@ def test_the_place_that_options_name():
     assert rendezvous_of(options(), {}) is None
 
 
+def test_a_leader_whose_own_name_is_loopback_listens_for_others(monkeypatch):
+    """As on Debian, where /etc/hosts has 127.0.1.1 for it."""
+    own = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: own)
+    leader = rendezvous_of(options(nodes=2, rendezvous="node1:29400"), {})
+    assert leader.leads and leader.is_public
+    assert not rendezvous_of(options(nodes=2, rendezvous="localhost:29400"), {}).is_public
+    assert not rendezvous_of(options(nodes=2, rendezvous="127.0.0.1:29400"), {}).is_public
+
+
 @pytest.mark.parametrize(("environment", "rendezvous"), [
     (TORCHRUN, Rendezvous(2, "10.9.8.7", 29511, False)),
     (TORCHRUN | {"NODE_RANK": "0", "MASTER_ADDR": "localhost"}, Rendezvous(2, "localhost", 29511, True)),    # of a pod
@@ -44,6 +58,17 @@ def test_the_place_that_options_name():
 def test_the_rendezvous_that_an_environment_names(environment, rendezvous):
     assert rendezvous_of(options(), environment) == rendezvous
     assert rendezvous_of(options(nodes=1), environment) is None
+
+
+@pytest.mark.parametrize(("options", "nodes", "endpoint"), [
+    (["--standalone"], 1, "127.0.0.1"), (["--nnodes", "3", "--master-addr", "a", "--master-port", "7"], 3, "a:7")])
+def test_a_round_does_not_meet_where_the_environment_has_the_run_meet(monkeypatch, options, nodes, endpoint):
+    for name, value in KUBERNETES.items():
+        monkeypatch.setenv(name, value)
+    for name in KUBERNETES.keys() - _environment(2, "lo").keys():
+        monkeypatch.delenv(name)
+    config, _, _ = config_from_args(get_args_parser().parse_args([*options, "script.py"]))
+    assert config.max_nodes == nodes and config.rdzv_endpoint.startswith(endpoint)
 
 
 @pytest.mark.parametrize(("given", "environment", "said"), [
