@@ -75,7 +75,7 @@ def test_uniform_negatives_are_drawn_from_all_labels_and_the_same_every_time(cor
 
 def test_it_minimises_the_logistic_loss_with_a_pull_to_the_centroid(corpus, words, nearest, made):
     """By Adagrad, a label at a time, over dictionaries."""
-    pairs, centroids = training_pairs(corpus, nearest, CONFIG.uniform), words.centroids(held_out=False)
+    pairs, centroids = training_pairs(corpus, nearest, CONFIG.uniform), words.centroids(with_validation=False)
     for label in (0, 7, 33, 59):
         row = centroids[[label]]
         start = {word: START_SCALE * value for word, value in zip(row.indices.tolist(), row.data.tolist(), strict=True)}

@@ -97,12 +97,12 @@ class CorpusWords:
         self.lexicon = make_lexicon(sides["train"], len(corpus.idf) // 2)
         self.queries, self.texts = self.lexicon.side(sides["train"]), self.lexicon.side(sides["label"])
 
-    def centroids(self, held_out: bool) -> sp.csr_array:
+    def centroids(self, with_validation: bool) -> sp.csr_array:
         """Return the sum of each label's training queries and its own text, cut to MAX_WORDS words, at unit length.
 
-        (L, words) float32; held_out: include the validation split.
+        (L, words) float32; with_validation: include the validation split.
         """
-        queries_of = label_matrix(self.corpus, held_out)
+        queries_of = label_matrix(self.corpus, with_validation)
         parts = [heaviest(queries_of[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], MAX_WORDS)
                  for start in range(0, queries_of.shape[0], CHUNK)]
         return normalise_rows(sp.vstack(parts, format="csr"))
@@ -116,9 +116,9 @@ class CorpusWords:
         known[self.queries[self.corpus.training_rows()].indices] = True
         return Lexicon(np.where(known, self.lexicon.idf, np.float32(0)))
 
-    def labels(self, held_out: bool) -> "LabelWords":
+    def labels(self, with_validation: bool) -> "LabelWords":
         """Return `centroids` as the words of labels: their inner product with a text's is the tf-idf cosine."""
-        return LabelWords.of(self.lexicon, self.centroids(held_out))
+        return LabelWords.of(self.lexicon, self.centroids(with_validation))
 
 
 @dataclass(frozen=True)

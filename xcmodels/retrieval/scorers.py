@@ -75,8 +75,11 @@ class Scorer:
         """Return what each word of one text, as its token ids, adds for a label; by default nothing is known."""
         return {}
 
-    def alone(self) -> "Mapping[str, Scorer]":
-        """Return scorers by a part of this score that methods rank by, by the value of `serve`; by default none."""
+    def unfused(self) -> "Mapping[str, Scorer]":
+        """Return a scorer for each value of `serve` that ranks by a part of this score, without the fusion.
+
+        By default there is none.
+        """
         return {}
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[Scorer, dict[str, np.ndarray]]":
