@@ -16,7 +16,7 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, epoch_order
 from xcmodels.data.corpus import Corpus, Side
-from xcmodels.data.shards import IN_PROCESS, Part, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, encode_all
 from xcmodels.nn.row_table import Model
@@ -148,7 +148,7 @@ class SideVectors:
     """
 
     count: int
-    of: Part
+    of: RowFunction
     batch: int = 1
 
     def __call__(self) -> np.ndarray:
@@ -215,8 +215,8 @@ class Stage(Generic[M]):
         """
         raise NotImplementedError
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
-        """Return the mining result for a round, from vectors alone (CPU, pure); shards: who computes it."""
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
+        """Return the mining result for a round, from vectors alone (CPU, pure); executor: where arrays are computed."""
         raise NotImplementedError
 
 

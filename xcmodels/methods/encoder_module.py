@@ -13,7 +13,7 @@ import torch
 from xcmodels import checks
 from xcmodels.data.batching import Batch, BatchSide, pooled_block, sample_negatives, sample_positive
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.shards import IN_PROCESS, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
 from xcmodels.methods.table_config import TableConfig
@@ -95,8 +95,8 @@ class EncoderModule(EncoderStage[Encoder]):
         scores = SparseGradScores(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
         return {"triplet": triplet(self.module, batch, scores)}
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, shards=shards)
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, executor=executor)
 
 
 def triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:

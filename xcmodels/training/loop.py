@@ -118,7 +118,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
     optimisers = Optimisers(model, stage.plan)
     if start is not None:
         load_model(model, start)
-        optimisers.restore(read(start / OPTIMISER, optimisers.shards()))
+        optimisers.restore(read(start / OPTIMISER, optimisers.row_ranges()))
     checkpoints = StepCheckpoints(scratch)
     position = checkpoints.restore(model, optimisers)
     if position is None:
@@ -133,7 +133,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
         loop.epoch(position, checkpoints, watch)
     optimisers.apply_pending_decay(seeds.key_of(stage.seed, "rounding decay", stage.name, round_.last))
     save_model(model, out)
-    write(out / OPTIMISER, optimisers.state(), optimisers.shards())
+    write(out / OPTIMISER, optimisers.state(), optimisers.row_ranges())
     return position.epochs or []
 
 

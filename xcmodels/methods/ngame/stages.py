@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.shards import IN_PROCESS, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import distinct
 from xcmodels.method import Mined, Round, Stage, TrainingPlan, Vectors
 from xcmodels.methods.encoder_module import ModuleConfig, triplet
@@ -78,5 +78,5 @@ class ClassifierModule(Stage[Classifiers]):
         """Return the fixed embeddings of `rows`, and the classifiers."""
         return mined.vectors["queries"][rows], model.vectors()
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, shards=shards)
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, executor=executor)

@@ -18,7 +18,7 @@ import torch
 
 from xcmodels.data.batching import Batch, BatchSide, anchor_block, sample_anchor
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.shards import IN_PROCESS, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Vectors, embeddings
 from xcmodels.methods.ramen.bandit import Bandit
@@ -106,15 +106,15 @@ class GraphStage(EncoderStage[Regularised]):
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.base.ranking_vectors(model.base, corpus, mined, rows)
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
         """Return the base's mining result, and the edges of each graph that are left after pruning."""
         if not self.graph.prune:
-            return self.base.mine(vectors, corpus, round_, shards)
+            return self.base.mine(vectors, corpus, round_, executor)
         cached = {name: cache(make) for name, make in vectors.items()}
         kept = {f"{name}.{SIDES[side]}": similar_edges(graph.edges[SIDES[side]], cached[side](),
                                                        cached[f"anchors.{name}"](), self.graph.similar)
                 for name, graph in corpus.graphs.items() for side in self.graph.regularised_sides}
-        return replace(self.base.mine(cached, corpus, round_, shards), kept=kept)
+        return replace(self.base.mine(cached, corpus, round_, executor), kept=kept)
 
 
 def _accuracy(batch: Batch, vectors: Mapping[str, torch.Tensor]) -> torch.Tensor:
