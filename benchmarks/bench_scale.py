@@ -68,7 +68,7 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     queries, embed_queries = timed(vectors["queries"])
     index, embed_and_index = timed(
         lambda: build_index(vectors["labels"](), queries, rows, mining.negatives, kind="auto", seed=0))
-    ordered, group = timed(lambda: index.together(queries, rows))
+    ordered, group = timed(lambda: index.search_order(queries, rows))
     some = ordered[drawn(rows)]
     _, search_some = timed(lambda: nearest_negatives(index, queries, corpus, some, mining.negatives))
     search, cluster = group + search_some * len(rows) / len(some), 0.0

@@ -19,7 +19,7 @@ from tasks.training.dask_executor import DaskExecutor
 from tests.support.planted import QUICK, QUICK_JOINT
 from xcmodels.data.executor import IN_PROCESS, RowFunction, equal_cuts
 from xcmodels.mining import clustering
-from xcmodels.mining.each_query import EachQuery
+from xcmodels.mining.per_query_index import PerQueryIndex
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def make_ranges_small(monkeypatch):
     """Make every corpus large, and jobs and ranges small: no range of vectors is a multiple of a batch."""
     monkeypatch.setattr(dask_executor, "SMALL", 0)
     for holder, name in ((dask_executor, "JOB_ROWS"), (embed, "EMBEDDED"), (clustering, "_RANGE"),
-                         (EachQuery, "chunk")):
+                         (PerQueryIndex, "chunk")):
         monkeypatch.setattr(holder, name, 250)
 
 

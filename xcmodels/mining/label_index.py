@@ -1,4 +1,4 @@
-"""What hard negatives are mined from: label vectors, searched for the nearest ones that a query may have."""
+"""The interface of an index of label vectors, from which hard negatives are mined."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class LabelIndex(ABC):
     def save(self, folder: Path) -> None:
         """Write the index to a folder."""
 
-    def together(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def search_order(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return `rows` (n,) of the queries (N, d) in the order in which to search for them."""
         return rows
 

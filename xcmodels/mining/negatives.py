@@ -9,10 +9,10 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction, equal_cuts
 from xcmodels.method import Mined, Round, Vectors
-from xcmodels.mining import grouped
+from xcmodels.mining import grouped_index
 from xcmodels.mining.clustering import balanced_kmeans
-from xcmodels.mining.each_query import EachQuery
 from xcmodels.mining.label_index import LabelIndex
+from xcmodels.mining.per_query_index import PerQueryIndex
 from xcmodels.retrieval import ann
 
 RECALL_QUERIES = 256     # queries on which an index is compared with exact search
@@ -47,7 +47,7 @@ def hard_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus, rows:
 
     queries (N, d) are the vectors of the training side. What is found for a row does not depend on the others.
     """
-    order = index.together(queries, rows)
+    order = index.search_order(queries, rows)
     out = np.full((len(queries), k), -1, dtype=np.int32)
     out[order] = executor.compute_rows("hard negatives", _searched, equal_cuts(index.chunk, len(order)), index, queries,
                                        corpus, order, k)
@@ -70,14 +70,14 @@ def build_index(labels: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: in
 
     "auto" is exact search up to ann.EXACT_MAX_BATCH labels, and search by groups of queries beyond.
     """
-    if kind == grouped.KIND or (kind == "auto" and ann.choose(kind, len(labels)) != "exact"):
-        return grouped.build(labels, queries, k, rows=rows, seed=seed)
-    return EachQuery(ann.build(labels, kind))
+    if kind == grouped_index.KIND or (kind == "auto" and ann.choose(kind, len(labels)) != "exact"):
+        return grouped_index.build(labels, queries, k, rows=rows, seed=seed)
+    return PerQueryIndex(ann.build(labels, kind))
 
 
 def load_index(folder: Path) -> LabelIndex:
     """Map an index that its `save` wrote."""
-    return grouped.load(folder) if (folder / grouped.FACTS).exists() else EachQuery(ann.load(folder))
+    return grouped_index.load(folder) if (folder / grouped_index.FACTS).exists() else PerQueryIndex(ann.load(folder))
 
 
 def excluded_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
