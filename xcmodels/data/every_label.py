@@ -14,12 +14,13 @@ PAIRS = 1 << 22    # of query and label that are scored at once: 16 MB
 
 @dataclass(frozen=True)
 class EveryLabelBatch(Batch):
-    """A batch whose side "queries" meets each of n labels; it lists the pairs that are no plain negatives.
+    """A batch whose side "queries" meets every label.
 
+    It lists only the pairs that are positives or ignored by the loss; all other pairs are negatives of weight 1.
     rows, labels (P,) int64, sorted by label; positives (P,) bool; weights (P,) float32, 0 = the loss ignores the pair.
     """
 
-    n: int
+    n_labels: int
     rows: torch.Tensor
     labels: torch.Tensor
     positives: torch.Tensor
@@ -28,12 +29,12 @@ class EveryLabelBatch(Batch):
     def to(self, device: torch.device) -> "EveryLabelBatch":
         moved = super().to(device)
         pairs = (pair.to(device) for pair in (self.rows, self.labels, self.positives, self.weights))
-        return EveryLabelBatch(moved.sides, moved.blocks, self.n, *pairs)
+        return EveryLabelBatch(moved.sides, moved.blocks, self.n_labels, *pairs)
 
     def parts(self, most: int = PAIRS) -> list[slice]:
         """Return the labels in parts of at most `most` labels, and of at most PAIRS pairs."""
         size = max(min(most, PAIRS // max(len(self.sides["queries"].ids), 1)), 1)
-        return [slice(start, min(start + size, self.n)) for start in range(0, self.n, size)]
+        return [slice(start, min(start + size, self.n_labels)) for start in range(0, self.n_labels, size)]
 
     def block(self, part: slice) -> Block:
         """Return the block of all queries against the labels of a part, as `pooled_block` does."""
@@ -46,14 +47,14 @@ class EveryLabelBatch(Batch):
         return Block("queries", "labels", positives, weights)
 
     @property
-    def pulled(self) -> torch.Tensor:
+    def active_positives(self) -> torch.Tensor:
         """Which of the listed pairs are positives that the loss counts, (P,) bool."""
         return self.positives & (self.weights > 0)
 
-    def pulled_cells(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    def active_cells(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the row and the column in `block(part)` of every positive that the loss counts, in the order here."""
         listed = self._listed(part)
-        kept = self.pulled[listed]
+        kept = self.active_positives[listed]
         return self.rows[listed][kept], self.labels[listed][kept] - part.start
 
     def _listed(self, part: slice) -> slice:
