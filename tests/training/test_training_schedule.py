@@ -11,7 +11,7 @@ import torch
 from tests.support.toy import toy_config, toy_corpus, trained
 from tests.training.test_training import MINED, again
 from xcmodels.method import Mined
-from xcmodels.methods.encoder_module import ENCODER, EncoderModule
+from xcmodels.methods.encoder_module import STAGE, EncoderModule
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.training.local_run import run_round
 from xcmodels.training.optimisers import Optimisers
@@ -101,7 +101,7 @@ def test_training_rows_leave_out_validation_and_queries_without_labels(toy, tmp_
 
 def test_the_schedule_reaches_both_optimisers(toy):
     """A first step of Adam moves every touched entry by the learning rate, wherever it points."""
-    stage = toy.method.stage(ENCODER)
+    stage = toy.method.stage(STAGE)
     model = stage.build(toy.corpus, {})
     before = {name: value.clone() for name, value in model.state_dict().items()}
     rows = toy.corpus.training_rows()[:64]
@@ -142,4 +142,4 @@ def test_every_batch_has_draws_of_its_own_and_an_epoch_every_row_once(toy, tmp_p
 def test_rounds_of_odd_schedules(epochs, first, edges):
     config = toy_config()
     method = ngame(replace(config, m2=replace(config.m2, epochs=epochs, refresh_from=first, refresh_every=4)))
-    assert [(r.first, r.last) for r in method.rounds if r.stage != ENCODER] == edges
+    assert [(r.first, r.last) for r in method.rounds if r.stage != STAGE] == edges

@@ -18,7 +18,7 @@ from xcmodels.data import seeds
 from xcmodels.data.sorted_ids import among
 from xcmodels.mining import query_groups
 from xcmodels.mining.int8_products import MAX_EXACT, largest_entry, products, quantised, quantised_rows
-from xcmodels.mining.label_index import NO_PAIRS, Excluded, LabelIndex, nothing_excluded
+from xcmodels.mining.label_index import Excluded, LabelIndex, nothing_excluded
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.inner_products import pair_scores
 
@@ -60,7 +60,7 @@ class GroupedIndex(LabelIndex):
     def search_order(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return `rows` with those of a group one after another."""
         group = [self._assigned(queries[rows[start:start + _SAMPLE]])[1] for start in range(0, len(rows), _SAMPLE)]
-        return rows[np.argsort(np.concatenate([NO_PAIRS, *group]), kind="stable")]
+        return rows[np.argsort(np.concatenate([ann.NO_IDS, *group]), kind="stable")]
 
     def nearest(self, queries: np.ndarray, k: int, excluded: Excluded = nothing_excluded) -> np.ndarray:
         """Return what LabelIndex.nearest says, and nearly the nearest; fastest with whole groups of queries."""
@@ -214,7 +214,7 @@ def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
 
 def _in_order(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return all keys in order, the row of each, and its rank in its row, from 0."""
-    found = np.sort(np.concatenate([NO_PAIRS, *keys]))
+    found = np.sort(np.concatenate([ann.NO_IDS, *keys]))
     row = found >> _SCORE_BITS + _LABEL_BITS
     return found, row, _ranks(row)
 

@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 
 from xcmodels.data.sorted_ids import among
+from xcmodels.retrieval.ann import NO_IDS
 
-NO_PAIRS = np.zeros(0, dtype=np.int64)
 Excluded = Callable[[np.ndarray], np.ndarray]    # the pairs to leave out among some rows, i * L + label for rows[i]
 
 
 def nothing_excluded(rows: np.ndarray) -> np.ndarray:
-    return NO_PAIRS
+    return NO_IDS
 
 
 class LabelIndex(ABC):

@@ -11,7 +11,7 @@ import numpy as np
 from xcmodels.data.corpus import Corpus, mapped
 from xcmodels.data.sorted_ids import among, distinct
 from xcmodels.data.tokens import Tokens
-from xcmodels.retrieval.ann import NOTHING, Index
+from xcmodels.retrieval.ann import NO_IDS, Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
@@ -80,7 +80,7 @@ class TreeFusion(Scorer):
         words = self.words if self.sparse is None else self.sparse.words
         return tokens if words is None else words.lexicon.weigh(tokens)
 
-    def propose(self, tokens: ReadTexts, without: np.ndarray = NOTHING) -> list[np.ndarray]:
+    def propose(self, tokens: ReadTexts, without: np.ndarray = NO_IDS) -> list[np.ndarray]:
         """Return the labels that the sparse view proposes."""
         return [self.sparse.propose(tokens, without)] if self.sparse is not None and self.sparse.proposed else []
 

@@ -25,7 +25,7 @@ class Proposer:
 
     index: ann.Index
     labels: Ragged | None = None     # labels of each vector of the index; None = the vectors are of labels
-    without: np.ndarray = field(default_factory=lambda: ann.NOTHING)    # ids of labels not proposed, ascending
+    without: np.ndarray = field(default_factory=lambda: ann.NO_IDS)    # ids of labels not proposed, ascending
 
     def leaving_out(self, without: np.ndarray) -> "Proposer":
         """Return this with other labels left out."""
@@ -71,7 +71,7 @@ class Proposer:
             self.labels.save(folder, "labels")
 
     @classmethod
-    def load(cls, folder: Path, without: np.ndarray = ann.NOTHING) -> "Proposer":
+    def load(cls, folder: Path, without: np.ndarray = ann.NO_IDS) -> "Proposer":
         of_queries = (folder / "labels.offsets.npy").exists()
         return cls(ann.load(folder), Ragged.load(folder, "labels") if of_queries else None, without)
 

@@ -21,7 +21,7 @@ from xcmodels.mining import negatives, schedule
 from xcmodels.nn.autograd import SparseGradScores, dropout, normalise
 from xcmodels.nn.row_table import Model, RowTable
 
-CLASSIFIER = "classifier"
+STAGE = "classifier"
 
 
 class Classifiers(Model):
@@ -48,12 +48,12 @@ class Classifiers(Model):
 class ClassifierModule(Stage[Classifiers]):
     """M2: classifiers, trained on M1's query embeddings against the pool of all their positives."""
 
-    name, frozen = CLASSIFIER, True
+    name, frozen = STAGE, True
 
     def __init__(self, config: NgameConfig) -> None:
         self.module, self.seed = config.m2, config.seed
         self.plan = TrainingPlan.of(self.module, {"labels": self.module.rule(self.module.table_lr)})
-        self.rounds = schedule.rounds(CLASSIFIER, self.module)
+        self.rounds = schedule.rounds(STAGE, self.module)
         self.settings = {"seed": config.seed, "m2": self.module}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Classifiers:
