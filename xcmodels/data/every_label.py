@@ -7,7 +7,7 @@ import torch
 
 from xcmodels.data.batching import Batch, Block
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.sorted_ids import isin_sorted, unique
 
 PAIRS = 1 << 22    # of query and label that are scored at once: 16 MB
 
@@ -66,13 +66,13 @@ def every_label_batch(corpus: Corpus, rows: np.ndarray, batch: Batch) -> EveryLa
     """Return `batch`, whose queries are the training `rows`, against every label."""
     n, at = corpus.n_labels, np.arange(len(rows))
     filtered = rows < len(corpus.filters["train"])    # label texts added as queries come after those with filters
-    true, ignored = (distinct(side.subset(which).keys(n, numbers)) for side, which, numbers in (
+    true, ignored = (unique(side.subset(which).keys(n, numbers)) for side, which, numbers in (
         (corpus.positives["train"], rows, at), (corpus.filters["train"], rows[filtered], at[filtered])))
-    keys = distinct(np.concatenate([true, ignored]))
+    keys = unique(np.concatenate([true, ignored]))
     weights = np.ones(len(keys), np.float32)
     if corpus.train_weights is not None:
         weights[np.searchsorted(keys, corpus.train_positives.subset(rows).keys(n))] = corpus.train_weights.take(rows)[0]
-    weights[among(keys, ignored)] = 0.0
+    weights[isin_sorted(keys, ignored)] = 0.0
     order = np.argsort(keys % n, kind="stable")
-    columns = (keys[order] // n, keys[order] % n, among(keys, true)[order], weights[order])
+    columns = (keys[order] // n, keys[order] % n, isin_sorted(keys, true)[order], weights[order])
     return EveryLabelBatch(batch.sides, batch.blocks, n, *map(torch.from_numpy, columns))

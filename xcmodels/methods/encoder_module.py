@@ -14,7 +14,7 @@ from xcmodels import checks
 from xcmodels.data.batching import Batch, BatchSide, pooled_block, sample_negatives, sample_positive
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
 from xcmodels.methods.table_config import TableConfig
 from xcmodels.mining import negatives, schedule
@@ -85,7 +85,7 @@ class EncoderModule(EncoderStage[Encoder]):
         picked = [chosen.ravel(), corpus.rejected.take(rows)[0]]
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.module.mined, rng))
-        pool = distinct(np.concatenate(picked))
+        pool = unique(np.concatenate(picked))
         sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
                  "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})

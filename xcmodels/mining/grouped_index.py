@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.mining import query_groups
 from xcmodels.mining.int8_products import MAX_EXACT, largest_entry, products, quantised, quantised_rows
 from xcmodels.mining.label_index import Excluded, LabelIndex, nothing_excluded
@@ -111,7 +111,7 @@ class GroupedIndex(LabelIndex):
         """Return the labels of the best products of each query, more than k, without `pairs`: rows and labels."""
         depth, own = k + k // 4 + 8, np.bincount(pairs // len(self), minlength=len(codes))
         row, label = best_pairs(codes, gathered, labels, depth + own)
-        kept = ~among(row * len(self) + label, pairs)
+        kept = ~isin_sorted(row * len(self) + label, pairs)
         row, label = row[kept], label[kept]
         best = _ranks(row) < depth
         return row[best], label[best]

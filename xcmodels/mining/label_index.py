@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.retrieval.ann import NO_IDS
 
 Excluded = Callable[[np.ndarray], np.ndarray]    # the pairs to leave out among some rows, i * L + label for rows[i]
@@ -42,4 +42,4 @@ class LabelIndex(ABC):
 
 def not_excluded(ids: np.ndarray, excluded: np.ndarray, n_labels: int) -> np.ndarray:
     """Return which of the label ids (n, k), -1 = none, are not in the `excluded` pairs, row * L + id: bool (n, k)."""
-    return (ids >= 0) & ~among(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(excluded))
+    return (ids >= 0) & ~isin_sorted(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(excluded))

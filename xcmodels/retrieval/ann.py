@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.retrieval.codes import codes_index
 from xcmodels.retrieval.inner_products import largest, pair_scores, put, single_threaded
 
@@ -114,7 +114,7 @@ class Index:
         rows, depth = np.arange(len(queries)), -(-k * len(self) // (len(self) - len(without))) + _SPARE
         while len(rows) and not self._too_few(depth):
             found = self._faiss(queries[rows], depth)
-            kept = (found[1] >= 0) & ~among(found[1], without)
+            kept = (found[1] >= 0) & ~isin_sorted(found[1], without)
             enough = kept.sum(1) >= k
             first = np.argsort(~kept[enough], axis=1, kind="stable")[:, :k]
             out[0][rows[enough]], out[1][rows[enough]] = (np.take_along_axis(each[enough], first, 1) for each in found)
@@ -271,7 +271,7 @@ def recall(found: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int =
         raise ValueError(f"recall needs vectors, and for each of some queries what was found, got {sizes}")
     exact = Index("exact", vectors).search(queries, min(k, len(vectors)))[1]
     row_key = np.arange(len(queries))[:, None] * len(vectors)
-    return float(among(exact + row_key, np.sort((found + row_key)[found >= 0])).mean())
+    return float(isin_sorted(exact + row_key, np.sort((found + row_key)[found >= 0])).mean())
 
 
 def _depth(rule: tuple[int, int], k: int) -> int:

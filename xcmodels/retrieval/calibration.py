@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from xcmodels.checks import Unusable
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.sorted_ids import isin_sorted, unique
 
 FILE = "calibration.json"
 BEST = 5            # labels of a held-out query that are fitted: those that are shown first
@@ -100,9 +100,9 @@ class HeldOut:
         matrix = (itself + itself @ _matrix(has.subset(rows), corpus.n_labels).T @ labels).tocsr()
         matrix.sort_indices()
         unjudged, trained = Ragged(matrix.indptr, matrix.indices), corpus.frequencies(corpus.training_rows()) > 0
-        truth = distinct(has.subset(corpus.validation).keys(corpus.n_labels))
+        truth = unique(has.subset(corpus.validation).keys(corpus.n_labels))
         truth = truth[trained[truth % corpus.n_labels]]
-        return cls(truth[~among(truth, unjudged.keys(corpus.n_labels))], unjudged, trained)
+        return cls(truth[~isin_sorted(truth, unjudged.keys(corpus.n_labels))], unjudged, trained)
 
 
 def calibrate(corpus: Corpus, pairs: ScoredPairs) -> Calibration:
@@ -112,13 +112,14 @@ def calibrate(corpus: Corpus, pairs: ScoredPairs) -> Calibration:
     whose pairs it scored.
     """
     known, width = HeldOut.of(corpus), corpus.n_labels
-    keys, queries = pairs.rows * width + pairs.labels, distinct(known.truth // width)
-    kept = among(pairs.rows, queries) & known.trained[pairs.labels] & ~among(keys, known.unjudged.keys(width))
+    keys, queries = pairs.rows * width + pairs.labels, unique(known.truth // width)
+    judged = known.trained[pairs.labels] & ~isin_sorted(keys, known.unjudged.keys(width))
+    kept = judged & isin_sorted(pairs.rows, queries)
     rows, keys, scores = pairs.rows[kept], keys[kept], pairs.scores[kept]
     order = np.lexsort((keys, -scores, rows))
     place = np.arange(len(order)) - np.searchsorted(rows[order], rows[order])
     best = order[place < BEST]
-    return fit(scores[best], among(keys[best], known.truth), len(queries))
+    return fit(scores[best], isin_sorted(keys[best], known.truth), len(queries))
 
 
 def fit(scores: np.ndarray, right: np.ndarray, queries: int) -> Calibration:
@@ -132,7 +133,7 @@ def fit(scores: np.ndarray, right: np.ndarray, queries: int) -> Calibration:
     scores, hits = scores.astype(np.float64), int(right.sum())
     targets = np.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2))
     spread = float(scores.std()) or 1.0
-    knots = distinct(np.quantile(scores, np.linspace(0, 1, KNOTS)))
+    knots = unique(np.quantile(scores, np.linspace(0, 1, KNOTS)))
     knots = np.append(knots, knots[-1] + spread) if len(knots) == 1 else knots
     parts = np.clip(scores[:, None], knots[:-1], knots[1:]) - knots[:-1]    # of each line, how much lies below a score
     parts /= spread

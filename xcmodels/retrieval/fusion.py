@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xcmodels.data.corpus import Corpus, mapped
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS, Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
@@ -198,8 +198,8 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
     """
     row, slot = np.nonzero(ids >= 0)
     filters = corpus.filters["train"].subset(corpus.validation)
-    pairs = distinct(row * corpus.n_labels + ids[row, slot])
-    pairs = pairs[~among(pairs, distinct(filters.keys(corpus.n_labels)))]
+    pairs = unique(row * corpus.n_labels + ids[row, slot])
+    pairs = pairs[~isin_sorted(pairs, unique(filters.keys(corpus.n_labels)))]
     truth = corpus.positives["train"].subset(corpus.validation)
     vectors = embedded() if config.centroids else None
 
@@ -212,7 +212,7 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
     no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
     unfitted = fusion(no_trees, with_validation=False)
     pairs = pairs[unfitted.frequencies[pairs % corpus.n_labels] > 0]
-    relevant = among(pairs, distinct(truth.keys(corpus.n_labels)))
+    relevant = isin_sorted(pairs, unique(truth.keys(corpus.n_labels)))
     tokens, (rows, labels) = corpus.sides["train"].tokens(corpus.validation), np.divmod(pairs, corpus.n_labels)
     features = unfitted.features(queries, tokens, rows, labels)
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.data.corpus import Corpus, Side, mapped
-from xcmodels.data.sorted_ids import counted, located
+from xcmodels.data.sorted_ids import locate, unique_counts
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.centroids import label_matrix
 from xcmodels.retrieval.inner_products import put
@@ -67,7 +67,7 @@ class Lexicon:
             return texts
         width = len(self.idf)
         row, word = words_of(texts, width - PAIRS)
-        keys, counts = counted(row * width + word)
+        keys, counts = unique_counts(row * width + word)
         row, word = np.divmod(keys, width)
         weights = (1 + np.log(counts.astype(np.float32))) * self.idf[word]
         lengths = np.sqrt(np.bincount(row, weights**2, minlength=len(texts)))
@@ -175,7 +175,7 @@ class LabelWords:
         marks[marked] = False
         pair, slot = np.divmod(maybe, max(1, label_words.shape[1]))
         width = len(self.lexicon.idf) + 1    # the last stands for no word
-        position, same = located(rows[pair] * width + label_words.ravel().take(maybe), own * width + words.ids)
+        position, same = locate(rows[pair] * width + label_words.ravel().take(maybe), own * width + words.ids)
         pair, slot = pair[same], slot[same]
         products = self.weights[labels[pair], slot] * words.weights[position[same]]
         return np.bincount(pair, products, minlength=len(labels))
@@ -183,7 +183,7 @@ class LabelWords:
     def contributions(self, tokens: Tokens, label: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words that a label shares with one text, (m,), and what each adds to the score, (m,) float32."""
         words = self.lexicon.weigh(tokens)
-        position, same = located(self.ids[label], words.ids)
+        position, same = locate(self.ids[label], words.ids)
         return self.ids[label][same], self.weights[label][same] * words.weights[position[same]]
 
     def reading(self, lexicon: Lexicon) -> "LabelWords":

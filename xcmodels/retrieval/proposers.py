@@ -9,7 +9,7 @@ import numpy as np
 
 from xcmodels.data.batching import padded
 from xcmodels.data.corpus import Ragged
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.retrieval import ann
 
 NEIGHBOURS = 5     # places in a shortlist per training query that is searched for
@@ -36,7 +36,7 @@ class Proposer:
         """The rows of the index that are left out: labels, or training queries all of whose labels are."""
         if self.labels is None or not len(self.without):
             return self.without
-        proposed = self.labels.where(~among(self.labels.values, self.without))
+        proposed = self.labels.where(~isin_sorted(self.labels.values, self.without))
         return np.flatnonzero(proposed.lengths == 0)
 
     def nearest(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
@@ -60,7 +60,7 @@ class Proposer:
         labels, lengths = self.labels.take(near[near >= 0])
         query = np.repeat(np.nonzero(near >= 0)[0], lengths)
         if len(self.without):
-            kept = ~among(labels, self.without)
+            kept = ~isin_sorted(labels, self.without)
             labels, query = labels[kept], query[kept]
         return padded(labels, np.bincount(query, minlength=len(near)))[:, :max(shortlist, k)]
 

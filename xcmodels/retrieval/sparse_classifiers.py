@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.special import expit
 
 from xcmodels.data.corpus import mapped
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS
 from xcmodels.retrieval.inner_products import put
@@ -55,7 +55,7 @@ class SparseClassifiers:
         found = self.words.lexicon(tokens) @ self.index
         found.data += self.bias[found.indices]
         if len(without):
-            found.data[among(found.indices, without)] = -np.inf
+            found.data[isin_sorted(found.indices, without)] = -np.inf
         out = np.full((len(tokens), self.proposed), -1, dtype=np.int64)
         for row, (first, last) in enumerate(pairwise(found.indptr.tolist())):
             worse = max(last - first - self.proposed, 0)

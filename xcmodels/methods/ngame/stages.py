@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.method import Mined, Round, Stage, TrainingPlan, Vectors
 from xcmodels.methods.encoder_module import ModuleConfig, triplet
 from xcmodels.methods.ngame.config import NgameConfig
@@ -63,7 +63,7 @@ class ClassifierModule(Stage[Classifiers]):
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of all their positives, and of the labels rejected for them."""
         chosen = padded(*corpus.train_positives.take(rows))
-        pool = distinct(np.concatenate([chosen[chosen >= 0], corpus.rejected.take(rows)[0]]))
+        pool = unique(np.concatenate([chosen[chosen >= 0], corpus.rejected.take(rows)[0]]))
         sides = {"queries": BatchSide(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
                  "labels": BatchSide(torch.from_numpy(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})

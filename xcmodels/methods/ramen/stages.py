@@ -19,7 +19,7 @@ import torch
 from xcmodels.data.batching import Batch, BatchSide, anchor_block, sample_anchor
 from xcmodels.data.corpus import Corpus, Ragged
 from xcmodels.data.executor import IN_PROCESS, Executor
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Vectors, embeddings
 from xcmodels.methods.ramen.bandit import Bandit
 from xcmodels.methods.ramen.config import SIDES, GraphConfig
@@ -68,7 +68,7 @@ class GraphStage(EncoderStage[Regularised]):
             nodes = {side: batch.sides[side].ids.numpy() for side in self.graph.regularised_sides}
             chosen = {side: sample_anchor(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), ids, rng)
                       for side, ids in nodes.items()}
-            pool = distinct(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
+            pool = unique(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
             pool = pool[pool >= 0]
             anchors = f"anchors.{name}"
             sides[anchors] = BatchSide(torch.from_numpy(pool), tokens=graph.anchors.tokens(pool))
@@ -135,8 +135,8 @@ def augmented(corpus: Corpus, most: int) -> Corpus:
               for graph in corpus.graphs.values()]
     truth = corpus.positives["train"]
     width, filters = corpus.n_labels, corpus.filters["train"]
-    keys = distinct(np.concatenate([truth.keys(width), *(labels.keys(width) for labels in shared)]))
-    keys = keys[~among(keys, distinct(np.concatenate([filters.keys(width), corpus.rejected.keys(width)])))]
+    keys = unique(np.concatenate([truth.keys(width), *(labels.keys(width) for labels in shared)]))
+    keys = keys[~isin_sorted(keys, unique(np.concatenate([filters.keys(width), corpus.rejected.keys(width)])))]
     out = copy(corpus)
     for cached in ("train_positives", "train_weights"):
         vars(out).pop(cached, None)

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.mining.graph import label_correlation
 from xcmodels.mining.label_index import not_excluded
@@ -42,7 +42,7 @@ def proposers(config: SiamesexmlConfig, corpus: Corpus, queries: np.ndarray, lab
 
     with_validation: include the queries of the validation split.
     """
-    rows = distinct(queries_of(corpus, with_validation).values)
+    rows = unique(queries_of(corpus, with_validation).values)
     centroids = label_centroids(corpus, queries, with_validation)
     index = partial(ann.build, kind=config.index, limit=ann.EXACT_MAX_ONLINE)
     return {"texts": Proposer(index(smoothed(config, corpus, labels))), "centroids": Proposer(index(centroids)),
