@@ -49,7 +49,7 @@ def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     stage.begin(model, corpus, None)
     model.train()
     order = stage.order(corpus, Mined(), 0)
-    size = stage.plan.rows(len(order))
+    size = stage.plan.batch_size_for(len(order))
     batches = []
     for step in range(STEPS):
         rng = seeds.generator(stage.seed, "batch", stage.name, 0, step)
@@ -59,7 +59,7 @@ def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     for step, batch in enumerate(batches):
         loss = torch.stack(list(stage.loss(model, batch).values())).sum()
         loss.backward()
-        optimisers.step(stage.plan.rate(step, len(order)))
+        optimisers.step(stage.plan.lr_factor(step, len(order)))
         float(loss.detach())    # waits for the device
         ends.append(time.perf_counter())
     return np.diff(ends)[WARM_UP - 1:]

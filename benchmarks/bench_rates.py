@@ -25,12 +25,12 @@ from benchmarks.synthetic import CorpusShape, synthetic_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Vectors
 from xcmodels.methods.registry import METHODS
-from xcmodels.mining import grouped, groups
+from xcmodels.mining import grouped_index, query_groups
 from xcmodels.mining.clustering import balanced_kmeans
-from xcmodels.mining.each_query import EachQuery
-from xcmodels.mining.integer_products import rounded_rows
+from xcmodels.mining.int8_products import quantised_rows
 from xcmodels.mining.label_index import LabelIndex
 from xcmodels.mining.negatives import nearest_negatives
+from xcmodels.mining.per_query_index import PerQueryIndex
 from xcmodels.resources import GPU_KINDS, HOST, RATES, ROUND, SCORED, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.loop import device, fast_products
@@ -68,28 +68,28 @@ def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
     queries = vectors["queries"]()
     _, seconds = timed(lambda: balanced_kmeans(queries, CLUSTER_SIZE, seed=0))
     out["cluster"] = seconds / len(queries) / np.log2(len(queries) / CLUSTER_SIZE)
-    labels, rows = vectors["labels"](), corpus.training_rows()[:EachQuery.chunk]
+    labels, rows = vectors["labels"](), corpus.training_rows()[:PerQueryIndex.chunk]
 
-    def grouped_index(some: np.ndarray) -> grouped.GroupedIndex:
-        return replace(grouped.build(some, queries, DEPTH, seed=0), share=SCORED)
+    def index_of(some: np.ndarray) -> grouped_index.GroupedIndex:
+        return replace(grouped_index.build(some, queries, DEPTH, seed=0), share=SCORED)
 
     def search_seconds(index: LabelIndex) -> float:
         """Return the seconds per point, after threads were started and pages were read."""
         nearest_negatives(index, queries, corpus, rows[:WARM_UP_QUERIES], DEPTH)
         return timed(lambda: nearest_negatives(index, queries, corpus, rows, DEPTH))[1] / len(rows)
 
-    out["search exact"] = search_seconds(EachQuery(ann.build(labels[:EXACT_LABELS], "exact"))) / EXACT_LABELS
+    out["search exact"] = search_seconds(PerQueryIndex(ann.build(labels[:EXACT_LABELS], "exact"))) / EXACT_LABELS
     many = np.resize(labels, (GROUPED_LABELS, width))
-    small_index, (large_index, seconds) = grouped_index(labels), timed(lambda: grouped_index(many))
+    small_index, (large_index, seconds) = index_of(labels), timed(lambda: index_of(many))
     out["build"] = seconds / GROUPED_LABELS
-    rows = small_index.together(queries, corpus.training_rows())[:EachQuery.chunk]
+    rows = small_index.search_order(queries, corpus.training_rows())[:PerQueryIndex.chunk]
     # two sizes of index: what grows with the labels, and what does not
     small, large = (search_seconds(index) for index in (small_index, large_index))
     out["search grouped"] = (large - small) / (GROUPED_LABELS - len(labels)) / SCORED
     out["rescore"] = max(small - len(labels) * SCORED * out["search grouped"], 0.0)
-    codes = rounded_rows(queries[rows])
+    codes = quantised_rows(queries[rows])
     centres = np.resize(small_index.centres, (CENTRES, width))
-    out["find group"] = timed(lambda: groups.nearest(codes, centres))[1] / len(rows) / CENTRES
+    out["find group"] = timed(lambda: query_groups.nearest(codes, centres))[1] / len(rows) / CENTRES
     return out
 
 

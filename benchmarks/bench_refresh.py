@@ -21,7 +21,7 @@ from benchmarks.bench_scale import DIM, scaled_shape
 from benchmarks.measuring import cpu_config, peak_memory
 from benchmarks.synthetic import synthetic_corpus
 from tasks.core.dask_workers import Workers
-from tasks.training.dask_shards import DaskShards
+from tasks.training.dask_executor import DaskExecutor
 from tasks.training.embed import vectors_by
 from xcmodels.data.corpus import Corpus
 from xcmodels.methods.registry import METHODS
@@ -39,8 +39,8 @@ def refresh(corpus: Corpus, method: str, count: int) -> tuple[list[np.ndarray], 
     with Workers(count=count) as workers, tempfile.TemporaryDirectory(dir=corpus.folder.parent) as folder:
         before = workers.client.run(time.process_time)
         began, own = time.perf_counter(), time.process_time()
-        shards = DaskShards(workers, Path(folder), said.append)
-        mined = stage.mine(vectors_by(shards, stage, corpus, None), corpus, mining, shards)
+        executor = DaskExecutor(workers, Path(folder), said.append)
+        mined = stage.mine(vectors_by(executor, stage, corpus, None), corpus, mining, executor)
         seconds, own = time.perf_counter() - began, time.process_time() - own
         after = workers.client.run(time.process_time)
         cpu = own + max(after[worker] - before[worker] for worker in before)

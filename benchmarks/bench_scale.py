@@ -20,7 +20,7 @@ from benchmarks.measuring import cpu_config, in_new_process, peak_memory, timed
 from benchmarks.synthetic import AMAZON_TITLES_1_3M, CorpusShape, synthetic_corpus
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.method import Mined, Round
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
@@ -44,7 +44,7 @@ def drawn(rows: np.ndarray) -> np.ndarray:
     """Return about SEARCHED positions of the rows (n,), in STRETCHES: whole groups, if they are in that order."""
     size = min(SEARCHED // STRETCHES, max(len(rows) // STRETCHES, 1))
     starts = np.sort(seeds.generator(0, "searched").integers(0, len(rows) - size + 1, STRETCHES))
-    return distinct(starts[:, None] + np.arange(size))
+    return unique(starts[:, None] + np.arange(size))
 
 
 @fast_products()
@@ -68,7 +68,7 @@ def epoch_and_refresh(name: str, scratch: Path) -> dict[str, float]:
     queries, embed_queries = timed(vectors["queries"])
     index, embed_and_index = timed(
         lambda: build_index(vectors["labels"](), queries, rows, mining.negatives, kind="auto", seed=0))
-    ordered, group = timed(lambda: index.together(queries, rows))
+    ordered, group = timed(lambda: index.search_order(queries, rows))
     some = ordered[drawn(rows)]
     _, search_some = timed(lambda: nearest_negatives(index, queries, corpus, some, mining.negatives))
     search, cluster = group + search_some * len(rows) / len(some), 0.0

@@ -16,16 +16,16 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, epoch_order
 from xcmodels.data.corpus import Corpus, Side
-from xcmodels.data.shards import IN_PROCESS, Part, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, encode_all
 from xcmodels.nn.row_table import Model
 
-# NGAME's CPU preset on the names and descriptions of Debian's packages, 590 tags, P@1 / P@5 on other packages.
-# On 400 texts, batches of 1,024, 128, 64, 32: 42.7 / 30.8, 73.7 / 34.4, 78.7 / 36.5, 78.0 / 34.7; on 2,500:
-# 78.3 / 37.6, 85.7 / 42.0, 85.1 / 40.7, 84.5 / 38.5. On 24,235, batches of 1,024 and 256: 90.6 / 46.1, 90.1 / 46.0.
-# With warm-ups cut to a tenth of the stage: on 400 76.4 / 33.5, on 2,500 84.9 / 40.3.
-LEAST_STEPS, FEWEST_ROWS = 20, 64
+# A stage on few texts needs more steps than `batch_size` gives: batches shrink until a pass over the texts has
+# MIN_STEPS_PER_PASS of them, but keep at least MIN_BATCH_ROWS rows. NGAME's P@1 on 400 texts rises from 42.7 to 78.7
+# (docs/methods.md, "Few texts").
+MIN_STEPS_PER_PASS = 20    # steps of a pass, at least, where that leaves batches of enough rows
+MIN_BATCH_ROWS = 64        # rows of a batch, at least, where `batch_size` is larger
 
 M = TypeVar("M", bound=Model)
 
@@ -37,16 +37,15 @@ class RowRule:
     lr: float
     momentum: float | None = None
     weight_decay: float = 0.0     # decoupled (SGD)
-    rowwise: bool = False         # the optimiser keeps a number or two a row, not a value
+    rowwise: bool = False         # optimiser moments are kept for each row, not for each value
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
     """How long a stage trains, on what batches and at what rates; epochs count from 0 in each stage.
 
-    Plans are made for tens of thousands of rows and more. On fewer, batches shrink below `batch_size`, down to
-    FEWEST_ROWS, so that a pass over the rows has LEAST_STEPS batches, and an epoch repeats passes until it has
-    `least_steps`. Otherwise 400 texts would be 8 steps in all, and a model that has learned nothing.
+    Plans are made for tens of thousands of rows and more. On fewer, batches are smaller than `batch_size`, and an epoch
+    repeats passes until it has `least_steps`. Otherwise 400 texts would be 8 steps in all, of which nothing is learned.
     """
 
     epochs: int
@@ -64,13 +63,13 @@ class TrainingPlan:
         return cls(config.epochs, config.batch_size, config.lr, tables, config.warmup,
                    decay=getattr(config, "decay", "linear"), least_steps=config.least_steps)
 
-    def rows(self, n: int) -> int:
+    def batch_size_for(self, n: int) -> int:
         """Return the batch size for n training rows; the last batch may be smaller."""
-        return min(self.batch_size, max(n // LEAST_STEPS, FEWEST_ROWS))
+        return min(self.batch_size, max(n // MIN_STEPS_PER_PASS, MIN_BATCH_ROWS))
 
     def steps_per_pass(self, n: int) -> int:
         """Return the number of batches in one pass over n rows."""
-        return max(1, -(-n // self.rows(n)))
+        return max(1, -(-n // self.batch_size_for(n)))
 
     def passes(self, n: int) -> int:
         """Return the number of passes over n rows in an epoch."""
@@ -84,7 +83,7 @@ class TrainingPlan:
         """Return the number of optimiser steps of the whole stage over n rows."""
         return self.epochs * self.steps_an_epoch(n)
 
-    def rate(self, step: int, n: int) -> float:
+    def lr_factor(self, step: int, n: int) -> float:
         """Return the factor on the learning rates at optimiser step `step`, counted from 0."""
         progress = min(step / self.steps(n), 1.0)
         remaining = 1 - progress if self.decay == "linear" else (1 + math.cos(math.pi * progress)) / 2
@@ -148,7 +147,7 @@ class SideVectors:
     """
 
     count: int
-    of: Part
+    of: RowFunction
     batch: int = 1
 
     def __call__(self) -> np.ndarray:
@@ -215,8 +214,8 @@ class Stage(Generic[M]):
         """
         raise NotImplementedError
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
-        """Return the mining result for a round, from vectors alone (CPU, pure); shards: who computes it."""
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
+        """Return the mining result for a round, from vectors alone (CPU, pure); executor: where arrays are computed."""
         raise NotImplementedError
 
 

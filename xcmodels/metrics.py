@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xcmodels.data.corpus import Ragged
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.sorted_ids import isin_sorted, unique
 
 # The metrics shown to people, in this order: on the terminal, in the report, on the version's card, in Prefect.
 SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
@@ -66,12 +66,12 @@ def match(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels
     _check_predictions(predictions, n_labels)
     keys = _keys(truth, len(predictions), n_labels, "truth")
     if filters is not None:
-        keys = keys[~among(keys, _keys(filters, len(predictions), n_labels, "filters"))]
+        keys = keys[~isin_sorted(keys, _keys(filters, len(predictions), n_labels, "filters"))]
     truth_rows, truth_labels = np.divmod(keys, n_labels)
     counts = np.bincount(truth_rows, minlength=len(predictions))
     rows = np.flatnonzero(counts)
     labels = predictions[rows]
-    hits = among(rows[:, None] * n_labels + labels, keys) & (labels >= 0)
+    hits = isin_sorted(rows[:, None] * n_labels + labels, keys) & (labels >= 0)
     new_row = np.cumsum(counts > 0) - 1
     return Matches(rows, labels, hits, new_row[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
 
@@ -202,7 +202,7 @@ def drop_filtered(predictions: np.ndarray, scores: np.ndarray, filters: Pairs,
     n_labels = 1 + max(int(predictions.max(initial=0)), int(_parts(filters)[1].max(initial=0)))
     _check_predictions(predictions, n_labels)
     pairs = np.arange(len(predictions))[:, None] * n_labels + predictions
-    keep = (predictions >= 0) & ~among(pairs, _keys(filters, len(predictions), n_labels, "filters"))
+    keep = (predictions >= 0) & ~isin_sorted(pairs, _keys(filters, len(predictions), n_labels, "filters"))
     position = np.cumsum(keep, axis=1) - 1
     keep &= position < k
     shape = len(predictions), k
@@ -224,7 +224,7 @@ def _keys(pairs: Pairs, n: int, n_labels: int, name: str) -> np.ndarray:
     if len(indptr) != n + 1:
         raise ValueError(f"{name} has {len(indptr) - 1} rows, predictions have {n}; give the same split")
     _check_range(indices, 0, n_labels, name)
-    return distinct(np.repeat(np.arange(n), np.diff(indptr)) * n_labels + np.asarray(indices, dtype=np.int64))
+    return unique(np.repeat(np.arange(n), np.diff(indptr)) * n_labels + np.asarray(indices, dtype=np.int64))
 
 
 def _check_range(labels: np.ndarray, low: int, n_labels: int, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xcmodels.method import Method, Round, Stage
-from xcmodels.mining import groups
+from xcmodels.mining import query_groups
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.codes import codes_of
 from xcmodels.retrieval.examples import MAX_EXAMPLES
@@ -192,7 +192,7 @@ def _seconds(method: Method, mining: Round | None, size: Size, width: int,
         if ann.choose("auto", size.labels) == "exact":
             refresh += host["search exact"] * size.points * size.labels
         else:
-            found = GROUP_PASSES * host["find group"] * size.points / groups.QUERIES
+            found = GROUP_PASSES * host["find group"] * size.points / query_groups.QUERIES
             refresh += (host["search grouped"] * SCORED * size.labels + host["rescore"] + found) * size.points
             refresh += host["build"] * size.labels
     return epoch, refresh

@@ -53,8 +53,8 @@ class FreshNegatives(OverTrainedEncoder):
     def loss(self, model: OneVsAll, batch: Batch) -> dict[str, torch.Tensor]:
         """Return the binary cross-entropy over positives and the hardest negatives."""
         assert isinstance(batch, EveryLabelBatch)
-        scores = model.logits(model.queries(batch), torch.arange(batch.n))
-        block = batch.block(slice(0, batch.n))
+        scores = model.logits(model.queries(batch), torch.arange(batch.n_labels))
+        block = batch.block(slice(0, batch.n_labels))
         assert block.weights is not None
         negative_scores = scores.detach().masked_fill(block.positives | (block.weights == 0), -torch.inf)
         hardest = torch.zeros_like(scores).scatter(1, negative_scores.topk(self.config.hard, dim=1).indices, 1.0)

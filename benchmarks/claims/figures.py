@@ -161,7 +161,7 @@ def _positives_in_batches(trained: TrainedMethod, beta: int = 1) -> Figures:
     figures = {}
     for name, mined in (("clustered", Mined(trained.mined[last.name].clusters)), ("random", Mined())):
         order = stage.order(corpus, mined, 0)
-        size = stage.plan.rows(len(order))
+        size = stage.plan.batch_size_for(len(order))
         order = order[:4 * size]
         blocks = [stage.batch(corpus, last, mined, part, seeds.generator(0, "claims", "batch")).blocks["pool"].positives
                   for part in np.split(order, range(size, len(order), size))]

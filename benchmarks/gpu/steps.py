@@ -69,7 +69,7 @@ class Bare:
         stage.begin(self.model, corpus, None)
         self.model.train()
         order = stage.order(corpus, mined, 0)
-        size = stage.plan.rows(len(order))
+        size = stage.plan.batch_size_for(len(order))
         began, self.batches = time.perf_counter(), list[Batch]()
         for step in range(steps):
             rows = order[step * size % len(order):][:size]
@@ -82,7 +82,7 @@ class Bare:
         """Take one step, without waiting for the device."""
         terms = self.stage.loss(self.model, self.batches[number]).values()
         torch.stack(list(terms)).sum().backward()
-        self.optimisers.step(self.stage.plan.rate(number, 10**6))
+        self.optimisers.step(self.stage.plan.lr_factor(number, 10**6))
 
     def numbers_of_steps(self) -> list[torch.Tensor]:
         """Return the tensors in which AdamW counts its steps, on the host."""
@@ -143,7 +143,7 @@ def row(scale: Scale, stage: Stage[Any], corpus: Corpus) -> dict[str, Any]:
     mined = mined_at_random(stage, corpus)
     loop = loop_figures(scale, stage, corpus, mined)
     bare = bare_figures(scale, stage, corpus, mined)
-    seconds, rows = loop["seconds"], stage.plan.rows(len(corpus.training_rows()))
+    seconds, rows = loop["seconds"], stage.plan.batch_size_for(len(corpus.training_rows()))
     assert seconds is not None
     rate = product_rate(scale.device, scale.sizes.product)
     return {"rows": rows, "examples a second": rows / seconds, "loop ms": 1000 * seconds,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 PACKAGES = ("tasks", "xcmodels", "data_contracts")
 # Code that cannot change a result: how a step is run, and a method's wiring, which its settings and stages decide.
-MACHINERY = ("tasks.core", "tasks.training.dask_shards", "tasks.training.launcher", "tasks.training.recipe",
-             "tasks.training.training_process", "xcmodels.data.shards", "xcmodels.methods.presets",
+MACHINERY = ("tasks.core", "tasks.training.dask_executor", "tasks.training.launcher", "tasks.training.recipe",
+             "tasks.training.training_process", "xcmodels.data.executor", "xcmodels.methods.presets",
              "xcmodels.methods.registry")
 
 

@@ -18,7 +18,7 @@ from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds
 from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Texts
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.data.text import shown
 from xcmodels.data.tokens import Tokenizer
 
@@ -152,7 +152,7 @@ def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
             owner = np.repeat(np.arange(len(rows)), lengths)
             position = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             field = values + vocabulary * (position >= titles[rows][owner])
-            df += np.bincount(distinct(owner * 2 * vocabulary + field) % (2 * vocabulary), minlength=2 * vocabulary)
+            df += np.bincount(unique(owner * 2 * vocabulary + field) % (2 * vocabulary), minlength=2 * vocabulary)
     return np.log((n + 1) / (df + 1)).astype(np.float32)
 
 

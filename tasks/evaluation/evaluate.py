@@ -62,8 +62,8 @@ def _alone(ranker: Ranker, corpus: Corpus, inverse: np.ndarray, rows: np.ndarray
     """
     rows, out = np.sort(rows[:ALONE]), dict[str, float]()
     truth, filters = corpus.positives["test"].subset(rows), corpus.filters["test"].subset(rows)
-    for name, alone in ranker.alone().items():
-        found = metrics.evaluate(predict(alone, corpus, 5, rows)[0], truth, filters, inverse, ks=(1, 5), recall_ks=())
+    for name, unfused in ranker.unfused().items():
+        found = metrics.evaluate(predict(unfused, corpus, 5, rows)[0], truth, filters, inverse, ks=(1, 5), recall_ks=())
         out |= {f"{key}/by {name}": found[key] for key in metrics.SHOWN if key in found}
         out["points/alone"] = found["points"]
     return out

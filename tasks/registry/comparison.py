@@ -24,7 +24,7 @@ from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels import metrics
 from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus, Ragged, Texts
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.retriever import Retriever
 
@@ -99,7 +99,7 @@ def compare(retrievers: Sequence[Retriever], corpus: Corpus, known: Sequence[np.
     for retriever, texts in zip(retrievers, known, strict=True):
         if texts is not None:
             for part, tokens in _tokens(retriever, corpus, np.arange(len(seen))):
-                seen[part] |= among(seen_texts.digests(tokens), texts)
+                seen[part] |= isin_sorted(seen_texts.digests(tokens), texts)
     rows = np.flatnonzero(~seen)
     uids = Texts.load(corpus.folder, "label.uid")
     places = {uids[label]: label for label in range(corpus.n_labels)}

@@ -14,7 +14,7 @@ from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.tables import Tables
 from tasks.core.step import StepContext
 from tasks.data.tables import contract_view
-from tasks.training.dask_shards import shards_of
+from tasks.training.dask_executor import executor_for
 from tasks.training.embed import vectors_by
 from tasks.training.mined_files import CLUSTERS, EDGES, NEGATIVES, SIDES
 from xcmodels.data import seeds
@@ -30,23 +30,23 @@ SHARD = 1 << 20   # rows of a shard of the tables that are checked
 def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
     """Mine what a round trains on, write it, and check it against its contract."""
     corpus = Corpus(context.inputs["corpus"])
-    shards = shards_of(context, corpus)
+    executor = executor_for(context, corpus)
     if "vectors" in context.inputs:
         vectors: Vectors = {name: partial(np.load, context.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}
     else:
-        vectors = vectors_by(shards, stage, corpus, context.inputs.get("start"))
+        vectors = vectors_by(executor, stage, corpus, context.inputs.get("start"))
     vectors = {name: cache(make) for name, make in vectors.items()}
-    mined = stage.mine(vectors, corpus, round_, shards)
+    mined = stage.mine(vectors, corpus, round_, executor)
     metrics = mined.measured | hardness(mined, vectors, corpus, seeds.generator(stage.seed, "hardness", round_.name))
     (context.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **metrics}]) + "\n")
     context.say(", ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     rows = corpus.training_rows()
     if (clusters := mined.clusters) is not None:
-        shards.save(context.out / CLUSTERS, clusters)
+        executor.save(context.out / CLUSTERS, clusters)
         _check(context, "clusters", rows, partial(_slice, clusters))
         context.say(f"{len(rows):,} queries in {int(clusters.max(initial=-1)) + 1:,} clusters of {round_.cluster_size}")
     if (negatives := mined.negatives) is not None:
-        shards.save(context.out / NEGATIVES, negatives)
+        executor.save(context.out / NEGATIVES, negatives)
         _check(context, "negatives", rows, lambda part: _lists(negatives[rows[part]]))
         context.say(f"{len(rows):,} queries with {negatives.shape[1]} hard negatives each")
     for name, kept in mined.kept.items():
@@ -60,15 +60,15 @@ def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
 
 def _check(context: StepContext, table: str, rows: np.ndarray, column: Callable[[slice], pa.Array]) -> None:
     """Check what was mined for `rows` against its contract, together with the tables that it refers to."""
-    shards = context.scratch / "mined" / table
-    shards.mkdir(parents=True, exist_ok=True)
+    folder = context.scratch / "mined" / table
+    folder.mkdir(parents=True, exist_ok=True)
     for number, start in enumerate(range(0, max(len(rows), 1), SHARD)):
         part = slice(start, start + SHARD)
         pq.write_table(pa.table([rows[part], column(part)], schema=SCHEMAS[kind_of(table)]),
-                       shards / f"part-{number:05d}.parquet")
+                       folder / f"part-{number:05d}.parquet")
     anchors = {f"anchors.{table.split('.')[1]}"} if table.startswith("pruned") else set()
     referenced = {name: context.inputs["tables"] for name in {"queries.train", "labels", "positives.train"} | anchors}
-    view = contract_view(context.scratch / "view", {table: shards.parent, **referenced})
+    view = contract_view(context.scratch / "view", {table: folder.parent, **referenced})
     check(Tables(view), only=[table]).raise_for_failure()
 
 

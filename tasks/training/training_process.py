@@ -48,9 +48,9 @@ def main(spec: Path) -> None:
         if distributed.is_first_of_machine():
             (scratch / FAILED).write_text(json.dumps({
                 "kind": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}))
-        distributed.leave(1)
+        distributed.exit_process(1)
         sys.exit(1)
-    distributed.leave()
+    distributed.exit_process()
 
 
 def _is_alive(pid: int, born: float) -> bool:

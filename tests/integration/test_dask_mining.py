@@ -1,4 +1,4 @@
-"""Refreshes on Dask: the same bytes wherever shards are computed, and in spite of a worker that dies."""
+"""Refreshes on Dask: the same bytes wherever arrays are computed, and in spite of a worker that dies."""
 
 import os
 import signal
@@ -14,12 +14,12 @@ from tasks.core.files import folder_digests
 from tasks.core.step import Console, StepContext, run, run_all, unwatched
 from tasks.core.store import Store
 from tasks.plan import pipeline
-from tasks.training import dask_shards, embed
-from tasks.training.dask_shards import DaskShards
+from tasks.training import dask_executor, embed
+from tasks.training.dask_executor import DaskExecutor
 from tests.support.planted import QUICK, QUICK_JOINT
-from xcmodels.data.shards import IN_PROCESS, Part, every
+from xcmodels.data.executor import IN_PROCESS, RowFunction, equal_cuts
 from xcmodels.mining import clustering
-from xcmodels.mining.each_query import EachQuery
+from xcmodels.mining.per_query_index import PerQueryIndex
 
 
 @pytest.fixture(scope="module")
@@ -29,21 +29,22 @@ def workers():
 
 
 @pytest.fixture
-def small_shards(monkeypatch):
-    make_shards_small(monkeypatch)
+def small_ranges(monkeypatch):
+    make_ranges_small(monkeypatch)
 
 
-def make_shards_small(monkeypatch):
-    """Make every corpus large, and jobs and shards small: of batches that no shard of vectors is a multiple of."""
-    monkeypatch.setattr(dask_shards, "SMALL", 0)
-    for holder, name in ((dask_shards, "JOB_ROWS"), (embed, "EMBEDDED"), (clustering, "_SHARD"), (EachQuery, "chunk")):
+def make_ranges_small(monkeypatch):
+    """Make every corpus large, and jobs and ranges small: no range of vectors is a multiple of a batch."""
+    monkeypatch.setattr(dask_executor, "SMALL", 0)
+    for holder, name in ((dask_executor, "JOB_ROWS"), (embed, "EMBEDDED"), (clustering, "_RANGE"),
+                         (PerQueryIndex, "chunk")):
         monkeypatch.setattr(holder, name, 250)
 
 
-def in_small_shards(action, context):
-    """Run a step's action, on a worker, with small shards."""
+def in_small_ranges(action, context):
+    """Run a step's action, on a worker, with small ranges."""
     with pytest.MonkeyPatch.context() as patch:
-        make_shards_small(patch)
+        make_ranges_small(patch)
         action(context)
 
 
@@ -67,7 +68,7 @@ def made_again(step, done, store, workers, folder, *, say=str):
                "refresh_from": "1", "refresh_every": "1", "index": "quantised"}),
     ("ramen-unidec", {f"base.{name}" if not name.startswith("prepare") else name: value
                       for name, value in QUICK_JOINT.items()} | {"base.epochs": "5"})])
-def test_the_number_of_workers_changes_no_byte(planted, tmp_path, workers, small_shards, *, method, settings):
+def test_the_number_of_workers_changes_no_byte(planted, tmp_path, workers, small_ranges, *, method, settings):
     plan = pipeline(planted, method, "cpu-learned", settings)
     store = Store(tmp_path / "home")
     with Workers(count=0) as none:
@@ -88,14 +89,14 @@ def test_the_number_of_workers_changes_no_byte(planted, tmp_path, workers, small
         assert found == wanted and not any("on Dask" in line for line in lines), "one worker is not faster"
     store.forget(step.key(done))
     lines = list[str]()
-    again = run(replace(step, action=partial(in_small_shards, step.action)), done, store, workers,
+    again = run(replace(step, action=partial(in_small_ranges, step.action)), done, store, workers,
                 Console(lines.append), by_worker=True)
     assert not again.reused and again.artifact.digest == done[step.name].digest
     assert any("on Dask" in line for line in lines), "the jobs of a step that a worker makes run on all workers"
 
 
-def squares(marker: Path) -> Part:
-    """Return a function that returns rows and their squares; the first time, it is killed between two shards."""
+def squares(marker: Path) -> RowFunction:
+    """Return a function that returns rows and their squares; the first time, it is killed between two ranges."""
     def part(low: int, high: int) -> np.ndarray:
         if low % 8 and not marker.exists():
             marker.write_text("")
@@ -105,14 +106,16 @@ def squares(marker: Path) -> Part:
     return part
 
 
-def test_a_killed_workers_shards_are_computed_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(dask_shards, "JOB_ROWS", 8)
+def test_a_killed_workers_rows_are_computed_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(dask_executor, "JOB_ROWS", 8)
     with Workers(count=2) as workers:
-        shards = DaskShards(workers, tmp_path, str)
-        found = shards.rows("squares", squares, every(3, 100), tmp_path / "marker")
+        executor = DaskExecutor(workers, tmp_path, str)
+        found = executor.compute_rows("squares", squares, equal_cuts(3, 100), tmp_path / "marker")
         assert (tmp_path / "marker").exists()
-        np.testing.assert_array_equal(found, IN_PROCESS.rows("squares", squares, every(3, 100), tmp_path / "marker"))
-        assert set(workers.client.run(lambda: len(dask_shards._prepared)).values()) == {0}, "models and files are freed"
+        wanted = IN_PROCESS.compute_rows("squares", squares, equal_cuts(3, 100), tmp_path / "marker")
+        np.testing.assert_array_equal(found, wanted)
+        kept = workers.client.run(lambda: len(dask_executor._prepared))
+        assert set(kept.values()) == {0}, "models and files are freed"
 
 
 def test_no_worker_is_paused_for_pages_of_files_that_it_maps():
@@ -120,7 +123,7 @@ def test_no_worker_is_paused_for_pages_of_files_that_it_maps():
         assert [worker["memory_limit"] for worker in workers.client.scheduler_info()["workers"].values()] == [0]
 
 
-def test_a_worker_that_is_killed_during_a_refresh_changes_no_byte(planted, tmp_path, small_shards):
+def test_a_worker_that_is_killed_during_a_refresh_changes_no_byte(planted, tmp_path, small_ranges):
     """It is killed after the step's first line, before what it has made is all that the step needs."""
     plan = pipeline(planted, "unidec", "cpu-learned", QUICK_JOINT | {"epochs": "5"})
     store = Store(tmp_path / "home")
@@ -144,20 +147,21 @@ def test_a_worker_that_is_killed_during_a_refresh_changes_no_byte(planted, tmp_p
 def test_the_same_bytes_as_numpy_writes(tmp_path):
     """Of any shape, with no rows too, and where an array is a part of a mapped file."""
     with Workers(count=0) as none:
-        shards = DaskShards(none, tmp_path, str)
+        executor = DaskExecutor(none, tmp_path, str)
         for number, array in enumerate((np.arange(7), np.ones((5, 3), np.float32), np.zeros((0, 4), np.int32))):
             np.save(tmp_path / "wanted.npy", array)
-            made = shards.rows("copies", copied, every(2, len(array)), array)
-            shards.save(tmp_path / "found.npy", made)
+            made = executor.compute_rows("copies", copied, equal_cuts(2, len(array)), array)
+            executor.save(tmp_path / "found.npy", made)
             assert (tmp_path / "found.npy").read_bytes() == (tmp_path / "wanted.npy").read_bytes(), number
             mapped = np.load(tmp_path / "wanted.npy", mmap_mode="r")
-            np.testing.assert_array_equal(shards.rows("copies", copied, every(2, len(array)), mapped), array)
+            again = executor.compute_rows("copies", copied, equal_cuts(2, len(array)), mapped)
+            np.testing.assert_array_equal(again, array)
         part = np.load(tmp_path / "found.npy", mmap_mode="r")[:0]
-        assert len(shards.rows("copies", copied, [0, 0], part)) == 0
+        assert len(executor.compute_rows("copies", copied, [0, 0], part)) == 0
         some = np.lib.format.open_memmap(tmp_path / "some.npy", "w+", np.int64, (9,))
         some[:] = range(9)
-        np.testing.assert_array_equal(shards.rows("copies", copied, every(2, 4), some[5:]), [5, 6, 7, 8])
+        np.testing.assert_array_equal(executor.compute_rows("copies", copied, equal_cuts(2, 4), some[5:]), [5, 6, 7, 8])
 
 
-def copied(array: np.ndarray) -> Part:
+def copied(array: np.ndarray) -> RowFunction:
     return lambda low, high: array[low:high]

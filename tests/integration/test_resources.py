@@ -16,11 +16,11 @@ from tests.support.toy import low_bytes
 from xcmodels.data.corpus import Corpus
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.mining import grouped
+from xcmodels.mining import grouped_index
 from xcmodels.resources import DEVICE, DISK, HOST, REFRESH, ROUND, SCORED, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.codes import codes_of
-from xcmodels.training.checkpoint import MODEL, OPTIMISER, save_model, shards_of, write
+from xcmodels.training.checkpoint import MODEL, OPTIMISER, row_ranges_of, save_model, write
 from xcmodels.training.optimisers import Optimisers
 
 NAMES = ["astra", "unidec", "ngame", "siamesexml++"]
@@ -56,11 +56,11 @@ def test_models_and_checkpoints_are_as_large_as_told(name, corpus, tmp_path):
             parameter.grad = parameter.detach() * 0
         optimisers.step(1.0)
         save_model(model, tmp_path)
-        write(tmp_path / OPTIMISER, optimisers.state(), optimisers.shards())
+        write(tmp_path / OPTIMISER, optimisers.state(), optimisers.row_ranges())
         gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
         files = sum((tmp_path / file).stat().st_size for file in (MODEL, OPTIMISER))
         written.append((files + gradients, files, len(stage.rounds)))
-        assert shards_of(model) == {}
+        assert row_ranges_of(model) == {}
     in_memory, on_disk, rounds = max(written)
     parts = held(told, HOST, ROUND)
     own = ("label vectors", "their moments", "the encoder, its gradients and moments")
@@ -115,7 +115,7 @@ def test_codes_and_corpus_are_as_large_as_told(tmp_path):
         labels = np.random.default_rng(0).standard_normal((20_000, width), np.float32)
         ann.build(labels, "quantised").save(tmp_path)
         assert (tmp_path / "codes.faiss").stat().st_size == pytest.approx(codes_of(width) / 2 * len(labels), rel=0.05)
-        mined = grouped.build(labels, labels[:100], 10, seed=0)
+        mined = grouped_index.build(labels, labels[:100], 10, seed=0)
         vectors = held(budget(method_of("astra", width), Size(20_000, 10), {}), HOST, REFRESH)
         assert vectors["vectors and codes of the labels"] == mined.vectors.nbytes + mined.codes.nbytes
 

@@ -191,8 +191,8 @@ def at_threshold(confidences, right, positives, threshold):
 def held_out_answers(corpus, rows, labels, scores, most):
     """The best answers to each validation query, as (score, whether it is right).
 
-    Nothing is said of a label that no training query has, of a filter pair, or of a pair whose inverse a training query
-    has (a filter pair says which query is which label); a query without another label is left out.
+    Not judged are a label that no training query has, a filter pair, and a pair whose inverse a training query has
+    (a filter pair says which query is which label); a query without another label is left out.
     """
     train = set(corpus.training_rows().tolist())
     own = [set(corpus.filters["train"][row].tolist()) for row in range(len(corpus.filters["train"]))]
@@ -201,11 +201,11 @@ def held_out_answers(corpus, rows, labels, scores, most):
     out = []
     for place, query in enumerate(corpus.validation.tolist()):
         inverse = set().union(*(own[row] for row in train if has[row] & own[query]), set())
-        unsaid = own[query] | inverse
-        if not (has[query] & known) - unsaid:
+        unjudged = own[query] | inverse
+        if not (has[query] & known) - unjudged:
             continue
         said = [(-score, label) for row, label, score in zip(rows, labels, scores, strict=True)
-                if row == place and label in known and label not in unsaid]
+                if row == place and label in known and label not in unjudged]
         out += [(-score, label in has[query]) for score, label in sorted(said)[:most]]
     return out
 

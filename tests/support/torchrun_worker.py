@@ -49,7 +49,7 @@ def main(jobs: Path, out: Path) -> None:
             label_bytes = [_label_bytes(stage, model)]
         if distributed.rank() == 0:
             (out / f"{number}.json").write_text(json.dumps({"losses": losses, "held": label_bytes}))
-    distributed.leave()
+    distributed.exit_process()
 
 
 def _label_bytes(stage: object, model: object) -> int:

@@ -84,7 +84,7 @@ def test_a_part_is_the_block_of_its_labels(corpus, by_sevens):
         assert torch.equal(block.positives, whole.positives[:, part])
         assert torch.equal(block.weights, whole.weights[:, part].float())
         cells = torch.zeros_like(block.positives)
-        cells[batch.pulled_cells(part)] = True
+        cells[batch.active_cells(part)] = True
         assert torch.equal(cells, block.positives & (block.weights > 0))
 
 
@@ -92,7 +92,7 @@ def test_a_batch_that_is_moved_still_meets_every_label(corpus):
     rows = rows_of(corpus)
     batch = every_label_batch(corpus, rows, Batch({"queries": BatchSide(torch.from_numpy(rows))}, {}))
     moved = batch.map(torch.clone).to(torch.device("cpu"))    # to pinned memory, then to a GPU
-    assert type(moved) is type(batch) and moved.n == batch.n
+    assert type(moved) is type(batch) and moved.n_labels == batch.n_labels
     for name in ("rows", "labels", "positives", "weights"):
         assert torch.equal(getattr(moved, name), getattr(batch, name))
     assert torch.equal(moved.sides["queries"].ids, batch.sides["queries"].ids)

@@ -65,13 +65,13 @@ class Oracle:
         return unit({word: (1 + math.log(n)) * self.idf.get(word, 0) for word, n in found.items()})
 
 
-@pytest.mark.parametrize(("held_out", "most", "marks"), [(False, 128, 1 << 13), (True, 128, 4), (True, 3, 1)])
-def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, held_out, most, marks):
+@pytest.mark.parametrize(("with_validation", "most", "marks"), [(False, 128, 1 << 13), (True, 128, 4), (True, 3, 1)])
+def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, with_validation, most, marks):
     monkeypatch.setattr(lexical, "MARKS", marks)    # few enough for different words to share one
     monkeypatch.setattr(lexical, "MAX_WORDS", most)
     monkeypatch.setattr(lexical, "CHUNK", 64)    # several chunks
-    made = CorpusWords(corpus).labels(held_out)
-    oracle = Oracle(corpus, list(range(600)) if held_out else corpus.training_rows().tolist(), most)
+    made = CorpusWords(corpus).labels(with_validation)
+    oracle = Oracle(corpus, list(range(600)) if with_validation else corpus.training_rows().tolist(), most)
     rows = np.repeat(np.arange(40), 60)
     found = made.scores(corpus.sides["test"].tokens(np.arange(40)), rows, np.tile(np.arange(60), 40)).reshape(40, 60)
     for row in range(40):
@@ -83,7 +83,7 @@ def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, held_out, most
 
 
 def test_a_row_may_have_no_pair_and_a_text_no_word(corpus):
-    made = CorpusWords(corpus).labels(held_out=True)
+    made = CorpusWords(corpus).labels(with_validation=True)
     ids, offsets, titles = (torch.zeros(n, dtype=torch.int64) for n in (0, 4, 3))
     none = Tokens(ids, offsets, titles)
     assert made.scores(none, np.array([0, 2, 2]), np.array([5, 5, 6])).tolist() == [0, 0, 0]
@@ -91,7 +91,7 @@ def test_a_row_may_have_no_pair_and_a_text_no_word(corpus):
 
 
 def test_each_text_is_scored_as_if_alone(corpus):
-    made, side = CorpusWords(corpus).labels(held_out=True), corpus.sides["test"]
+    made, side = CorpusWords(corpus).labels(with_validation=True), corpus.sides["test"]
     labels = np.arange(60)
     together = made.scores(side.tokens(np.arange(5)), np.repeat(np.arange(5), 60), np.tile(labels, 5)).reshape(5, 60)
     alone = [made.scores(side.tokens(np.array([row])), np.zeros(60, int), labels) for row in range(5)]
@@ -99,7 +99,7 @@ def test_each_text_is_scored_as_if_alone(corpus):
 
 
 def test_words_that_were_found_score_as_their_tokens_do(corpus):
-    made, tokens = CorpusWords(corpus).labels(held_out=True), corpus.sides["test"].tokens(np.arange(5))
+    made, tokens = CorpusWords(corpus).labels(with_validation=True), corpus.sides["test"].tokens(np.arange(5))
     rows, labels = np.repeat(np.arange(5), 60), np.tile(np.arange(60), 5)
     found, scores = made.lexicon.weigh(tokens), made.scores(tokens, rows, labels)
     assert np.array_equal(made.scores(found, rows, labels), scores)
@@ -123,7 +123,7 @@ def test_a_word_that_no_training_query_has_weighs_nothing(corpus):
 
 
 def test_what_is_written_is_read(corpus, tmp_path):
-    made = CorpusWords(corpus).labels(held_out=True)
+    made = CorpusWords(corpus).labels(with_validation=True)
     made.save(tmp_path, "words")
     read = LabelWords.load(tmp_path, "words", made.lexicon)
     held = read.weights

@@ -135,12 +135,12 @@ def test_the_scores_of_a_fusion_rank_alone_as_they_do_without_one(name, tmp_path
     served(name, FUSED).build_retriever(made.corpus, made.models, made.vectors, fused)
     ranker = Retriever.load(fused)
     ranker.facts["shortlist"] = made.corpus.n_labels    # all labels are candidates
-    assert list(ranker.alone()) == [ENCODER] + [CLASSIFIER, SUM] * (name not in ALONE)
-    for serve, alone in ranker.alone().items():
+    assert list(ranker.unfused()) == [ENCODER] + [CLASSIFIER, SUM] * (name not in ALONE)
+    for serve, unfused in ranker.unfused().items():
         out = tmp_path / serve
         out.mkdir()
         served(name, serve).build_retriever(made.corpus, made.models, made.vectors, out)
-        ids, scores = predict(alone, made.corpus, 5)
+        ids, scores = predict(unfused, made.corpus, 5)
         wanted, wanted_scores = predict(Retriever.load(out), made.corpus, 5)
         np.testing.assert_allclose(scores, wanted_scores, atol=1e-5)
         assert (ids == wanted).mean() > 0.99    # but for ties in the last digit

@@ -10,7 +10,7 @@ from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
 from xcmodels.mining import negatives
-from xcmodels.mining.grouped import GroupedIndex
+from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.hardness import hardness
 from xcmodels.mining.negatives import mine
 from xcmodels.retrieval import ann

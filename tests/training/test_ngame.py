@@ -6,7 +6,7 @@ import torch
 
 from tests.support import toy
 from xcmodels.data import seeds
-from xcmodels.methods.ngame.stages import CLASSIFIER
+from xcmodels.methods.ngame.stages import STAGE
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.retriever import Retriever
@@ -60,7 +60,7 @@ def test_classifiers_are_trained_and_served_at_unit_length_or_at_their_own(name,
     stage = made.method.stages[-1]
     last = stage.rounds[-1].name
     vectors = made.mined[last].vectors
-    model = read_model(stage, made.corpus, made.models[CLASSIFIER], vectors).eval()
+    model = read_model(stage, made.corpus, made.models[STAGE], vectors).eval()
     served = Retriever.load(made.retriever).indexes["labels"].vectors
     lengths = np.linalg.norm(served, axis=1)
     assert (np.abs(lengths - 1) < 1e-5).all() == unit

@@ -35,8 +35,9 @@ def negatives_of(batch, at):
     out = set()
     blocks = dict(batch.blocks)
     if isinstance(batch, EveryLabelBatch):
-        blocks["every label"] = replace(batch.block(slice(0, batch.n)), columns=torch.arange(batch.n).expand(
-            len(batch.sides["queries"].ids), -1))
+        blocks["every label"] = replace(
+            batch.block(slice(0, batch.n_labels)),
+            columns=torch.arange(batch.n_labels).expand(len(batch.sides["queries"].ids), -1))
     for block in blocks.values():
         if (block.rows, block.cols) != ("queries", "labels"):
             continue

@@ -70,7 +70,7 @@ def test_search_equals_fused_scores_over_all_labels(toy, tmp_path, titles, conte
     for row in range(toy.corpus.n_queries):
         mean[toy.corpus.positives["train"][row]] += toy.vectors["queries"][row]
     ids, scores = retriever.search(tokens, 60)
-    shared = CorpusWords(toy.corpus).labels(held_out=True).scores(
+    shared = CorpusWords(toy.corpus).labels(with_validation=True).scores(
         tokens, np.repeat(np.arange(40), 60), np.tile(np.arange(60), 40)).reshape(40, 60)
     sparse = retriever.scorer.sparse
     by_words = np.zeros((40, 60)) if sparse is None else sparse.scores(
@@ -160,7 +160,7 @@ def test_the_fusion_is_fitted_without_the_validation_queries_and_served_with_the
                            config=FusionConfig(centroids=True, min_leaf=20))
     assert np.array_equal(fusion.frequencies, counts[1])
     assert fusion.terms["similar texts"].matrix == pytest.approx(mean[1], abs=1e-6)
-    before, after = (CorpusWords(corpus).labels(held_out) for held_out in (False, True))
+    before, after = (CorpusWords(corpus).labels(with_validation) for with_validation in (False, True))
     assert np.array_equal(fusion.words.weights, after.weights) and np.array_equal(fusion.words.ids, after.ids)
     assert not np.array_equal(before.ids, after.ids)
     tokens = corpus.sides["train"].tokens(held)

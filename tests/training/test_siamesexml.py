@@ -129,7 +129,7 @@ def test_what_is_indexed_is_what_module_i_trained(corpus, trained):
     np.testing.assert_allclose(retriever.indexes["texts"].vectors, smoothed_labels(config, corpus, labels), atol=1e-5)
     shown = retriever.embed(corpus.sides["train"].tokens(rows[:50]))
     np.testing.assert_allclose(shown[:, :queries.shape[1]], queries[:50], atol=1e-5)
-    centroids = label_centroids(corpus, trained.vectors["queries"], held_out=True)
+    centroids = label_centroids(corpus, trained.vectors["queries"], with_validation=True)
     share = config.scored_centroid
     np.testing.assert_allclose(retriever.scorer.embeddings, labels + share * centroids, atol=1e-5)
 

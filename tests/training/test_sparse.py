@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.toy import toy_corpus, weighted
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.retrieval import sparse_classifiers, sparse_training
 from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.serving_config import SparseConfig
@@ -75,7 +75,7 @@ def test_uniform_negatives_are_drawn_from_all_labels_and_the_same_every_time(cor
 
 def test_it_minimises_the_logistic_loss_with_a_pull_to_the_centroid(corpus, words, nearest, made):
     """By Adagrad, a label at a time, over dictionaries."""
-    pairs, centroids = training_pairs(corpus, nearest, CONFIG.uniform), words.centroids(held_out=False)
+    pairs, centroids = training_pairs(corpus, nearest, CONFIG.uniform), words.centroids(with_validation=False)
     for label in (0, 7, 33, 59):
         row = centroids[[label]]
         start = {word: START_SCALE * value for word, value in zip(row.indices.tolist(), row.data.tolist(), strict=True)}
@@ -126,7 +126,7 @@ def test_blocks_are_whole_labels_and_all_of_them(corpus, nearest, monkeypatch):
 def test_training_tells_positives_from_negatives_better_than_the_start(corpus, words, nearest, made):
     pairs = training_pairs(corpus, nearest, CONFIG.uniform)
     start = train_sparse(words, nearest, SparseConfig(steps=0, uniform=4))
-    rows, order = distinct(pairs.rows), np.argsort(pairs.rows, kind="stable")
+    rows, order = unique(pairs.rows), np.argsort(pairs.rows, kind="stable")
     asked = corpus.sides["train"].tokens(rows), np.searchsorted(rows, pairs.rows[order]), pairs.labels[order]
 
     def loss(classifiers: SparseClassifiers) -> float:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.support.toy import toy_config, trained
 from xcmodels.data.corpus import Texts
 from xcmodels.method import Mined
-from xcmodels.methods.encoder_module import ENCODER, EncoderModule
+from xcmodels.methods.encoder_module import STAGE, EncoderModule
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import UNWATCHED, run_round
@@ -162,7 +162,7 @@ def test_it_learns_what_is_planted(toy):
     titles, contents = (list(Texts.load(toy.corpus.folder, f"test.{part}")) for part in ("title", "content"))
     found = Retriever.load(toy.retriever).predict(titles, k=5, contents=contents)
     fused = precision(toy.corpus, lambda row: [label.id for label in found[row]])
-    model = toy.method.stage(ENCODER).build(toy.corpus, {})
+    model = toy.method.stage(STAGE).build(toy.corpus, {})
     before = encode_all(model, toy.corpus.sides["test"], QUERY) @ encode_all(model, toy.corpus.sides["label"], LABEL).T
     untrained = precision(toy.corpus, lambda row: np.argsort(-before[row])[:5].tolist())
     assert fused > 90
@@ -174,9 +174,9 @@ def test_it_learns_what_is_planted(toy):
 
 def test_rounds_of_one_stage_share_their_optimiser(toy):
     steps = [int(load_file(toy.outs[name] / "optimiser.safetensors")["rows.tokens.steps"]) for name in toy.rounds
-             if name.startswith(ENCODER)]
+             if name.startswith(STAGE)]
     dense = [int(load_file(toy.outs[name] / "optimiser.safetensors")["dense.0.step"]) for name in toy.rounds
-             if name.startswith(ENCODER)]
+             if name.startswith(STAGE)]
     assert steps == dense == [4 * 9, 8 * 9, 12 * 9]
     assert int(load_file(toy.outs[CLASSIFIERS] / "optimiser.safetensors")["rows.labels.steps"]) == 6 * 9
 

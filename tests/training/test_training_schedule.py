@@ -11,7 +11,7 @@ import torch
 from tests.support.toy import toy_config, toy_corpus, trained
 from tests.training.test_training import MINED, again
 from xcmodels.method import Mined
-from xcmodels.methods.encoder_module import ENCODER, EncoderModule
+from xcmodels.methods.encoder_module import STAGE, EncoderModule
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.training.local_run import run_round
 from xcmodels.training.optimisers import Optimisers
@@ -36,7 +36,7 @@ def test_the_learning_rate_rises_and_falls():
     plan = ngame(toy_config()).stages[0].plan
     n = 540
     assert plan.steps(n) == 12 * 9
-    rates = [plan.rate(step, n) for step in range(plan.steps(n))]
+    rates = [plan.lr_factor(step, n) for step in range(plan.steps(n))]
     assert rates[0] == pytest.approx(1 / 5)
     assert max(rates) == rates[4] == pytest.approx(1 - 4 / 108)
     assert rates[-1] == pytest.approx(1 / 108)
@@ -45,9 +45,9 @@ def test_the_learning_rate_rises_and_falls():
 
 def test_small_data_makes_small_batches():
     plan = replace(ngame(toy_config()).stages[0].plan, batch_size=1024, epochs=8, warmup=50)
-    assert [plan.rows(n) for n in (1, 400, 2_500, 20_480, 1_000_000)] == [64, 64, 125, 1024, 1024]
+    assert [plan.batch_size_for(n) for n in (1, 400, 2_500, 20_480, 1_000_000)] == [64, 64, 125, 1024, 1024]
     assert [plan.steps_an_epoch(n) for n in (0, 1, 400, 2_500, 20_480, 1_000_000)] == [1, 1, 7, 20, 20, 977]
-    assert replace(plan, batch_size=16).rows(400) == 16
+    assert replace(plan, batch_size=16).batch_size_for(400) == 16
 
 
 def test_an_epoch_of_few_rows_is_several_passes():
@@ -85,8 +85,8 @@ def test_a_cosine_falls_late_and_ends_at_nothing():
     plan = replace(ngame(toy_config()).stages[0].plan, decay="cosine", warmup=0)
     n, steps = 540, 12 * 9
     for step in range(steps):
-        assert plan.rate(step, n) == pytest.approx((1 + math.cos(math.pi * step / steps)) / 2)
-    assert plan.rate(steps // 4, n) > 0.85 and plan.rate(3 * steps // 4, n) < 0.15
+        assert plan.lr_factor(step, n) == pytest.approx((1 + math.cos(math.pi * step / steps)) / 2)
+    assert plan.lr_factor(steps // 4, n) > 0.85 and plan.lr_factor(3 * steps // 4, n) < 0.15
 
 
 def test_training_rows_leave_out_validation_and_queries_without_labels(toy, tmp_path):
@@ -101,7 +101,7 @@ def test_training_rows_leave_out_validation_and_queries_without_labels(toy, tmp_
 
 def test_the_schedule_reaches_both_optimisers(toy):
     """A first step of Adam moves every touched entry by the learning rate, wherever it points."""
-    stage = toy.method.stage(ENCODER)
+    stage = toy.method.stage(STAGE)
     model = stage.build(toy.corpus, {})
     before = {name: value.clone() for name, value in model.state_dict().items()}
     rows = toy.corpus.training_rows()[:64]
@@ -142,4 +142,4 @@ def test_every_batch_has_draws_of_its_own_and_an_epoch_every_row_once(toy, tmp_p
 def test_rounds_of_odd_schedules(epochs, first, edges):
     config = toy_config()
     method = ngame(replace(config, m2=replace(config.m2, epochs=epochs, refresh_from=first, refresh_every=4)))
-    assert [(r.first, r.last) for r in method.rounds if r.stage != ENCODER] == edges
+    assert [(r.first, r.last) for r in method.rounds if r.stage != STAGE] == edges

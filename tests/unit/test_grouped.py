@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from xcmodels.mining import grouped, groups, integer_products
-from xcmodels.mining.grouped import GroupedIndex, build
-from xcmodels.mining.integer_products import EXACT, largest_entry, products, rounded, rounded_rows
+from xcmodels.mining import grouped_index, int8_products, query_groups
+from xcmodels.mining.grouped_index import GroupedIndex, build
+from xcmodels.mining.int8_products import MAX_EXACT, largest_entry, products, quantised, quantised_rows
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.inner_products import pair_scores
 
@@ -25,7 +25,7 @@ def one_at_a_time(index, queries, k, excluded=frozenset()):
     for number, query in enumerate(queries):
         whole = np.rint(query * (127 / np.abs(query).max())).astype(np.int64)
         to_centre = codes @ index.centres.astype(np.int64)[(index.centres.astype(np.int64) @ whole).argmax()]
-        sample = sorted(to_centre[::max(len(codes) // grouped._SAMPLE, 1)], reverse=True)
+        sample = sorted(to_centre[::max(len(codes) // grouped_index._SAMPLE, 1)], reverse=True)
         count = int(np.ceil(index.share * len(sample)))
         cut = sample[count - 1] if count < len(sample) else -np.inf
         near = [label for label in range(len(codes)) if to_centre[label] >= cut and (number, label) not in excluded]
@@ -43,8 +43,9 @@ def one_product(query, label):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """So that each search has many blocks, a group several, and labels are chosen by a sample."""
-    for module, name, value in ((grouped, "_QUERIES", 8), (grouped, "_LABELS", 64), (grouped, "_SAMPLE", 100),
-                                (grouped, "_GROUPS", 3), (groups, "QUERIES", 30), (groups, "_ROWS", 16)):
+    for module, name, value in ((grouped_index, "_QUERIES", 8), (grouped_index, "_LABELS", 64),
+                                (grouped_index, "_SAMPLE", 100), (grouped_index, "_GROUPS", 3),
+                                (query_groups, "QUERIES", 30), (query_groups, "_ROWS", 16)):
         monkeypatch.setattr(module, name, value)
 
 
@@ -99,8 +100,8 @@ def test_without_products_of_int8_few_vectors_are_held_as_floats(monkeypatch):
     converted, as_floats = [], torch.Tensor.float
     monkeypatch.setattr(torch.Tensor, "float", lambda tensor: converted.append(len(tensor)) or as_floats(tensor))
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    monkeypatch.setattr(integer_products, "_BLOCK", 300)
-    assert torch.equal(integer_products.products(left, right), left.int() @ right.int().T)
+    monkeypatch.setattr(int8_products, "_BLOCK", 300)
+    assert torch.equal(int8_products.products(left, right), left.int() @ right.int().T)
     assert max(converted) == 300
 
 
@@ -148,9 +149,9 @@ def test_vectors_that_are_not_finite_are_refused():
 @pytest.mark.parametrize("dim", [1, 64, 1040, 1041, 4096])
 def test_products_of_the_largest_vectors_are_exact(dim):
     most = largest_entry(dim)
-    assert dim * most**2 <= EXACT and most <= 127
-    vectors = rounded_rows(np.random.default_rng(0).standard_normal((70, dim)).astype(np.float32))
+    assert dim * most**2 <= MAX_EXACT and most <= 127
+    vectors = quantised_rows(np.random.default_rng(0).standard_normal((70, dim)).astype(np.float32))
     vectors[0], vectors[1] = most, -most
     wanted = vectors.astype(np.int64) @ vectors.astype(np.int64).T
     np.testing.assert_array_equal(products(torch.from_numpy(vectors), torch.from_numpy(vectors)), wanted)
-    np.testing.assert_array_equal(rounded(np.full((1, dim), 1e9, np.float32), 1.0), np.full((1, dim), most))
+    np.testing.assert_array_equal(quantised(np.full((1, dim), 1e9, np.float32), 1.0), np.full((1, dim), most))

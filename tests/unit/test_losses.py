@@ -17,10 +17,10 @@ def triplet(scores, positives, weights, **how):
     """The triplet loss of scores that are given: they are their own products with the unit vectors."""
     counts = torch.ones_like(positives) if weights is None else weights > 0
     held = positives & counts
-    pulled = torch.where(held, torch.arange(held.shape[1]), -1).sort(dim=1, descending=True).values
+    active = torch.where(held, torch.arange(held.shape[1]), -1).sort(dim=1, descending=True).values
     products = SparseGradScores(scores, torch.eye(scores.shape[1], dtype=scores.dtype))
     products.values = scores.detach()    # a product would give the whole row what is not a number
-    return losses.triplet(products, pulled, ~positives & counts, weights, **how)
+    return losses.triplet(products, active, ~positives & counts, weights, **how)
 
 
 def oracle(scores, positives, weights, *, margin, hard_positives, hard_negatives, temperature):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.data.tokens import Tokens
 
 
@@ -261,7 +261,7 @@ def shortlist_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarr
     weights = (columns >= 0).astype(np.float32)
     weights[:, :drawn.shape[1]] *= share[:, None]
     if corpus.train_weights is not None:
-        pool = distinct(values)
+        pool = unique(values)
         worth = _worth(corpus, rows, pool)
         assert worth is not None
         weights[:, :drawn.shape[1]] *= worth[np.arange(len(rows))[:, None], np.searchsorted(pool, drawn)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from xcmodels.data.corpus import BITS, Ragged, Texts
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 
 UIDS, BROADER = "branch.uid", "branch.broader"
 FILES = tuple(f"{name}.{half}.npy" for name in (UIDS, BROADER) for half in ("offsets", "values"))
@@ -35,7 +35,7 @@ class Branches:
         if not uids:
             return
         ids = {uid: number for number, uid in enumerate(uids)}
-        keys = distinct(np.array([ids[narrow] << BITS | ids[broad] for narrow, broad in pairs], dtype=np.int64))
+        keys = unique(np.array([ids[narrow] << BITS | ids[broad] for narrow, broad in pairs], dtype=np.int64))
         Texts.save(folder, UIDS, uids)
         Ragged.of_keys(keys, len(uids), np.int32).save(folder, BROADER)
 
@@ -55,9 +55,9 @@ class Branches:
     def under(self, concepts: np.ndarray) -> np.ndarray:
         """Return these concepts (m,) and all that are narrower than one of them, at any distance, ascending, (c,)."""
         reached = np.zeros(len(self.uids), dtype=bool)
-        level = distinct(concepts)
+        level = unique(concepts)
         while len(level):
             reached[level] = True
-            level = distinct(self.narrower.take(level)[0])
+            level = unique(self.narrower.take(level)[0])
             level = level[~reached[level]]
         return np.flatnonzero(reached)

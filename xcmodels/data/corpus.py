@@ -21,7 +21,7 @@ import torch
 from numpy.typing import DTypeLike
 
 from xcmodels import checks
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import MINILM, Tokenizer, Tokens
 
 BITS = 31              # width of the value in a pair's key, row << BITS | value
@@ -95,7 +95,7 @@ class Ragged:
 
     def less(self, values: np.ndarray) -> "Ragged":
         """Return the rows without these values, copied into memory."""
-        return self.where(~among(self.values, np.sort(values)))
+        return self.where(~isin_sorted(self.values, np.sort(values)))
 
     def where(self, kept: np.ndarray) -> "Ragged":
         """Return the rows with the values that `kept`, a flag for each value, keeps, copied into memory."""
@@ -264,7 +264,7 @@ class Corpus:
     def _unfiltered(self) -> np.ndarray | None:
         """A flag for each positive of the training side: whether it is no filter pair; None where none is."""
         filters = self.filters["train"].keys(self.n_labels)
-        return ~among(self.positives["train"].keys(self.n_labels), np.sort(filters)) if len(filters) else None
+        return ~isin_sorted(self.positives["train"].keys(self.n_labels), np.sort(filters)) if len(filters) else None
 
     def training_rows(self) -> np.ndarray:
         """Return the rows to train on: those with a positive, without the validation split."""

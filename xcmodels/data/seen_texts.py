@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from xcmodels.data.corpus import Corpus, mapped
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.data.tokens import Tokens
 
 FILE = "trained.npy"
@@ -34,7 +34,7 @@ def trained_on(corpus: Corpus) -> np.ndarray:
     rows = np.flatnonzero(corpus.positives["train"].lengths[:corpus.n_queries] > 0)
     parts = [digests(corpus.sides["train"].tokens(rows[start:start + _CHUNK]))
              for start in range(0, len(rows), _CHUNK)]
-    return distinct(np.concatenate([np.empty(0, np.uint64), *parts]))
+    return unique(np.concatenate([np.empty(0, np.uint64), *parts]))
 
 
 def load(folder: Path) -> np.ndarray | None:

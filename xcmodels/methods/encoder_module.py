@@ -13,8 +13,8 @@ import torch
 from xcmodels import checks
 from xcmodels.data.batching import Batch, BatchSide, pooled_block, sample_negatives, sample_positive
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.shards import IN_PROCESS, Shards
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.executor import IN_PROCESS, Executor
+from xcmodels.data.sorted_ids import unique
 from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
 from xcmodels.methods.table_config import TableConfig
 from xcmodels.mining import negatives, schedule
@@ -23,7 +23,7 @@ from xcmodels.nn.autograd import SparseGradScores
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder, build_encoder
 
-ENCODER = "encoder"
+STAGE = "encoder"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ModuleConfig(schedule.ClusterSchedule, TableConfig):
     margin: float = 0.3        # by which a positive is to score above a negative (triplet loss)
     positives: int = 1         # positives of a row that are drawn (M1) or kept, hardest first (M2)
     negatives: int = 10        # hardest in-batch negatives of a row
-    mined: int = 0             # labels mined as a row's hard negatives at a refresh that join its batch, an epoch (M1)
+    mined: int = 0             # mined hard negatives of a row that join its batch in an epoch (M1); 0 = none
     temperature: float = 0.1   # weighs the negatives kept by softmax(score / temperature); 0 = alike
     dropout: float = 0.0       # on the query vectors (M2)
     unit: bool = False         # classifiers are of unit length, as in Appendix C (M2); M1's vectors always are
@@ -64,13 +64,13 @@ class ConfigWithM1(Protocol):
 class EncoderModule(EncoderStage[Encoder]):
     """The encoder, trained on queries against the pool of their drawn positives."""
 
-    name = ENCODER
+    name = STAGE
 
     def __init__(self, config: ConfigWithM1) -> None:
         assert config.m1 is not None
         self.module, self.config, self.seed = config.m1, config.encoder, config.seed
         self.plan = TrainingPlan.of(self.module, {"tokens": self.module.rule(self.module.table_lr)})
-        self.rounds = schedule.rounds(ENCODER, self.module, self.module.mined * self.module.refresh_every)
+        self.rounds = schedule.rounds(STAGE, self.module, self.module.mined * self.module.refresh_every)
         self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
@@ -85,7 +85,7 @@ class EncoderModule(EncoderStage[Encoder]):
         picked = [chosen.ravel(), corpus.rejected.take(rows)[0]]
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.module.mined, rng))
-        pool = distinct(np.concatenate(picked))
+        pool = unique(np.concatenate(picked))
         sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
                  "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
@@ -95,8 +95,8 @@ class EncoderModule(EncoderStage[Encoder]):
         scores = SparseGradScores(model.view(pooled["queries"], QUERY), model.view(pooled["labels"], LABEL))
         return {"triplet": triplet(self.module, batch, scores)}
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, shards=shards)
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, executor=executor)
 
 
 def triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:

@@ -10,27 +10,21 @@ from xcmodels.method import Method
 from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 
-# WordNet's validation split, each half scored by a fusion fitted on the other, P@1 / P@5 / PSP@1 / PSP@5 at weights 1,
-# 2, 3: NGAME 43.6 / 15.7 / 37.2 / 59.6, 44.2 / 15.9 / 36.9 / 60.0, 44.1 / 16.0 / 36.3 / 60.0; UniDEC 46.2 / 16.4 / 38.3
-# / 60.8, 46.2 / 16.4 / 37.8 / 60.8, 46.0 / 16.5 / 37.4 / 60.7. On 600 queries in place of 2,184: .4 less, or none. Of
-# 100 candidates, or of 64, the best 5 are those of 200 (of 24,940 test queries, PSP@5 .01 apart).
+# The fusion of the CPU presets: ten boosted trees, at twice their weight, beside the sum of the scores. Of NGAME on
+# WordNet's validation split, P@1 is 44.2 by this weight and 43.6 by a weight of 1 (docs/methods.md, "The sparse view").
 BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, weight=2.0, centroids=True, words=True, shortlist=100,
                        sparse=SparseConfig(steps=40))
 
-# Of an epoch on a CPU, where one pass over few texts makes 20. P@1 / P@5 / PSP@1 / PSP@5 on a part of train that is
-# held out. Five seeds, NGAME's M1 by 40 in place of 20: man pages (3,285 texts) 2.0 / 1.0 / 1.9 / 1.8 more, Python's
-# library (3,480) 0 / -.3 / .1 / -1.1, Debian's packages and what they depend on (9,433) -.8 / .3 / -1.9 / -.5; M2 by 40
-# as well .4 / -.1 / .2 / -.3 more, -.1 / 0 / .2 / 0, -.4 / 0 / -.7 / -.3 (standard errors .1 to .5): it has no floor.
-# One seed, DEPSL by 20, 40, 80: man pages 60.2 / 35.3 / 41.2 / 52.8, 62.2 / 36.6 / 43.2 / 54.2, 59.6 / 37.0 / 39.4 /
-# 54.8; packages 51.1 / 25.6 / 31.2 / 30.6, 47.9 / 25.2 / 26.2 / 29.1, 43.9 / 23.6 / 21.7 / 25.6; ASTRA there 44.0 /
-# 23.3 / 27.3 / 27.6, by 80 47.0 / 25.0 / 27.0 / 29.8. Leaving out 30% of the tokens makes up for little of that loss.
-LEAST_STEPS = 40
+# Steps of an epoch in the CPU presets, at least: an epoch on few texts is several passes over them, since one pass has
+# MIN_STEPS_PER_PASS (20) steps. NGAME's M1 by 40 in place of 20 gains 2.0 of P@1 on man pages (docs/methods.md, "Few
+# texts").
+MIN_STEPS_PER_EPOCH = 40
 
 # NGAME's module M1, which ASTRA and Renee start from as well: a HOME that has trained one has trained it for all.
 M1 = ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3, refresh_every=3,
-                  least_steps=LEAST_STEPS, double_every=3, cluster_size=8, cluster_max=32, negatives=50)
+                  least_steps=MIN_STEPS_PER_EPOCH, double_every=3, cluster_size=8, cluster_max=32, negatives=50)
 
-# More tokens cost a bag only a longer sum: NGAME on those packages 52.6 / 26.9 / 33.0 / 33.5 by 64 tokens of a
+# More tokens cost a bag only a longer sum: NGAME on Debian's packages 52.6 / 26.9 / 33.0 / 33.5 by 64 tokens of a
 # content, 53.5 / 27.4 / 32.0 / 33.7 by 192; on man pages 57.2 / 35.8 / 37.6 / 52.2 and 57.8 / 36.4 / 37.2 / 52.1.
 BAG = PrepareConfig(max_content=192)
 

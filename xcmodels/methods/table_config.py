@@ -11,8 +11,8 @@ from xcmodels.nn.row_table import DTYPES
 class TableConfig:
     """The tables of a module: token embeddings, classifiers or both."""
 
-    table_dtype: str = "float32"   # float32 | bfloat16: of token embeddings, of classifiers; bfloat16 rounds at random
-    table_moments: str = "full"    # full | rowwise: of their optimisers, a moment or two a value, or as many a row
+    table_dtype: str = "float32"   # float32 | bfloat16 (rounded stochastically): of token embeddings and classifiers
+    table_moments: str = "full"    # full | rowwise: optimiser moments kept for each value, or one or two for each row
 
     def __post_init__(self) -> None:
         checks.one_of(self, table_dtype=tuple(DTYPES), table_moments=("full", "rowwise"))

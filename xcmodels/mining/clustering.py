@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xcmodels.data.shards import IN_PROCESS, Part, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction
 from xcmodels.mining.graph import hashed_uniform
 
 _BLOCK = 4096  # points split at once, in cache; a larger group is split by a sample of this size
-_SHARD = 1 << 16    # points of a group that is split further by itself, at most
+_RANGE = 1 << 16    # points of a group that is split further by itself, at most
 
 
 def balanced_kmeans(vectors: np.ndarray, cluster_size: int, *, seed: int, iterations: int = 8,
-                    rows: np.ndarray | None = None, shards: Shards = IN_PROCESS) -> np.ndarray:
+                    rows: np.ndarray | None = None, executor: Executor = IN_PROCESS) -> np.ndarray:
     """Return the cluster of each vector, int32 (n,): ceil(n / cluster_size) clusters whose sizes differ by at most 1.
 
     `vectors` is (N, d) float32, unit length, and may be memory-mapped; `rows`, which ascend, are the n of them to
-    cluster, all by default. shards: who computes it. A group is split in two by the margin
+    cluster, all by default. executor: where arrays are computed. A group is split in two by the margin
     x.(c0 - c1) at the place that fills whole clusters on both sides (the middle, but for one cluster), where
     c0 and c1 are the means of the halves after `iterations` rounds; ties go by row number. No cluster is empty or
     larger than `cluster_size`, for any vectors. Time is O(n d log(n / cluster_size)); the same seed gives
@@ -32,15 +32,15 @@ def balanced_kmeans(vectors: np.ndarray, cluster_size: int, *, seed: int, iterat
     clusters = -(-n // cluster_size)
     edges = np.arange(clusters + 1) * n // clusters
     tree = _Tree(vectors, rows.copy(), edges, seed, iterations)
-    starts = sorted(first for first, _ in tree.split(0, clusters, _SHARD))
-    order = shards.rows("clusters of queries", _finely, [*edges[starts].tolist(), n], vectors, tree.order, edges,
-                        seed, iterations)
+    starts = sorted(first for first, _ in tree.split(0, clusters, _RANGE))
+    order = executor.compute_rows("clusters of queries", _finely, [*edges[starts].tolist(), n], vectors, tree.order,
+                                  edges, seed, iterations)
     ids = np.empty(n, dtype=np.int32)
     ids[np.searchsorted(rows, order)] = np.repeat(np.arange(clusters, dtype=np.int32), np.diff(edges))
     return ids
 
 
-def _finely(vectors: np.ndarray, order: np.ndarray, edges: np.ndarray, seed: int, iterations: int) -> Part:
+def _finely(vectors: np.ndarray, order: np.ndarray, edges: np.ndarray, seed: int, iterations: int) -> RowFunction:
     """Return a function that splits a group, low:high of `order`, down to its clusters, and returns its order."""
     def split(low: int, high: int) -> np.ndarray:
         tree = _Tree(vectors, np.array(order[low:high]), edges - low, seed, iterations)

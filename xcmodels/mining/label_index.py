@@ -1,4 +1,4 @@
-"""What hard negatives are mined from: label vectors, searched for the nearest ones that a query may have."""
+"""The interface of an index of label vectors, from which hard negatives are mined."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
+from xcmodels.retrieval.ann import NO_IDS
 
-NO_PAIRS = np.zeros(0, dtype=np.int64)
 Excluded = Callable[[np.ndarray], np.ndarray]    # the pairs to leave out among some rows, i * L + label for rows[i]
 
 
 def nothing_excluded(rows: np.ndarray) -> np.ndarray:
-    return NO_PAIRS
+    return NO_IDS
 
 
 class LabelIndex(ABC):
@@ -35,11 +35,11 @@ class LabelIndex(ABC):
     def save(self, folder: Path) -> None:
         """Write the index to a folder."""
 
-    def together(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def search_order(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return `rows` (n,) of the queries (N, d) in the order in which to search for them."""
         return rows
 
 
 def not_excluded(ids: np.ndarray, excluded: np.ndarray, n_labels: int) -> np.ndarray:
     """Return which of the label ids (n, k), -1 = none, are not in the `excluded` pairs, row * L + id: bool (n, k)."""
-    return (ids >= 0) & ~among(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(excluded))
+    return (ids >= 0) & ~isin_sorted(np.arange(len(ids))[:, None] * n_labels + ids, np.sort(excluded))

@@ -7,34 +7,34 @@ import numpy as np
 
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.shards import IN_PROCESS, Part, Shards, every
+from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction, equal_cuts
 from xcmodels.method import Mined, Round, Vectors
-from xcmodels.mining import grouped
+from xcmodels.mining import grouped_index
 from xcmodels.mining.clustering import balanced_kmeans
-from xcmodels.mining.each_query import EachQuery
 from xcmodels.mining.label_index import LabelIndex
+from xcmodels.mining.per_query_index import PerQueryIndex
 from xcmodels.retrieval import ann
 
 RECALL_QUERIES = 256     # queries on which an index is compared with exact search
 
 
 def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: str = "auto",
-         shards: Shards = IN_PROCESS) -> Mined:
+         executor: Executor = IN_PROCESS) -> Mined:
     """Return the clusters and the hard negatives that `round_` needs.
 
     vectors: "queries", of every row of the training side, and "labels". Clusters are balanced (NGAME, Algorithm 1);
     negatives are the labels of highest inner product that are neither positives nor filter pairs of the query
-    (UniDEC, section 3.2; ANCE), best first. shards: who computes it.
+    (UniDEC, section 3.2; ANCE), best first. executor: where arrays are computed.
     """
     rows, queries = corpus.training_rows(), vectors["queries"]()
     clusters, negatives, measured = None, None, dict[str, float]()
     if round_.cluster_size:
         clusters = balanced_kmeans(queries, round_.cluster_size, seed=seeds.key_of(seed, round_.name), rows=rows,
-                                   shards=shards)
+                                   executor=executor)
     if round_.negatives:
         built = partial(build_index, k=round_.negatives, kind=index, seed=seed)
-        labels = shards.call("index of labels", built, vectors["labels"](), queries, rows)
-        negatives = hard_negatives(labels, queries, corpus, rows, round_.negatives, shards=shards)
+        labels = executor.call("index of labels", built, vectors["labels"](), queries, rows)
+        negatives = hard_negatives(labels, queries, corpus, rows, round_.negatives, executor=executor)
         drawn = rows[seeds.generator(seed, "recall", round_.name).permutation(len(rows))[:RECALL_QUERIES]]
         measured["recall"] = 100.0 if labels.kind == "exact" else 100 * ann.recall(
             labels.nearest(queries[drawn], round_.negatives), labels.vectors, queries[drawn], round_.negatives)
@@ -42,19 +42,19 @@ def mine(vectors: Vectors, corpus: Corpus, round_: Round, *, seed: int, index: s
 
 
 def hard_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus, rows: np.ndarray, k: int, *,
-                   shards: Shards = IN_PROCESS) -> np.ndarray:
+                   executor: Executor = IN_PROCESS) -> np.ndarray:
     """Return (N, k) int32: the k nearest allowed negatives of `rows`, -1 padded, and -1 for all others.
 
     queries (N, d) are the vectors of the training side. What is found for a row does not depend on the others.
     """
-    order = index.together(queries, rows)
+    order = index.search_order(queries, rows)
     out = np.full((len(queries), k), -1, dtype=np.int32)
-    out[order] = shards.rows("hard negatives", _searched, every(index.chunk, len(order)), index, queries, corpus,
-                             order, k)
+    out[order] = executor.compute_rows("hard negatives", _searched, equal_cuts(index.chunk, len(order)), index, queries,
+                                       corpus, order, k)
     return out
 
 
-def _searched(index: LabelIndex, queries: np.ndarray, corpus: Corpus, order: np.ndarray, k: int) -> Part:
+def _searched(index: LabelIndex, queries: np.ndarray, corpus: Corpus, order: np.ndarray, k: int) -> RowFunction:
     """Return a function that returns the negatives of order[low:high]."""
     return lambda low, high: nearest_negatives(index, queries, corpus, order[low:high], k)
 
@@ -70,14 +70,14 @@ def build_index(labels: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: in
 
     "auto" is exact search up to ann.EXACT_MAX_BATCH labels, and search by groups of queries beyond.
     """
-    if kind == grouped.KIND or (kind == "auto" and ann.choose(kind, len(labels)) != "exact"):
-        return grouped.build(labels, queries, k, rows=rows, seed=seed)
-    return EachQuery(ann.build(labels, kind))
+    if kind == grouped_index.KIND or (kind == "auto" and ann.choose(kind, len(labels)) != "exact"):
+        return grouped_index.build(labels, queries, k, rows=rows, seed=seed)
+    return PerQueryIndex(ann.build(labels, kind))
 
 
 def load_index(folder: Path) -> LabelIndex:
     """Map an index that its `save` wrote."""
-    return grouped.load(folder) if (folder / grouped.FACTS).exists() else EachQuery(ann.load(folder))
+    return grouped_index.load(folder) if (folder / grouped_index.FACTS).exists() else PerQueryIndex(ann.load(folder))
 
 
 def excluded_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ class Schedule:
     """The epochs of a stage, and when clusters and negatives are mined anew (a refresh)."""
 
     epochs: int           # of the stage, each one pass over the texts, or several by least_steps
-    refresh_from: int     # tau_s: epochs before it draw random batches: easy negatives first
+    refresh_from: int     # tau_s: epochs with random batches before the first refresh
     refresh_every: int    # tau, tau_r: epochs between two refreshes
     least_steps: int = 0  # of an epoch: of fewer texts, one is several passes over them
 

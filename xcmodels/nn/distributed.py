@@ -28,7 +28,7 @@ def join() -> None:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 
 
-def leave(code: int = 0) -> None:
+def exit_process(code: int = 0) -> None:
     """Exit this process, if it is one of several, without shutting the interpreter down.
 
     gloo's threads sometimes outlive the interpreter, and one process of ten then aborted after its work was written.

@@ -14,22 +14,23 @@ from xcmodels.data.batching import counted_pairs
 from xcmodels.nn.autograd import SparseGradScores
 
 
-def triplet(scores: SparseGradScores, pulled: torch.Tensor, pushed: torch.Tensor, weights: torch.Tensor | None = None,
-            *, margin: float, hard_positives: int, hard_negatives: int, temperature: float) -> torch.Tensor:
+def triplet(scores: SparseGradScores, active_positives: torch.Tensor, active_negatives: torch.Tensor,
+            weights: torch.Tensor | None = None, *, margin: float, hard_positives: int, hard_negatives: int,
+            temperature: float) -> torch.Tensor:
     """Mean over rows of the weighted mean of [s_k - s_l + margin]+ over hard pairs (l, k) (NGAME, eq. 1).
 
-    pulled (R, P) int64: the columns of a row's positives, -1 = none; pushed (R, C) bool: its negatives. Of the
-    positives l the `hard_positives` lowest scores count, of the negatives k the `hard_negatives` highest. With
-    `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept, harder ones more (as the
-    authors' release does); with 0 all count alike. weights (R, C), as above, multiply a positive's terms. Rows with
-    no pair are left out.
+    active_positives, active_negatives: as in Block, the columns of a row's positives (R, P) int64, -1 = none, and its
+    negatives (R, C) bool. Of the positives l the `hard_positives` lowest scores count, of the negatives k the
+    `hard_negatives` highest. With `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept,
+    harder ones more (as the authors' release does); with 0 all count alike. weights (R, C), as above, multiply a
+    positive's terms. Rows with no pair are left out.
     """
     if not scores.values.shape[1]:    # none of the batch's texts has an anchor in the graph
         return scores.rows.sum() * 0
     # Absent entries are set to infinity: at zero they would rank above true negatives that score below zero.
-    cols = pulled.clamp_min(0)
-    lowest, positive = _hardest(-scores.values.gather(1, cols), pulled >= 0, hard_positives)
-    highest, negative = _hardest(scores.values, pushed, hard_negatives)
+    cols = active_positives.clamp_min(0)
+    lowest, positive = _hardest(-scores.values.gather(1, cols), active_positives >= 0, hard_positives)
+    highest, negative = _hardest(scores.values, active_negatives, hard_negatives)
     picked = scores.pick(torch.cat([cols.gather(1, lowest), highest], 1))
     low, high = picked.split([lowest.shape[1], highest.shape[1]], 1)
     ranked = torch.where(negative, high.detach(), -torch.inf)
@@ -79,14 +80,14 @@ def softmax_part(kind: str, scores: torch.Tensor, positives: torch.Tensor, weigh
     return _logsumexp(scores, counted if kind == "supcon" else ~positives & counted)
 
 
-def softmax_of_parts(kind: str, denominators: torch.Tensor, pulled: torch.Tensor, rows: torch.Tensor,
+def softmax_of_parts(kind: str, denominators: torch.Tensor, positive_scores: torch.Tensor, rows: torch.Tensor,
                      weights: torch.Tensor) -> torch.Tensor:
     """Return `decoupled_softmax` or `supcon` over all labels from what it is of each part.
 
-    denominators (R, parts) as `softmax_part` returns them; pulled (P,) the scores of the positives that count, with
+    denominators (R, parts) as `softmax_part` returns them; positive_scores (P,) those of the positives that count, with
     their rows (P,) and weights (P,).
     """
-    gap = denominators.logsumexp(1).index_select(0, rows) - pulled
+    gap = denominators.logsumexp(1).index_select(0, rows) - positive_scores
     terms = (gap if kind == "supcon" else F.softplus(gap)) * weights
     count = rows.bincount(minlength=len(denominators))
     per_row = terms.new_zeros(len(denominators)).index_add(0, rows, terms) / count.clamp_min(1)
@@ -101,12 +102,12 @@ def bounded_nll(scores: torch.Tensor, positives: torch.Tensor, weights: torch.Te
     row's negatives the `hard_negatives` (R,) highest scores count; a positive counts by its weight.
     """
     counted = counted_pairs(positives, weights)
-    pulled, pushed = positives & counted, ~positives & counted
-    worth = pulled.float() if weights is None else weights * pulled
+    counted_positives, counted_negatives = positives & counted, ~positives & counted
+    worth = counted_positives.float() if weights is None else weights * counted_positives
     positive_terms = (d * (1 - scores) - math.log(c)) * worth
     depth = min(int(hard_negatives.max()), scores.shape[1])
-    hardest, columns = torch.where(pushed, scores, -torch.inf).topk(depth, dim=1)
-    kept = pushed.gather(1, columns) & (torch.arange(depth, device=scores.device) < hard_negatives[:, None])
+    hardest, columns = torch.where(counted_negatives, scores, -torch.inf).topk(depth, dim=1)
+    kept = counted_negatives.gather(1, columns) & (torch.arange(depth, device=scores.device) < hard_negatives[:, None])
     negative_terms = -torch.log1p(-c * torch.exp(d * (torch.where(kept, hardest, -1.0) - 1)))
     return (positive_terms.sum(1) + torch.where(kept, negative_terms, 0.0).sum(1)).mean()
 

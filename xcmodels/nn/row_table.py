@@ -126,7 +126,7 @@ class RowTable(nn.Module):
         return self._own(self._sum(touched)) if touched else None
 
     def _pass_on(self) -> None:
-        """Pass on the gradients that rows gathered before have by now: to the optimiser, or to one sum.
+        """Give the gradients that earlier gathered rows have received to the optimiser, or add them to one sum.
 
         They have some where parts of the backward pass gather rows anew. Kept until the step, the rows of all parts
         would be the whole table, twice.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.retrieval.codes import codes_index
 from xcmodels.retrieval.inner_products import largest, pair_scores, put, single_threaded
 
@@ -25,7 +25,7 @@ _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _RESCORED = (2, 100), (4, 200)    # best codes that are proposed, or rescored: per label returned, at least
 _SPARE, _DEEPER = 50, 4           # searched beyond those expected, where labels are left out; times as deep, if too few
 _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
-NOTHING = np.zeros(0, dtype=np.int64)
+NO_IDS = np.zeros(0, dtype=np.int64)
 
 
 def choose(kind: str, n_labels: int, limit: int = EXACT_MAX_BATCH) -> str:
@@ -59,7 +59,7 @@ class Index:
         return self.vectors.shape[1]
 
     def search(self, queries: np.ndarray, k: int,
-               without: np.ndarray = NOTHING) -> tuple[np.ndarray, np.ndarray]:
+               without: np.ndarray = NO_IDS) -> tuple[np.ndarray, np.ndarray]:
         """Return inner products float32 (n, k), largest first, and label ids int64 (n, k).
 
         `queries` is (n, d) float32; the ids `without`, which ascend, are left out, and the next nearest take their
@@ -80,7 +80,7 @@ class Index:
         """Return how many labels to propose so that they include nearly all of a query's k nearest."""
         return _depth(_PROPOSED, k) if k and self.kind == "quantised" else k
 
-    def propose(self, queries: np.ndarray, k: int, without: np.ndarray = NOTHING) -> np.ndarray:
+    def propose(self, queries: np.ndarray, k: int, without: np.ndarray = NO_IDS) -> np.ndarray:
         """Return labels that are probably the nearest, int64 (n, k), unordered and without scores.
 
         For callers that score them anyway: scoring and sorting double the time of `search`. Raises ValueError as
@@ -98,7 +98,7 @@ class Index:
         need_finite(queries, "query")
         return queries
 
-    def _too_few(self, depth: int, without: np.ndarray = NOTHING) -> bool:
+    def _too_few(self, depth: int, without: np.ndarray = NO_IDS) -> bool:
         """Return whether there are too few labels for codes: faiss then leaves out some of the worst."""
         return 2 * depth > len(self) - len(without)
 
@@ -114,7 +114,7 @@ class Index:
         rows, depth = np.arange(len(queries)), -(-k * len(self) // (len(self) - len(without))) + _SPARE
         while len(rows) and not self._too_few(depth):
             found = self._faiss(queries[rows], depth)
-            kept = (found[1] >= 0) & ~among(found[1], without)
+            kept = (found[1] >= 0) & ~isin_sorted(found[1], without)
             enough = kept.sum(1) >= k
             first = np.argsort(~kept[enough], axis=1, kind="stable")[:, :k]
             out[0][rows[enough]], out[1][rows[enough]] = (np.take_along_axis(each[enough], first, 1) for each in found)
@@ -271,7 +271,7 @@ def recall(found: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int =
         raise ValueError(f"recall needs vectors, and for each of some queries what was found, got {sizes}")
     exact = Index("exact", vectors).search(queries, min(k, len(vectors)))[1]
     row_key = np.arange(len(queries))[:, None] * len(vectors)
-    return float(among(exact + row_key, np.sort((found + row_key)[found >= 0])).mean())
+    return float(isin_sorted(exact + row_key, np.sort((found + row_key)[found >= 0])).mean())
 
 
 def _depth(rule: tuple[int, int], k: int) -> int:

@@ -125,7 +125,7 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
     scorer.save(out)
     calibration.save(out)
     save_examples(corpus, out / "examples")
-    np.save(out / REMOVED, ann.NOTHING)
+    np.save(out / REMOVED, ann.NO_IDS)
     np.save(out / seen_texts.FILE, seen_texts.trained_on(corpus))
     for part in ("label.uid", "label.title"):
         for half in ("offsets", "values"):

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from xcmodels.checks import Unusable
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.sorted_ids import isin_sorted, unique
 
 FILE = "calibration.json"
 BEST = 5            # labels of a held-out query that are fitted: those that are shown first
@@ -79,44 +79,47 @@ class ScoredPairs(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a validation query can be asked, as a later query could; pairs are keys, place in the split * L + label.
+    """The answers by which validation queries can be judged; a pair is a key, place in the split * L + label.
 
-    truth: its labels, sorted. unsaid (n, ...): the labels that nothing is said of, as filter pairs are and pairs whose
-    inverse a training query has (where a filter pair says which query is which label): benchmarks filter those from
-    their test splits. trained (L,): whether a training query has the label; only its own query knows of another one.
+    truth: the true pairs, sorted. unjudged (n, ...): labels that count neither as right nor as wrong for a query: its
+    filter pairs, and pairs whose inverse is a training pair (a filter pair says which query is which label). Benchmarks
+    remove these from their test splits. trained (L,): whether a training query has the label; a label without one is
+    known from the validation query alone.
     """
 
     truth: np.ndarray
-    unsaid: Ragged
+    unjudged: Ragged
     trained: np.ndarray
 
     @classmethod
     def of(cls, corpus: Corpus) -> "HeldOut":
-        """Return that of a corpus."""
+        """Return the judged answers of a corpus's validation split."""
         rows, own, has = corpus.training_rows(), corpus.filters["train"], corpus.positives["train"]
         rows = rows[rows < len(own)]
         itself, labels = (_matrix(own.subset(part), corpus.n_labels) for part in (corpus.validation, rows))
-        unsaid = (itself + itself @ _matrix(has.subset(rows), corpus.n_labels).T @ labels).tocsr()
-        unsaid.sort_indices()
-        hidden, trained = Ragged(unsaid.indptr, unsaid.indices), corpus.frequencies(corpus.training_rows()) > 0
-        truth = distinct(has.subset(corpus.validation).keys(corpus.n_labels))
+        matrix = (itself + itself @ _matrix(has.subset(rows), corpus.n_labels).T @ labels).tocsr()
+        matrix.sort_indices()
+        unjudged, trained = Ragged(matrix.indptr, matrix.indices), corpus.frequencies(corpus.training_rows()) > 0
+        truth = unique(has.subset(corpus.validation).keys(corpus.n_labels))
         truth = truth[trained[truth % corpus.n_labels]]
-        return cls(truth[~among(truth, hidden.keys(corpus.n_labels))], hidden, trained)
+        return cls(truth[~isin_sorted(truth, unjudged.keys(corpus.n_labels))], unjudged, trained)
 
 
 def calibrate(corpus: Corpus, pairs: ScoredPairs) -> Calibration:
-    """Fit the BEST labels of each validation query that has a label to be found; metrics leave others out, too.
+    """Fit a calibration on the BEST highest-scored labels of each validation query that has a label to find.
 
-    Neither the model nor what the scores are fused with may have been fitted on the query that a score is of.
+    Metrics leave the other queries out as well. Neither the model nor the fusion may have been fitted on the query
+    whose pairs it scored.
     """
     known, width = HeldOut.of(corpus), corpus.n_labels
-    keys, asked = pairs.rows * width + pairs.labels, distinct(known.truth // width)
-    kept = among(pairs.rows, asked) & known.trained[pairs.labels] & ~among(keys, known.unsaid.keys(width))
+    keys, queries = pairs.rows * width + pairs.labels, unique(known.truth // width)
+    judged = known.trained[pairs.labels] & ~isin_sorted(keys, known.unjudged.keys(width))
+    kept = judged & isin_sorted(pairs.rows, queries)
     rows, keys, scores = pairs.rows[kept], keys[kept], pairs.scores[kept]
     order = np.lexsort((keys, -scores, rows))
     place = np.arange(len(order)) - np.searchsorted(rows[order], rows[order])
     best = order[place < BEST]
-    return fit(scores[best], among(keys[best], known.truth), len(asked))
+    return fit(scores[best], isin_sorted(keys[best], known.truth), len(queries))
 
 
 def fit(scores: np.ndarray, right: np.ndarray, queries: int) -> Calibration:
@@ -130,7 +133,7 @@ def fit(scores: np.ndarray, right: np.ndarray, queries: int) -> Calibration:
     scores, hits = scores.astype(np.float64), int(right.sum())
     targets = np.where(right, (hits + 1) / (hits + 2), 1 / (len(right) - hits + 2))
     spread = float(scores.std()) or 1.0
-    knots = distinct(np.quantile(scores, np.linspace(0, 1, KNOTS)))
+    knots = unique(np.quantile(scores, np.linspace(0, 1, KNOTS)))
     knots = np.append(knots, knots[-1] + spread) if len(knots) == 1 else knots
     parts = np.clip(scores[:, None], knots[:-1], knots[1:]) - knots[:-1]    # of each line, how much lies below a score
     parts /= spread

@@ -10,23 +10,26 @@ from xcmodels.nn.autograd import normalise
 
 
 @lru_cache(maxsize=2)
-def queries_of(corpus: Corpus, held_out: bool = False) -> Ragged:
-    """Return the training queries of each label, (L, ...), with the validation split where `held_out`."""
-    rows = np.arange(len(corpus.train_positives)) if held_out else corpus.training_rows()
+def queries_of(corpus: Corpus, with_validation: bool = False) -> Ragged:
+    """Return the training queries of each label, (L, ...).
+
+    with_validation: include the validation split.
+    """
+    rows = np.arange(len(corpus.train_positives)) if with_validation else corpus.training_rows()
     values, lengths = corpus.train_positives.take(rows)
     return Ragged.of_pairs(values.astype(np.int64), np.repeat(rows, lengths), corpus.n_labels)
 
 
-def label_matrix(corpus: Corpus, held_out: bool = False) -> sp.csr_array:
+def label_matrix(corpus: Corpus, with_validation: bool = False) -> sp.csr_array:
     """Return `queries_of` as a matrix of ones, (L, N), N the rows of the training side."""
-    queries = queries_of(corpus, held_out)
+    queries = queries_of(corpus, with_validation)
     return sp.csr_array((np.ones(len(queries.values), np.float32), queries.values, queries.offsets),
                         shape=(corpus.n_labels, len(corpus.sides["train"])))
 
 
-def label_centroids(corpus: Corpus, queries: np.ndarray, held_out: bool = False) -> np.ndarray:
+def label_centroids(corpus: Corpus, queries: np.ndarray, with_validation: bool = False) -> np.ndarray:
     """Return the mean embedding of each label's training queries at unit length, (L, d); zero where it has none.
 
-    queries: embeddings (N, d) of the training side. held_out: include the validation split.
+    queries: embeddings (N, d) of the training side. with_validation: include the validation split.
     """
-    return normalise(label_matrix(corpus, held_out) @ queries)
+    return normalise(label_matrix(corpus, with_validation) @ queries)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xcmodels.data.corpus import Corpus, mapped
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.data.tokens import Tokens
-from xcmodels.retrieval.ann import NOTHING, Index
+from xcmodels.retrieval.ann import NO_IDS, Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
@@ -80,7 +80,7 @@ class TreeFusion(Scorer):
         words = self.words if self.sparse is None else self.sparse.words
         return tokens if words is None else words.lexicon.weigh(tokens)
 
-    def propose(self, tokens: ReadTexts, without: np.ndarray = NOTHING) -> list[np.ndarray]:
+    def propose(self, tokens: ReadTexts, without: np.ndarray = NO_IDS) -> list[np.ndarray]:
         """Return the labels that the sparse view proposes."""
         return [self.sparse.propose(tokens, without)] if self.sparse is not None and self.sparse.proposed else []
 
@@ -91,7 +91,7 @@ class TreeFusion(Scorer):
         features = self.features(queries, tokens, rows, labels)
         return {**dict(zip(names, features.T, strict=False)), TREES: self.trees.predict(features)}
 
-    def alone(self) -> dict[str, Scorer]:
+    def unfused(self) -> dict[str, Scorer]:
         """Return the scorers by embeddings, by classifiers and by the sum of both, those that there are."""
         names = [name for name in (ENCODER, CLASSIFIER) if name in self.terms]
         chosen = {**{name: (name,) for name in names}, **({SUM: tuple(names)} if len(names) > 1 else {})}
@@ -183,35 +183,36 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
                lexicon: Lexicon | None = None) -> FittedFusion:
     """Fit the trees on the shortlists `ids` (n, S) of the validation queries (n, width), less their filter pairs.
 
-    embedded: makes the vectors (N, d) of the training side that label centroids are means of, where those are a term;
-    they are multiplied with a query's first d dimensions. words: where the words that labels share are a term. sparse:
-    classifiers trained without the validation split, where they are one. lexicon: by which the pairs that are returned
-    are scored, each by trees that were fitted on the queries of other FOLDS.
-    Frequencies are those in the queries trained on, and labels
-    that none of those has are left out: only the validation query itself is known to have such a label, which no later
-    query can rely on. The paper adds the positives that the shortlist missed. Those would be the only pairs of low
-    scores, all of them relevant, and the tree would learn that a low score is a good sign; here it is fitted on pairs
-    like those that it will score.
+    embedded: returns the vectors (N, d) of the training side, for the term of label centroids, which meets a query's
+    first d dimensions. words: the corpus's words, for the term of shared words. sparse: classifiers trained without the
+    validation split. lexicon: weighs the words of the returned pairs as later queries' words would weigh; each returned
+    pair is scored by trees that were fitted on the other fold.
+
+    Frequencies are those in the training queries. A label without a training query is left out: only the validation
+    query has it, and later queries cannot rely on that. The paper adds the positives that the shortlist missed. Those
+    would be the only pairs of low scores, all of them relevant, and the tree would learn that a low score is a good
+    sign; here it is fitted on pairs like those that it will score.
+
     Once fitted, frequencies, centroids and words include the validation queries: nothing is validated on them any more,
     and a label that only they have has no other queries.
     """
     row, slot = np.nonzero(ids >= 0)
     filters = corpus.filters["train"].subset(corpus.validation)
-    pairs = distinct(row * corpus.n_labels + ids[row, slot])
-    pairs = pairs[~among(pairs, distinct(filters.keys(corpus.n_labels)))]
+    pairs = unique(row * corpus.n_labels + ids[row, slot])
+    pairs = pairs[~isin_sorted(pairs, unique(filters.keys(corpus.n_labels)))]
     truth = corpus.positives["train"].subset(corpus.validation)
     vectors = embedded() if config.centroids else None
 
-    def fusion(trees: RegressionTrees, held_out: bool) -> TreeFusion:
-        frequencies = corpus.frequencies(None if held_out else corpus.training_rows()).astype(np.float32)
-        similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, held_out))}
-        shared = None if words is None else words.labels(held_out)
+    def fusion(trees: RegressionTrees, with_validation: bool) -> TreeFusion:
+        frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
+        similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, with_validation))}
+        shared = None if words is None else words.labels(with_validation)
         return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, sparse)
 
     no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
-    unfitted = fusion(no_trees, held_out=False)
+    unfitted = fusion(no_trees, with_validation=False)
     pairs = pairs[unfitted.frequencies[pairs % corpus.n_labels] > 0]
-    relevant = among(pairs, distinct(truth.keys(corpus.n_labels)))
+    relevant = isin_sorted(pairs, unique(truth.keys(corpus.n_labels)))
     tokens, (rows, labels) = corpus.sides["train"].tokens(corpus.validation), np.divmod(pairs, corpus.n_labels)
     features = unfitted.features(queries, tokens, rows, labels)
 
@@ -228,4 +229,4 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         fold_trees = no_trees if own.all() else trees_of(~own)
         scores[own] = later[own, :-1].sum(axis=1) + fold_trees.predict(later[own])
     measured = {"pairs": float(len(relevant)), "relevant": float(relevant.sum())}
-    return FittedFusion(fusion(trees, held_out=True), measured, ScoredPairs(rows, labels, scores))
+    return FittedFusion(fusion(trees, with_validation=True), measured, ScoredPairs(rows, labels, scores))

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.data.corpus import Corpus, Side, mapped
-from xcmodels.data.sorted_ids import counted, located
+from xcmodels.data.sorted_ids import locate, unique_counts
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.centroids import label_matrix
 from xcmodels.retrieval.inner_products import put
@@ -67,7 +67,7 @@ class Lexicon:
             return texts
         width = len(self.idf)
         row, word = words_of(texts, width - PAIRS)
-        keys, counts = counted(row * width + word)
+        keys, counts = unique_counts(row * width + word)
         row, word = np.divmod(keys, width)
         weights = (1 + np.log(counts.astype(np.float32))) * self.idf[word]
         lengths = np.sqrt(np.bincount(row, weights**2, minlength=len(texts)))
@@ -97,12 +97,12 @@ class CorpusWords:
         self.lexicon = make_lexicon(sides["train"], len(corpus.idf) // 2)
         self.queries, self.texts = self.lexicon.side(sides["train"]), self.lexicon.side(sides["label"])
 
-    def centroids(self, held_out: bool) -> sp.csr_array:
+    def centroids(self, with_validation: bool) -> sp.csr_array:
         """Return the sum of each label's training queries and its own text, cut to MAX_WORDS words, at unit length.
 
-        (L, words) float32; held_out: include the validation split.
+        (L, words) float32; with_validation: include the validation split.
         """
-        queries_of = label_matrix(self.corpus, held_out)
+        queries_of = label_matrix(self.corpus, with_validation)
         parts = [heaviest(queries_of[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], MAX_WORDS)
                  for start in range(0, queries_of.shape[0], CHUNK)]
         return normalise_rows(sp.vstack(parts, format="csr"))
@@ -116,9 +116,9 @@ class CorpusWords:
         known[self.queries[self.corpus.training_rows()].indices] = True
         return Lexicon(np.where(known, self.lexicon.idf, np.float32(0)))
 
-    def labels(self, held_out: bool) -> "LabelWords":
+    def labels(self, with_validation: bool) -> "LabelWords":
         """Return `centroids` as the words of labels: their inner product with a text's is the tf-idf cosine."""
-        return LabelWords.of(self.lexicon, self.centroids(held_out))
+        return LabelWords.of(self.lexicon, self.centroids(with_validation))
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class LabelWords:
         marks[marked] = False
         pair, slot = np.divmod(maybe, max(1, label_words.shape[1]))
         width = len(self.lexicon.idf) + 1    # the last stands for no word
-        position, same = located(rows[pair] * width + label_words.ravel().take(maybe), own * width + words.ids)
+        position, same = locate(rows[pair] * width + label_words.ravel().take(maybe), own * width + words.ids)
         pair, slot = pair[same], slot[same]
         products = self.weights[labels[pair], slot] * words.weights[position[same]]
         return np.bincount(pair, products, minlength=len(labels))
@@ -183,7 +183,7 @@ class LabelWords:
     def contributions(self, tokens: Tokens, label: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the words that a label shares with one text, (m,), and what each adds to the score, (m,) float32."""
         words = self.lexicon.weigh(tokens)
-        position, same = located(self.ids[label], words.ids)
+        position, same = locate(self.ids[label], words.ids)
         return self.ids[label][same], self.weights[label][same] * words.weights[position[same]]
 
     def reading(self, lexicon: Lexicon) -> "LabelWords":

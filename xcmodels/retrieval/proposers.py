@@ -9,7 +9,7 @@ import numpy as np
 
 from xcmodels.data.batching import padded
 from xcmodels.data.corpus import Ragged
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.retrieval import ann
 
 NEIGHBOURS = 5     # places in a shortlist per training query that is searched for
@@ -25,7 +25,7 @@ class Proposer:
 
     index: ann.Index
     labels: Ragged | None = None     # labels of each vector of the index; None = the vectors are of labels
-    without: np.ndarray = field(default_factory=lambda: ann.NOTHING)    # ids of labels not proposed, ascending
+    without: np.ndarray = field(default_factory=lambda: ann.NO_IDS)    # ids of labels not proposed, ascending
 
     def leaving_out(self, without: np.ndarray) -> "Proposer":
         """Return this with other labels left out."""
@@ -36,7 +36,7 @@ class Proposer:
         """The rows of the index that are left out: labels, or training queries all of whose labels are."""
         if self.labels is None or not len(self.without):
             return self.without
-        proposed = self.labels.where(~among(self.labels.values, self.without))
+        proposed = self.labels.where(~isin_sorted(self.labels.values, self.without))
         return np.flatnonzero(proposed.lengths == 0)
 
     def nearest(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
@@ -60,7 +60,7 @@ class Proposer:
         labels, lengths = self.labels.take(near[near >= 0])
         query = np.repeat(np.nonzero(near >= 0)[0], lengths)
         if len(self.without):
-            kept = ~among(labels, self.without)
+            kept = ~isin_sorted(labels, self.without)
             labels, query = labels[kept], query[kept]
         return padded(labels, np.bincount(query, minlength=len(near)))[:, :max(shortlist, k)]
 
@@ -71,7 +71,7 @@ class Proposer:
             self.labels.save(folder, "labels")
 
     @classmethod
-    def load(cls, folder: Path, without: np.ndarray = ann.NOTHING) -> "Proposer":
+    def load(cls, folder: Path, without: np.ndarray = ann.NO_IDS) -> "Proposer":
         of_queries = (folder / "labels.offsets.npy").exists()
         return cls(ann.load(folder), Ragged.load(folder, "labels") if of_queries else None, without)
 

@@ -94,10 +94,10 @@ class Ranker:
             ids, scores = np.pad(ids, padding, constant_values=-1), np.pad(scores, padding, constant_values=-np.inf)
         return ids, scores
 
-    def alone(self) -> "dict[str, Ranker]":
-        """Return rankers of the same candidates by a part of the score, by the value of `serve`."""
+    def unfused(self) -> "dict[str, Ranker]":
+        """Return a ranker of the same candidates for each value of `serve` that ranks by a part of the score."""
         rankers = dict[str, Ranker]()
-        for name, scorer in self.scorer.alone().items():
+        for name, scorer in self.scorer.unfused().items():
             rankers[name] = copy(self)
             rankers[name].scorer = scorer
         return rankers

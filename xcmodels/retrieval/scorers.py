@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from xcmodels.data.tokens import Tokens
-from xcmodels.retrieval.ann import NOTHING, Index
+from xcmodels.retrieval.ann import NO_IDS, Index
 from xcmodels.retrieval.inner_products import pair_scores, put
 from xcmodels.retrieval.lexical import ReadTexts
 from xcmodels.retrieval.serving_config import ENCODER
@@ -53,7 +53,7 @@ class Scorer:
         out[rows, slots] = self.scores(queries, tokens, rows, ids[rows, slots])
         return out
 
-    def propose(self, tokens: ReadTexts, without: np.ndarray = NOTHING) -> list[np.ndarray]:
+    def propose(self, tokens: ReadTexts, without: np.ndarray = NO_IDS) -> list[np.ndarray]:
         """Return labels to score beside those of the indexes, (n, .) int64 of n texts, -1 for none; by default none.
 
         without: the ids of labels that are not proposed, ascending.
@@ -75,8 +75,11 @@ class Scorer:
         """Return what each word of one text, as its token ids, adds for a label; by default nothing is known."""
         return {}
 
-    def alone(self) -> "Mapping[str, Scorer]":
-        """Return scorers by a part of this score that methods rank by, by the value of `serve`; by default none."""
+    def unfused(self) -> "Mapping[str, Scorer]":
+        """Return a scorer for each value of `serve` that ranks by a part of this score, without the fusion.
+
+        By default there is none.
+        """
         return {}
 
     def with_labels(self, new: NewLabels, indexes: Mapping[str, Index]) -> "tuple[Scorer, dict[str, np.ndarray]]":

@@ -1,4 +1,4 @@
-"""Which labels a request may get: those of `only` less those of `without`, by uid or by a branch of the vocabulary."""
+"""The labels that a request may be answered with: `only` without `without`, by uid or by a branch of the vocabulary."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -14,7 +14,8 @@ from xcmodels.retrieval.uid_index import UidIndex
 # Labels that are scored one by one, without an index. WordNet, one thread, one text: 1,000 of them took 1.1 ms, 4,000
 # took 5.3 ms and 8,000 took 20 ms; an index's shortlist takes 1.2 ms.
 SCORED = 4096
-DEEPER = 4         # times as long are shortlists where a request leaves labels out; docs/serving.md has what it gains
+# Shortlists are this many times as long where a request leaves labels out; docs/serving.md has what it gains.
+DEEPER = 4
 UNDER = "under"
 Entry = str | Mapping[Any, str]    # a label's uid, or {"under": uid} for a branch
 

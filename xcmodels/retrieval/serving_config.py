@@ -19,9 +19,9 @@ class SparseConfig:
     """The settings of the sparse view: linear classifiers over words, trained once a model is."""
 
     steps: int = 0        # of Adagrad over all pairs of query and label; 0 = no sparse view
-    hard: int = 30        # labels nearest to a query that are its negatives, where they are none of its own
+    hard: int = 30        # nearest labels of a query that are its negatives, unless they are positives
     uniform: int = 20     # labels drawn uniformly as negatives of a query
-    pull: float = 0.03    # towards the tf-idf centroid of a label, where its classifier starts
+    pull: float = 0.03    # L2 penalty towards the label's tf-idf centroid, where its classifier starts
     proposed: int = 50    # labels that the classifiers propose beside those of the index
 
     def __post_init__(self) -> None:
@@ -33,7 +33,7 @@ class SparseConfig:
 class FusionConfig:
     """The settings of the score fusion, fitted on the validation split."""
 
-    depth: int = 7             # how often a tree asks, at most
+    depth: int = 7             # levels of splits in a tree, at most
     trees: int = 1             # how many trees, each fitted on what those before it leave
     rate: float = 1.0          # share of what a tree finds that is added
     weight: float = 1.0        # of the trees beside the scores
@@ -57,7 +57,7 @@ class ServingConfig:
 
     serve: str = ENCODER       # encoder | classifier | sum | fused: the scores that rank labels; fused adds trees
     fusion: FusionConfig = field(default_factory=FusionConfig)
-    index: str = "auto"        # auto | exact | quantised | hnsw; grouped: auto, but mined by groups of queries
+    index: str = "auto"        # auto | exact | quantised | hnsw | grouped (auto that always mines by groups of queries)
 
     def __post_init__(self) -> None:
         checks.one_of(self, serve=self.served, index=ann.CHOICES)

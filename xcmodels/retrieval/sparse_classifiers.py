@@ -13,9 +13,9 @@ import scipy.sparse as sp
 from scipy.special import expit
 
 from xcmodels.data.corpus import mapped
-from xcmodels.data.sorted_ids import among
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import Tokens
-from xcmodels.retrieval.ann import NOTHING
+from xcmodels.retrieval.ann import NO_IDS
 from xcmodels.retrieval.inner_products import put
 from xcmodels.retrieval.lexical import PAIRS, LabelWords, Lexicon, ReadTexts, heaviest, spellings
 
@@ -46,7 +46,7 @@ class SparseClassifiers:
         """Return the probabilities of (text row, label) pairs, (p,) float32; `rows` ascend."""
         return expit(self.words.scores(tokens, rows, labels) + self.bias[labels])
 
-    def propose(self, tokens: ReadTexts, without: np.ndarray = NOTHING) -> np.ndarray:
+    def propose(self, tokens: ReadTexts, without: np.ndarray = NO_IDS) -> np.ndarray:
         """Return labels of high score that share a word with a text, for n texts, (n, proposed) int64; -1 for none.
 
         Scores are sums of positive weights here, and a word proposes no more than MAX_LABELS. The ids `without`, which
@@ -55,7 +55,7 @@ class SparseClassifiers:
         found = self.words.lexicon(tokens) @ self.index
         found.data += self.bias[found.indices]
         if len(without):
-            found.data[among(found.indices, without)] = -np.inf
+            found.data[isin_sorted(found.indices, without)] = -np.inf
         out = np.full((len(tokens), self.proposed), -1, dtype=np.int64)
         for row, (first, last) in enumerate(pairwise(found.indptr.tolist())):
             worse = max(last - first - self.proposed, 0)

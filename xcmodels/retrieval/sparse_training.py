@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.retrieval.lexical import CorpusWords, LabelWords
 from xcmodels.retrieval.serving_config import SparseConfig
 from xcmodels.retrieval.sparse_classifiers import START_BIAS, START_SCALE, SparseClassifiers
@@ -50,14 +50,14 @@ def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> Trainin
     labels = np.concatenate([nearest, drawn], axis=1)
     judged = np.setdiff1d(np.flatnonzero(corpus.rejected.lengths), corpus.validation)
     wrong, counts = corpus.rejected.take(judged)
-    negatives = distinct(np.concatenate([(labels * n + rows[:, None])[labels >= 0],
-                                         wrong * n + np.repeat(judged, counts)]))
+    negatives = unique(np.concatenate([(labels * n + rows[:, None])[labels >= 0],
+                                       wrong * n + np.repeat(judged, counts)]))
     known = corpus.positives["train"].keys(n_labels)
     known = np.concatenate([known, corpus.filters["train"].keys(n_labels)])
     known = np.sort(known % n_labels * n + known // n_labels)
     positives, lengths = corpus.train_positives.take(rows)
     relevant = positives.astype(np.int64) * n + np.repeat(rows, lengths)
-    pairs = np.concatenate([relevant, negatives[~among(negatives, known)]])
+    pairs = np.concatenate([relevant, negatives[~isin_sorted(negatives, known)]])
     weights, given = np.ones(len(pairs), np.float32), corpus.train_weights
     if given is not None:
         weights[:len(relevant)] = given.take(rows)[0]
@@ -71,7 +71,7 @@ def train_sparse(words: CorpusWords, nearest: np.ndarray, config: SparseConfig) 
     Each starts at its label's tf-idf centroid, and has weights for the centroid's words alone. The loss of a label is
     the weighted sum over its pairs + pull / 2 ||w - start||^2; `steps` steps of Adagrad over all of them minimise it.
     """
-    start = words.centroids(held_out=False)
+    start = words.centroids(with_validation=False)
     start.data *= np.float32(START_SCALE)
     pairs = training_pairs(words.corpus, nearest, config.uniform)
     weights, bias = start.copy(), np.full(start.shape[0], START_BIAS, np.float32)

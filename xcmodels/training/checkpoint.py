@@ -25,7 +25,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Stage
 from xcmodels.nn import distributed
 from xcmodels.nn.row_table import Model, RowTable
-from xcmodels.training.optimisers import Optimisers, Shards
+from xcmodels.training.optimisers import Optimisers, RowRanges
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +36,19 @@ _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", t
            torch.uint8: "U8", torch.bool: "BOOL"}
 
 
-def shards_of(model: nn.Module) -> Shards:
-    """Return which tensors of a model's state are a shard of the rows of a larger one."""
+def row_ranges_of(model: nn.Module) -> RowRanges:
+    """Return which tensors of a model's state hold only a range of the rows of a larger one."""
     tables = {f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, RowTable)}
     return {name: (table.first, table.n) for name, table in tables.items() if not table.holds_all_rows}
 
 
 def save_model(model: nn.Module, folder: Path) -> None:
-    write(folder / MODEL, model.state_dict(), shards_of(model))
+    write(folder / MODEL, model.state_dict(), row_ranges_of(model))
 
 
 def load_model(model: nn.Module, folder: Path) -> None:
     """Read a model's tensors from `folder`, which must hold all of them and no others."""
-    model.load_state_dict(read(folder / MODEL, shards_of(model)))
+    model.load_state_dict(read(folder / MODEL, row_ranges_of(model)))
 
 
 def read_model(stage: Stage[M], corpus: Corpus, folder: Path | None,
@@ -67,9 +67,9 @@ def read_model(stage: Stage[M], corpus: Corpus, folder: Path | None,
 
 def dense_digest(model: nn.Module) -> str:
     """Return the sha256 of the weights that every process holds."""
-    digest, sharded = hashlib.sha256(), shards_of(model)
+    digest, divided = hashlib.sha256(), row_ranges_of(model)
     for name, value in model.state_dict().items():
-        if name not in sharded:
+        if name not in divided:
             digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
@@ -81,13 +81,13 @@ def load_part(module: nn.Module, folder: Path) -> None:
         raise ValueError(f"{folder / MODEL} has tensors that the model has not: {', '.join(unknown)}")
 
 
-def write(path: Path, tensors: Mapping[str, torch.Tensor], shards: Shards,
+def write(path: Path, tensors: Mapping[str, torch.Tensor], row_ranges: RowRanges,
           metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, jointly with the processes that hold the other rows of the tensors in `shards`."""
+    """Write a safetensors file, jointly with the processes that hold the other rows of the tensors in `row_ranges`."""
     if distributed.count() == 1:
         save_file({name: value.contiguous() for name, value in tensors.items()}, path, metadata=dict(metadata or {}))
         return
-    shapes = {name: [shards[name][1], *value.shape[1:]] if name in shards else list(value.shape)
+    shapes = {name: [row_ranges[name][1], *value.shape[1:]] if name in row_ranges else list(value.shape)
               for name, value in tensors.items()}
     offsets, end = {}, 0
     for name, value in tensors.items():
@@ -105,7 +105,7 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], shards: Shards,
     with (path if distributed.is_on_first_machine() else Path(os.devnull)).open("rb+") as file:
         for name, value in tensors.items():
             row_bytes = math.prod(value.shape[1:]) * value.element_size()
-            held = distributed.rows_for_first_machine(value.detach(), shards[name][1]) if name in shards else \
+            held = distributed.rows_for_first_machine(value.detach(), row_ranges[name][1]) if name in row_ranges else \
                 [(0, value.detach())] if distributed.rank() == 0 else []
             for first, rows in held:
                 file.seek(begin + offsets[name][0] + first * row_bytes)
@@ -113,13 +113,13 @@ def write(path: Path, tensors: Mapping[str, torch.Tensor], shards: Shards,
     distributed.wait()
 
 
-def read(path: Path, shards: Shards) -> dict[str, torch.Tensor]:
-    """Read a safetensors file; of the tensors in `shards`, only this process's rows."""
+def read(path: Path, row_ranges: RowRanges) -> dict[str, torch.Tensor]:
+    """Read a safetensors file; of the tensors in `row_ranges`, only this process's rows."""
     if distributed.count() == 1:
         return load_file(path)
     with safe_open(path, "pt") as file:
         parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        return {name: part[distributed.shard(part.get_shape()[0])] if name in shards else file.get_tensor(name)
+        return {name: part[distributed.shard(part.get_shape()[0])] if name in row_ranges else file.get_tensor(name)
                 for name, part in parts.items()}
 
 
@@ -152,7 +152,7 @@ class StepCheckpoints:
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         tensors |= {f"optimiser.{name}": value for name, value in optimisers.state().items()}
         part = self.folder / f"part.{distributed.broadcast(os.getpid())}"
-        write(part, tensors, _shards(model, optimisers), {"position": json.dumps(asdict(position))})
+        write(part, tensors, _row_ranges(model, optimisers), {"position": json.dumps(asdict(position))})
         if distributed.rank() == 0:
             self._name(part, position)
         distributed.wait()
@@ -183,7 +183,7 @@ class StepCheckpoints:
         return None
 
     def _load(self, file: Path, model: nn.Module, optimisers: Optimisers) -> Position:
-        flat = read(file, _shards(model, optimisers))
+        flat = read(file, _row_ranges(model, optimisers))
         with safe_open(file, "pt") as handle:
             position = Position(**json.loads(handle.metadata()["position"]))
         parts: dict[str, dict[str, torch.Tensor]] = {"model": {}, "optimiser": {}}
@@ -203,7 +203,7 @@ class StepCheckpoints:
         return sorted(self.folder.glob("*-*-*.safetensors"))
 
 
-def _shards(model: nn.Module, optimisers: Optimisers) -> Shards:
-    """Return which tensors of a step checkpoint are a shard of the rows of a larger one."""
-    by_kind = {"model": shards_of(model), "optimiser": optimisers.shards()}
-    return {f"{kind}.{name}": shard for kind, shards in by_kind.items() for name, shard in shards.items()}
+def _row_ranges(model: nn.Module, optimisers: Optimisers) -> RowRanges:
+    """Return which tensors of a step checkpoint hold only a range of the rows of a larger one."""
+    by_kind = {"model": row_ranges_of(model), "optimiser": optimisers.row_ranges()}
+    return {f"{kind}.{name}": part for kind, ranges in by_kind.items() for name, part in ranges.items()}

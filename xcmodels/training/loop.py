@@ -118,7 +118,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
     optimisers = Optimisers(model, stage.plan)
     if start is not None:
         load_model(model, start)
-        optimisers.restore(read(start / OPTIMISER, optimisers.shards()))
+        optimisers.restore(read(start / OPTIMISER, optimisers.row_ranges()))
     checkpoints = StepCheckpoints(scratch)
     position = checkpoints.restore(model, optimisers)
     if position is None:
@@ -133,7 +133,7 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
         loop.epoch(position, checkpoints, watch)
     optimisers.apply_pending_decay(seeds.key_of(stage.seed, "rounding decay", stage.name, round_.last))
     save_model(model, out)
-    write(out / OPTIMISER, optimisers.state(), optimisers.shards())
+    write(out / OPTIMISER, optimisers.state(), optimisers.row_ranges())
     return position.epochs or []
 
 
@@ -167,7 +167,7 @@ class _Loop:
 
         for rows, batch in self.batches(orders, position.epoch, range(position.step, steps)):
             done = position.epoch * steps + position.step
-            loss = self.step(rows, batch, position, self.stage.plan.rate(done, n))
+            loss = self.step(rows, batch, position, self.stage.plan.lr_factor(done, n))
             unread.append(_PendingLoss(position.step, rows, loss))
             position.step += 1
             # an accelerator gets its next step before this process waits for the loss of the last
@@ -206,7 +206,7 @@ class _Loop:
     def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yield the rows and the batch of each step; the next is prepared while this one is trained on."""
         n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
-        size, steps_per_pass = self.stage.plan.rows(n), self.stage.plan.steps_per_pass(n)
+        size, steps_per_pass = self.stage.plan.batch_size_for(n), self.stage.plan.steps_per_pass(n)
 
         def make(step: int) -> tuple[np.ndarray, Batch]:
             start = step % steps_per_pass * size

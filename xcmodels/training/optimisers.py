@@ -11,8 +11,8 @@ from xcmodels.nn import distributed
 from xcmodels.nn.row_optimisers import RowAdam, RowOptimiser, RowSGD, RowwiseAdam, RowwiseSGD
 from xcmodels.nn.row_table import Model, RowTable
 
-# Tensor name -> (first row held here, rows in all), for tensors that are a shard of the rows of a larger one.
-Shards = Mapping[str, tuple[int, int]]
+# Tensor name -> (first row held here, rows in all), for tensors that hold only a range of the rows of a larger one.
+RowRanges = Mapping[str, tuple[int, int]]
 
 
 class Optimisers:
@@ -58,8 +58,8 @@ class Optimisers:
         for name, rows in self.rows.items():
             rows.apply_pending_decay(seeds.key_of(key, name))
 
-    def shards(self) -> Shards:
-        """Return which tensors of `state` are a shard of the rows of a larger one."""
+    def row_ranges(self) -> RowRanges:
+        """Return which tensors of `state` hold only a range of the rows of a larger one."""
         return {f"rows.{name}.{key}": (rows.table.first, rows.table.n) for name, rows in self.rows.items()
                 if not rows.table.holds_all_rows for key, value in rows.state().items() if value.ndim}
 
@@ -90,6 +90,8 @@ class Optimisers:
 def _on_gpu(model: Model) -> bool:
     """Return whether AdamW can be one kernel; on a processor it stays as it is, since its last digits would differ."""
     return any(parameter.is_cuda for parameter in model.parameters())
+
+
 def _row_optimiser(table: RowTable, rule: RowRule) -> RowOptimiser:
     """Return the optimiser of a table that is trained by `rule`."""
     if rule.momentum is None:

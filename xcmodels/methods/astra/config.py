@@ -33,7 +33,7 @@ class AstraConfig(ServingConfig, schedule.Schedule, TableConfig):
     source: str = "classifier"   # classifier | encoder: what hard negatives are mined over
     every_label: bool = False    # every label is a negative of every query, nothing is mined (Renee)
     unbiased: bool = True        # a uniform negative weighs L / k_r, not 1
-    ahead: int = 2               # epochs before a refresh at whose end the model that it mines with is taken
+    ahead: int = 2               # epochs by which the model that mines is older than the round it mines for
     start: str = "label"         # of classifiers: label | random | encoder: label texts, about zero, label texts by M1
     scale: float = 20.0          # a logit is scale * <x, w> + bias, both learned from here (`prior_bias`)
     dim: int = 0                 # of the bottleneck; 0 = as the backbone

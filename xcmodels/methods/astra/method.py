@@ -38,7 +38,7 @@ class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
         labels = np.sort(rng.permutation(corpus.n_labels)[:PRIOR_LABELS])
         encoder = untrained_encoder(self.config, corpus)
         if self.config.pretrained:
-            load_model(encoder, models[ENCODER])
+            load_model(encoder, models[EncoderModule.name])
         start = encode_all(encoder, corpus.sides["label"], self.config.label_view, labels)
         return displacement(start, trained.labels[CLASSIFIER][labels],
                             corpus.frequencies(corpus.training_rows())[labels])

@@ -19,7 +19,7 @@ from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, BatchSide, shortlist_block, uniform_block, with_rejected
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.every_label import EveryLabelBatch, every_label_batch
-from xcmodels.data.shards import IN_PROCESS, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.method import Mined, Round, SideVectors, Stage, TrainingPlan, Vectors, embeddings
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.mining import negatives, schedule
@@ -181,5 +181,5 @@ class JointStage(Stage[OneVsAll]):
         """Return the embeddings of `rows` and the classifiers, pending weight decay applied."""
         return encode_all(model.encoder, corpus.sides["train"], QUERY, rows), model.labels.read_all()
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, shards=shards)
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, executor=executor)

@@ -7,12 +7,13 @@ import numpy as np
 
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
-from xcmodels.methods.encoder_module import ENCODER, EncoderModule
+from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.ngame.config import NgameConfig
-from xcmodels.methods.ngame.stages import CLASSIFIER, ClassifierModule
+from xcmodels.methods.ngame.stages import ClassifierModule
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.encoders import QUERY
 from xcmodels.retrieval.builder import Trained
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 
 
@@ -25,8 +26,8 @@ class NgameRetrieverBuilder(BaseRetrieverBuilder[NgameConfig, EncoderModule]):
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return M1's encoder with M2's classifiers; embeddings are those that M2 was trained on."""
-        classifiers = read_model(self.classifier, corpus, models[CLASSIFIER], vectors).vectors()
-        encoder = read_model(self.stage, corpus, models[ENCODER])
+        classifiers = read_model(self.classifier, corpus, models[ClassifierModule.name], vectors).vectors()
+        encoder = read_model(self.stage, corpus, models[EncoderModule.name])
         view = encoder.layout.views[QUERY]
         return Trained(encoder, {ENCODER: vectors["labels"], CLASSIFIER: classifiers},
                        {ENCODER: view, CLASSIFIER: view}, (CLASSIFIER,), vectors["queries"])

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from xcmodels.data.batching import Batch, BatchSide, padded, pooled_block
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.shards import IN_PROCESS, Shards
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.executor import IN_PROCESS, Executor
+from xcmodels.data.sorted_ids import unique
 from xcmodels.method import Mined, Round, Stage, TrainingPlan, Vectors
 from xcmodels.methods.encoder_module import ModuleConfig, triplet
 from xcmodels.methods.ngame.config import NgameConfig
@@ -21,7 +21,7 @@ from xcmodels.mining import negatives, schedule
 from xcmodels.nn.autograd import SparseGradScores, dropout, normalise
 from xcmodels.nn.row_table import Model, RowTable
 
-CLASSIFIER = "classifier"
+STAGE = "classifier"
 
 
 class Classifiers(Model):
@@ -48,12 +48,12 @@ class Classifiers(Model):
 class ClassifierModule(Stage[Classifiers]):
     """M2: classifiers, trained on M1's query embeddings against the pool of all their positives."""
 
-    name, frozen = CLASSIFIER, True
+    name, frozen = STAGE, True
 
     def __init__(self, config: NgameConfig) -> None:
         self.module, self.seed = config.m2, config.seed
         self.plan = TrainingPlan.of(self.module, {"labels": self.module.rule(self.module.table_lr)})
-        self.rounds = schedule.rounds(CLASSIFIER, self.module)
+        self.rounds = schedule.rounds(STAGE, self.module)
         self.settings = {"seed": config.seed, "m2": self.module}
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Classifiers:
@@ -63,7 +63,7 @@ class ClassifierModule(Stage[Classifiers]):
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of all their positives, and of the labels rejected for them."""
         chosen = padded(*corpus.train_positives.take(rows))
-        pool = distinct(np.concatenate([chosen[chosen >= 0], corpus.rejected.take(rows)[0]]))
+        pool = unique(np.concatenate([chosen[chosen >= 0], corpus.rejected.take(rows)[0]]))
         sides = {"queries": BatchSide(torch.from_numpy(rows), vectors=torch.from_numpy(mined.vectors["queries"][rows])),
                  "labels": BatchSide(torch.from_numpy(pool))}
         return Batch(sides, {"triplet": pooled_block(corpus, rows, pool, chosen)})
@@ -78,5 +78,5 @@ class ClassifierModule(Stage[Classifiers]):
         """Return the fixed embeddings of `rows`, and the classifiers."""
         return mined.vectors["queries"][rows], model.vectors()
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, shards=shards)
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, executor=executor)

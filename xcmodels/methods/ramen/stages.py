@@ -18,8 +18,8 @@ import torch
 
 from xcmodels.data.batching import Batch, BatchSide, anchor_block, sample_anchor
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.shards import IN_PROCESS, Shards
-from xcmodels.data.sorted_ids import among, distinct
+from xcmodels.data.executor import IN_PROCESS, Executor
+from xcmodels.data.sorted_ids import isin_sorted, unique
 from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Vectors, embeddings
 from xcmodels.methods.ramen.bandit import Bandit
 from xcmodels.methods.ramen.config import SIDES, GraphConfig
@@ -68,7 +68,7 @@ class GraphStage(EncoderStage[Regularised]):
             nodes = {side: batch.sides[side].ids.numpy() for side in self.graph.regularised_sides}
             chosen = {side: sample_anchor(graph.edges[SIDES[side]], mined.kept.get(f"{name}.{SIDES[side]}"), ids, rng)
                       for side, ids in nodes.items()}
-            pool = distinct(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
+            pool = unique(np.concatenate([np.empty(0, np.int64), *chosen.values()]))
             pool = pool[pool >= 0]
             anchors = f"anchors.{name}"
             sides[anchors] = BatchSide(torch.from_numpy(pool), tokens=graph.anchors.tokens(pool))
@@ -106,15 +106,15 @@ class GraphStage(EncoderStage[Regularised]):
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.base.ranking_vectors(model.base, corpus, mined, rows)
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
         """Return the base's mining result, and the edges of each graph that are left after pruning."""
         if not self.graph.prune:
-            return self.base.mine(vectors, corpus, round_, shards)
+            return self.base.mine(vectors, corpus, round_, executor)
         cached = {name: cache(make) for name, make in vectors.items()}
         kept = {f"{name}.{SIDES[side]}": similar_edges(graph.edges[SIDES[side]], cached[side](),
                                                        cached[f"anchors.{name}"](), self.graph.similar)
                 for name, graph in corpus.graphs.items() for side in self.graph.regularised_sides}
-        return replace(self.base.mine(cached, corpus, round_, shards), kept=kept)
+        return replace(self.base.mine(cached, corpus, round_, executor), kept=kept)
 
 
 def _accuracy(batch: Batch, vectors: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -135,8 +135,8 @@ def augmented(corpus: Corpus, most: int) -> Corpus:
               for graph in corpus.graphs.values()]
     truth = corpus.positives["train"]
     width, filters = corpus.n_labels, corpus.filters["train"]
-    keys = distinct(np.concatenate([truth.keys(width), *(labels.keys(width) for labels in shared)]))
-    keys = keys[~among(keys, distinct(np.concatenate([filters.keys(width), corpus.rejected.keys(width)])))]
+    keys = unique(np.concatenate([truth.keys(width), *(labels.keys(width) for labels in shared)]))
+    keys = keys[~isin_sorted(keys, unique(np.concatenate([filters.keys(width), corpus.rejected.keys(width)])))]
     out = copy(corpus)
     for cached in ("train_positives", "train_weights"):
         vars(out).pop(cached, None)

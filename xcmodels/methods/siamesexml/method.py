@@ -47,7 +47,7 @@ class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig, ExtremeM
         fitted = proposers(config, corpus, queries, labels)
         alpha, measured, pairs = self._best_alpha(self._mix(classifiers, labels, fitted), fitted, trained.encoder,
                                                   corpus)
-        served = proposers(config, corpus, queries, labels, held_out=True)
+        served = proposers(config, corpus, queries, labels, with_validation=True)
         save_retriever(out, corpus, method=self.method, encoder=trained.encoder, proposers=served,
                        shortlist=config.shortlist, scorer=self._mix(classifiers, labels, served, alpha),
                        calibration=calibrate(corpus, pairs))

@@ -2,7 +2,16 @@
 
 from dataclasses import replace
 
-from xcmodels.methods.settings import BAG, BOOSTED, LEAST_STEPS, MethodEntry, Preset, Settings, fine_tuned, learned
+from xcmodels.methods.settings import (
+    BAG,
+    BOOSTED,
+    MIN_STEPS_PER_EPOCH,
+    MethodEntry,
+    Preset,
+    Settings,
+    fine_tuned,
+    learned,
+)
 from xcmodels.methods.siamesexml.config import MIXED, LikelihoodConfig, SiamesexmlConfig
 from xcmodels.methods.siamesexml.method import siamesexml
 from xcmodels.retrieval.serving_config import FUSED
@@ -13,9 +22,9 @@ def _cpu(*, joint: bool) -> Settings:
         joint=joint, token_lr=5e-4 if joint else 0.0, power=1.0, scored_centroid=0.0,
         scored_query="intermediate", shortlist=100, mined=20, serve=FUSED, fusion=BOOSTED,
         siamese=LikelihoodConfig(epochs=12, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, c=0.9, d=1.5,
-                                 negatives=1, least_steps=LEAST_STEPS),
+                                 negatives=1, least_steps=MIN_STEPS_PER_EPOCH),
         extreme=LikelihoodConfig(epochs=6, batch_size=1024, lr=1e-3, table_lr=1e-3, warmup=50, c=0.75, d=3.0,
-                                 negatives=5, least_steps=LEAST_STEPS)))
+                                 negatives=5, least_steps=MIN_STEPS_PER_EPOCH)))
 
 
 def _paper(*, joint: bool) -> Settings:

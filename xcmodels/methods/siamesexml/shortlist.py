@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.sorted_ids import unique
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.mining.graph import label_correlation
 from xcmodels.mining.label_index import not_excluded
@@ -37,13 +37,13 @@ def smoothed(config: SiamesexmlConfig, corpus: Corpus, labels: np.ndarray) -> np
 
 
 def proposers(config: SiamesexmlConfig, corpus: Corpus, queries: np.ndarray, labels: np.ndarray,
-              held_out: bool = False) -> dict[str, Proposer]:
+              with_validation: bool = False) -> dict[str, Proposer]:
     """Return the three indexes over intermediate embeddings (N, d) and (L, d).
 
-    held_out: include the queries of the validation split.
+    with_validation: include the queries of the validation split.
     """
-    rows = distinct(queries_of(corpus, held_out).values)
-    centroids = label_centroids(corpus, queries, held_out)
+    rows = unique(queries_of(corpus, with_validation).values)
+    centroids = label_centroids(corpus, queries, with_validation)
     index = partial(ann.build, kind=config.index, limit=ann.EXACT_MAX_ONLINE)
     return {"texts": Proposer(index(smoothed(config, corpus, labels))), "centroids": Proposer(index(centroids)),
             "queries": Proposer(index(queries[rows]), corpus.train_positives.subset(rows))}

@@ -18,7 +18,7 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch, BatchSide, label_block, sample_pair, shortlist_block, with_rejected
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.shards import IN_PROCESS, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.method import EncoderStage, Mined, Round, SideVectors, Stage, TrainingPlan, Vectors, embeddings
 from xcmodels.methods.siamesexml.config import SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers, shortlists, smoothed
@@ -200,7 +200,7 @@ class ExtremeModule(Stage[Extreme]):
         spread[np.arange(len(labels)), np.arange(len(labels)) % parts] = labels
         return encode_all(model.encoder, corpus.sides["train"], EXTREME, rows), spread.reshape(len(labels), -1)
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
         """Return the best labels of each training query's shortlist, without its own labels (module II)."""
         queries, labels = vectors["queries"](), vectors["labels"]()
         indexes = proposers(self.config, corpus, queries, labels)

@@ -16,9 +16,7 @@ from xcmodels.nn import losses
 from xcmodels.nn.autograd import recomputed
 from xcmodels.nn.encoders import LABEL, QUERY, Encoder
 from xcmodels.nn.row_table import RowTable
-from xcmodels.retrieval.serving_config import CLASSIFIER
-
-ENCODER = "encoder"
+from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,11 @@ class OverEveryLabel:
         columns = list(zip(*found, strict=True))
         terms = {}
         for name in queries:
-            denominators, pulled, backward = columns[0], columns[1], columns[2]
+            denominators, positive_scores, backward = columns[0], columns[1], columns[2]
             columns = columns[3:]
             weight = config.balance if name == ENCODER else share * config.softmax
             if weight:
-                terms[name] = weight * self._symmetric(torch.cat(denominators, 1), torch.cat(pulled),
+                terms[name] = weight * self._symmetric(torch.cat(denominators, 1), torch.cat(positive_scores),
                                                        torch.stack(backward).sum())
         if columns and config.bce:
             terms["bce"] = share * config.bce * torch.stack(columns[0]).sum()
@@ -64,7 +62,7 @@ class OverEveryLabel:
             scores = vectors @ (self._embeddings(part) if name == ENCODER else self._classifiers(part)).T
             scaled = scores / config.temperature
             denominator = losses.softmax_part(config.loss, scaled, block.positives, block.weights)
-            out += [denominator, scaled[self.batch.pulled_cells(part)], self._labels_over_queries(scaled, block)]
+            out += [denominator, scaled[self.batch.active_cells(part)], self._labels_over_queries(scaled, block)]
             if name == CLASSIFIER:
                 out.append(losses.weighted_bce(scores + self._prior(), block.positives, block.weights))
         return tuple(out)
@@ -80,10 +78,11 @@ class OverEveryLabel:
         rows, inverse = self.labels.gather(self.batch.sides["labels"].ids[part])
         return rows[inverse]
 
-    def _symmetric(self, denominators: torch.Tensor, pulled: torch.Tensor, backward: torch.Tensor) -> torch.Tensor:
+    def _symmetric(self, denominators: torch.Tensor, positive_scores: torch.Tensor,
+                   backward: torch.Tensor) -> torch.Tensor:
         """Return the loss of queries over labels and, for the share `symmetric`, of labels over queries."""
-        kept, share = self.batch.pulled, self.config.symmetric
-        forward = losses.softmax_of_parts(self.config.loss, denominators, pulled, self.batch.rows[kept],
+        kept, share = self.batch.active_positives, self.config.symmetric
+        forward = losses.softmax_of_parts(self.config.loss, denominators, positive_scores, self.batch.rows[kept],
                                           self.batch.weights[kept])
         return (1 - share) * forward + share * backward
 
@@ -93,12 +92,12 @@ class OverEveryLabel:
             return scaled.new_zeros(())
         assert block.weights is not None
         here = (block.positives & (block.weights > 0)).any(0).sum()
-        total = self.batch.labels[self.batch.pulled].unique().numel()
+        total = self.batch.labels[self.batch.active_positives].unique().numel()
         mean = LOSSES[self.config.loss](scaled.T, block.positives.T, block.weights.T)
         return mean * here / max(total, 1)
 
     def _prior(self) -> torch.Tensor:
         """Return `prior_logit` over all labels."""
-        right = self.batch.pulled.sum().clamp_min(1)
-        counted = self.batch.n * len(self.batch.sides["queries"].ids) - (self.batch.weights == 0).sum()
+        right = self.batch.active_positives.sum().clamp_min(1)
+        counted = self.batch.n_labels * len(self.batch.sides["queries"].ids) - (self.batch.weights == 0).sum()
         return (right / (counted - right).clamp_min(1)).log()

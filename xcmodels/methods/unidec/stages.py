@@ -16,8 +16,8 @@ import torch
 from xcmodels.data.batching import Batch, BatchSide, Block, pooled_block, sample_negatives, sample_positives
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.every_label import EveryLabelBatch, every_label_batch
-from xcmodels.data.shards import IN_PROCESS, Shards
-from xcmodels.data.sorted_ids import distinct
+from xcmodels.data.executor import IN_PROCESS, Executor
+from xcmodels.data.sorted_ids import unique
 from xcmodels.method import EncoderStage, Mined, Round, TrainingPlan, Vectors
 from xcmodels.methods.unidec.config import LOSSES, UnidecConfig
 from xcmodels.methods.unidec.every_label import OverEveryLabel
@@ -79,7 +79,7 @@ class JointStage(EncoderStage[Joint]):
                   corpus.rejected.take(rows)[0]]
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.config.negatives, rng))
-        pool = np.arange(corpus.n_labels) if self.config.every_label else distinct(np.concatenate(picked))
+        pool = np.arange(corpus.n_labels) if self.config.every_label else unique(np.concatenate(picked))
         sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
                  "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
         if self.config.every_label and not self.whole_pool:
@@ -128,6 +128,6 @@ class JointStage(EncoderStage[Joint]):
             return encode_all(model.encoder, corpus.sides["train"], CLASSIFIER, rows), model.labels.read_all()
         return super().ranking_vectors(model, corpus, mined, rows)
 
-    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, shards: Shards = IN_PROCESS) -> Mined:
+    def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
         """Return clusters of queries and hard negatives of each, by the embeddings of the dual encoder."""
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, shards=shards)
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.config.index, executor=executor)

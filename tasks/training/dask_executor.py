@@ -1,4 +1,4 @@
-"""Shards of arrays on a run's Dask workers: only paths and cuts pass through Dask, arrays are files."""
+"""Arrays computed on a run's Dask workers: only paths and cuts pass through Dask, arrays are files."""
 
 import math
 import os
@@ -19,29 +19,30 @@ from tasks.core.dask_workers import Workers
 from tasks.core.step import StepContext
 from tasks.core.wording import plural
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.shards import IN_PROCESS, Part, Shards
+from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction
 from xcmodels.mining.label_index import LabelIndex
 from xcmodels.mining.negatives import load_index
 from xcmodels.training.loop import fast_products
 
 Result = TypeVar("Result")
-_prepared: dict[Path, Part] = {}    # of a worker: what computes shards of the array it works at, for its next jobs
+# Of a worker: what computes rows of the array that it works at, for its next jobs.
+_prepared: dict[Path, RowFunction] = {}
 SMALL = 1 << 19        # rows of a corpus, queries and labels, below which a worker's imports take longer than it saves
-JOB_ROWS = 1 << 14     # rows of a job, at most, where its shards are not larger
+JOB_ROWS = 1 << 14     # rows of a job, at most, where its ranges are not larger
 
 
-def shards_of(context: StepContext, corpus: Corpus) -> Shards:
-    """Return who computes a step's arrays: the run's workers, or this process where they would not be faster."""
+def executor_for(context: StepContext, corpus: Corpus) -> Executor:
+    """Return where a step's arrays are computed: on the run's workers, or in this process where they are not faster."""
     if context.workers.is_serial or len(corpus.sides["train"]) + corpus.n_labels < SMALL:
         return IN_PROCESS
     context.scratch.mkdir(parents=True, exist_ok=True)
     for left in context.scratch.glob("shards-*"):    # by a killed run
         shutil.rmtree(left, ignore_errors=True)
-    return DaskShards(context.workers, Path(tempfile.mkdtemp(prefix="shards-", dir=context.scratch)), context.say)
+    return DaskExecutor(context.workers, Path(tempfile.mkdtemp(prefix="shards-", dir=context.scratch)), context.say)
 
 
-class DaskShards(Shards):
-    """Computes arrays on Dask workers, into files of `folder`; a lost worker's shards are computed again.
+class DaskExecutor(Executor):
+    """Computes arrays on Dask workers, into files of `folder`; a lost worker's rows are computed again.
 
     say: is told what was computed, and in what time. All workers must be able to read and write the folder.
     """
@@ -51,10 +52,11 @@ class DaskShards(Shards):
         self._numbers = count()
         self._sent: list[tuple[Any, _File]] = []    # what workers can open already
 
-    def rows(self, name: str, make: Callable[..., Part], cuts: Sequence[int], *shared: Any) -> np.ndarray:
+    def compute_rows(self, name: str, make: Callable[..., RowFunction], cuts: Sequence[int],
+                     *shared: Any) -> np.ndarray:
         began, path, files = time.monotonic(), self._new(".npy"), [self._file(value) for value in shared]
         jobs = [(path, make, files, part, cuts[-1]) for part in _grouped(cuts)]
-        for _ in self.workers.map(_write_shards, jobs, lambda job: f"{name} {job[3][0]:,} to {job[3][-1]:,}"):
+        for _ in self.workers.map(_write_ranges, jobs, lambda job: f"{name} {job[3][0]:,} to {job[3][-1]:,}"):
             pass
         self.workers.everywhere(_forget)
         self.say(f"{name}: {plural(cuts[-1], 'row')} in {plural(len(jobs), 'job')} on Dask, "
@@ -120,7 +122,7 @@ def _whole_file(array: np.ndarray) -> Path | None:
 
 
 def _grouped(cuts: Sequence[int]) -> list[list[int]]:
-    """Return the cuts of each job: shards in a row, as many as have JOB_ROWS rows, but at least one."""
+    """Return the cuts of each job: ranges in a row, as many as have JOB_ROWS rows, but at least one."""
     parts, first = [], 0
     while first < len(cuts) - 1:
         last = max(bisect_right(cuts, cuts[first] + JOB_ROWS) - 1, first + 1)
@@ -134,9 +136,9 @@ def _opened(values: Sequence[Any]) -> list[Any]:
 
 
 @fast_products()
-def _write_shards(path: Path, make: Callable[..., Part], shared: Sequence[Any], cuts: Sequence[int],
+def _write_ranges(path: Path, make: Callable[..., RowFunction], shared: Sequence[Any], cuts: Sequence[int],
                   total: int) -> None:
-    """Compute consecutive shards and write each at its place in `path`. Runs on a worker, and again if it is lost."""
+    """Compute consecutive ranges and write each at its place in `path`. Runs on a worker, and again if it is lost."""
     if path not in _prepared:
         _prepared.clear()    # first, so that no two models are held
         _prepared[path] = make(*_opened(shared))

@@ -8,7 +8,7 @@ from xcmodels.mining.label_index import Excluded, LabelIndex, not_excluded, noth
 from xcmodels.retrieval import ann
 
 
-class EachQuery(LabelIndex):
+class PerQueryIndex(LabelIndex):
     """An index that is searched for one query after another, deeper by as many labels as are left out."""
 
     chunk = 8192

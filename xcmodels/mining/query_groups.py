@@ -8,9 +8,12 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.mining.integer_products import largest_entry, products, rounded, rounded_rows
+from xcmodels.mining.int8_products import largest_entry, products, quantised, quantised_rows
 
-QUERIES, SAMPLED, FEWEST, ITERATIONS = 256, 32, 4, 4    # of a group: on average, of a sample; of k-means
+QUERIES = 256    # queries of a group, on average
+SAMPLED = 32     # queries sampled for each group
+FEWEST = 4       # a group with fewer sampled queries is dissolved
+ITERATIONS = 4   # of k-means
 _ROWS = 1024    # queries compared with all centres at once
 Part = TypeVar("Part")
 
@@ -23,7 +26,7 @@ def centres(queries: np.ndarray, rows: np.ndarray, *, seed: int) -> np.ndarray:
     """
     count = max(len(rows) // QUERIES, 1)
     drawn = seeds.generator(seed, "groups").permutation(len(rows))[:SAMPLED * count]
-    points = rounded_rows(queries[rows[drawn]])
+    points = quantised_rows(queries[rows[drawn]])
     found = points[:count]
     for _ in range(ITERATIONS if len(points) else 0):
         of = nearest(points, found)
@@ -31,7 +34,7 @@ def centres(queries: np.ndarray, rows: np.ndarray, *, seed: int) -> np.ndarray:
         sums = np.stack([np.bincount(of, weights=column, minlength=len(found)) for column in points.T], axis=1)
         kept = sums[sizes >= min(FEWEST, sizes.max())]
         means = kept / np.linalg.norm(kept, axis=1, keepdims=True).clip(1)
-        found = rounded(means, largest_entry(points.shape[1]) / max(np.abs(means).max(), 1e-9))
+        found = quantised(means, largest_entry(points.shape[1]) / max(np.abs(means).max(), 1e-9))
     return found
 
 

@@ -1,27 +1,27 @@
-"""Inner products of vectors rounded to small integers: exact, in any order, block or thread."""
+"""Inner products of vectors quantised to int8: exact, in any order, block or thread."""
 
 import numpy as np
 import torch
 
-EXACT = 1 << 24    # float32 holds every whole number up to it, and no product here exceeds it
+MAX_EXACT = 1 << 24    # float32 holds every whole number up to it, and no product here exceeds it
 _BLOCK = 1 << 14    # vectors that are held as floats at once, where integers cannot be multiplied
 
 
 def largest_entry(dim: int) -> int:
-    """Return the largest entry of vectors of `dim` integers: int8 holds it, and no product exceeds EXACT."""
-    return min(127, int((EXACT / dim) ** 0.5))
+    """Return the largest entry of vectors of `dim` integers: int8 holds it, and no product exceeds MAX_EXACT."""
+    return min(127, int((MAX_EXACT / dim) ** 0.5))
 
 
-def rounded(vectors: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
+def quantised(vectors: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
     """Return vectors (n, d) times `scale`, one factor or (n, 1), as int8; larger entries than allowed are cut."""
     most = largest_entry(vectors.shape[1])
     return np.rint(np.clip(vectors * scale, -most, most)).astype(np.int8)
 
 
-def rounded_rows(vectors: np.ndarray) -> np.ndarray:
+def quantised_rows(vectors: np.ndarray) -> np.ndarray:
     """Return vectors (n, d) as int8, each at the scale at which its largest entry is the largest allowed."""
     peak = np.abs(vectors).max(axis=1, keepdims=True, initial=0)
-    return rounded(vectors, largest_entry(vectors.shape[1]) / np.where(peak > 0, peak, 1))
+    return quantised(vectors, largest_entry(vectors.shape[1]) / np.where(peak > 0, peak, 1))
 
 
 def products(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

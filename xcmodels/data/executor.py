@@ -1,4 +1,4 @@
-"""Arrays computed by shards of their rows: here one after another; a run's Dask workers share them."""
+"""Arrays computed range by range of their rows: here one after another; a run's Dask workers share the ranges."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -7,18 +7,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-Part = Callable[[int, int], np.ndarray]    # the rows low:high of an array
+RowFunction = Callable[[int, int], np.ndarray]    # the rows low:high of an array
 Result = TypeVar("Result")
 
 
-class Shards:
-    """Computes arrays shard by shard, all in this process; the bits do not depend on where a shard is computed."""
+class Executor:
+    """Computes arrays range by range of their rows, here in this process; where a range is computed changes no bit."""
 
-    def rows(self, name: str, make: Callable[..., Part], cuts: Sequence[int], *shared: Any) -> np.ndarray:
+    def compute_rows(self, name: str, make: Callable[..., RowFunction], cuts: Sequence[int],
+                     *shared: Any) -> np.ndarray:
         """Return the array whose rows cuts[i]:cuts[i + 1] are `make(*shared)(cuts[i], cuts[i + 1])`.
 
         name: of the array, for people. cuts: ascending, from 0 to the number of rows. make: a function of a module,
-        which prepares what several shards need; shared: what it needs.
+        which prepares what several ranges need; shared: what it needs.
         """
         part, out = make(*shared), np.empty(0)
         for low, high in pairwise(cuts):
@@ -35,13 +36,13 @@ class Shards:
         return function(*arguments)
 
     def save(self, path: Path, array: np.ndarray) -> None:
-        """Write an array that `rows` returned to a .npy file, as the last thing that is done with it."""
+        """Write an array that `compute_rows` returned to a .npy file, as the last thing that is done with it."""
         np.save(path, array)
 
 
-IN_PROCESS = Shards()
+IN_PROCESS = Executor()
 
 
-def every(size: int, count: int) -> list[int]:
-    """Return cuts of `count` rows into shards of `size`, the last one smaller; one empty shard of no rows."""
+def equal_cuts(size: int, count: int) -> list[int]:
+    """Return cuts of `count` rows into ranges of `size`, the last one smaller; no rows are one empty range."""
     return [0, *range(size, count, size), count]

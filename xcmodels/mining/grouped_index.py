@@ -1,9 +1,10 @@
 """Nearest labels of many queries: those that lie together score the same share of the labels.
 
-A query belongs to the group of the nearest centre. For a group, the labels nearest to its centre are gathered, and its
-queries score those alone, as one product of integers. The share of the labels that takes is measured: on some queries,
-by how far down their centre's order their nearest labels stand. All that decides about a query is whole numbers, or a
-product of one pair. So what is found for it depends neither on the queries that are searched with it nor on threads.
+A query belongs to the group whose centre has the largest inner product with it. For each group the labels nearest to
+its centre are gathered, and the group's queries are scored against these labels alone, by int8 matrix products. `build`
+measures which share of the labels is needed: for a sample of queries, it looks how far down their centre's order their
+nearest labels stand. Every decision about a query compares integers, or float products of one (query, label) pair. So
+its result depends neither on the other queries of a search nor on the number of threads.
 """
 
 import json
@@ -14,19 +15,25 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.data.sorted_ids import among
-from xcmodels.mining import groups
-from xcmodels.mining.integer_products import EXACT, largest_entry, products, rounded, rounded_rows
-from xcmodels.mining.label_index import NO_PAIRS, Excluded, LabelIndex, nothing_excluded
+from xcmodels.data.sorted_ids import isin_sorted
+from xcmodels.mining import query_groups
+from xcmodels.mining.int8_products import MAX_EXACT, largest_entry, products, quantised, quantised_rows
+from xcmodels.mining.label_index import Excluded, LabelIndex, nothing_excluded
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.inner_products import pair_scores
 
 KIND, FACTS = "grouped", "grouped.json"
 _ARRAYS = ("vectors", "codes", "centres")
-AIM, TRIED = 0.94, 512    # share of the nearest labels that a search should find; queries on which that is measured
-_QUERIES, _LABELS, _STRIPES = 256, 4096, 16    # of a block of scores; stripes of it whose maximum is looked at first
-_GROUPS, _SAMPLE = 8, 1 << 16    # whose labels are chosen together; labels whose scores tell where a share ends
-_SCORE_BITS, _LABEL_BITS = 26, 29    # of a candidate's key; the other 8 are the query's
+AIM = 0.94          # share of a query's k nearest labels that a search should find
+TRIED = 512         # queries on which the needed share of the labels is measured
+_QUERIES = 256      # rows of a block of scores
+_LABELS = 4096      # columns of a block of scores
+_STRIPES = 16       # a block's columns are compared by the maximum over this many stripes first
+_GROUPS = 8         # groups whose labels are chosen by one product
+_SAMPLE = 1 << 16   # labels whose scores estimate the threshold of a share
+# Of a candidate's sort key: query, then score, then label; 8 bits are left for the query.
+_SCORE_BITS = 26
+_LABEL_BITS = 29
 
 
 @dataclass(frozen=True)
@@ -50,10 +57,10 @@ class GroupedIndex(LabelIndex):
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def together(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def search_order(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return `rows` with those of a group one after another."""
         group = [self._assigned(queries[rows[start:start + _SAMPLE]])[1] for start in range(0, len(rows), _SAMPLE)]
-        return rows[np.argsort(np.concatenate([NO_PAIRS, *group]), kind="stable")]
+        return rows[np.argsort(np.concatenate([ann.NO_IDS, *group]), kind="stable")]
 
     def nearest(self, queries: np.ndarray, k: int, excluded: Excluded = nothing_excluded) -> np.ndarray:
         """Return what LabelIndex.nearest says, and nearly the nearest; fastest with whole groups of queries."""
@@ -73,25 +80,25 @@ class GroupedIndex(LabelIndex):
                     row, label = self._candidates(codes[part], gathered, labels, k, pairs=np.sort(excluded(part)))
                     out[part] = self._rescored(queries[part], row, label, k)
 
-        groups.in_threads(search_groups, range(0, len(starts), _GROUPS))
+        query_groups.in_threads(search_groups, range(0, len(starts), _GROUPS))
         return out
 
     def _assigned(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the queries as integers (n, d), and the group of each (n,)."""
-        codes = rounded_rows(queries)
-        return codes, groups.nearest(codes, self.centres)
+        codes = quantised_rows(queries)
+        return codes, query_groups.nearest(codes, self.centres)
 
     def _chosen(self, group: np.ndarray) -> list[np.ndarray]:
         """Return the labels that each group scores: those nearest to its centre first, about a block, then by id."""
         chosen = []
-        for scores in self._of_centres(group):
+        for scores in self._centre_scores(group):
             sample = np.sort(scores[::self._stride])[::-1]
-            ids = np.flatnonzero(scores >= _at(sample, self.share))
-            near = scores[ids] >= _at(sample, _LABELS / len(scores))
+            ids = np.flatnonzero(scores >= _threshold(sample, self.share))
+            near = scores[ids] >= _threshold(sample, _LABELS / len(scores))
             chosen.append(np.concatenate([ids[near], ids[~near]]))
         return chosen
 
-    def _of_centres(self, group: np.ndarray) -> np.ndarray:
+    def _centre_scores(self, group: np.ndarray) -> np.ndarray:
         """Return the products of the centres of some groups with all labels, (g, L) int32."""
         return products(torch.from_numpy(self.centres[group]), torch.from_numpy(self.codes)).numpy()
 
@@ -104,7 +111,7 @@ class GroupedIndex(LabelIndex):
         """Return the labels of the best products of each query, more than k, without `pairs`: rows and labels."""
         depth, own = k + k // 4 + 8, np.bincount(pairs // len(self), minlength=len(codes))
         row, label = best_pairs(codes, gathered, labels, depth + own)
-        kept = ~among(row * len(self) + label, pairs)
+        kept = ~isin_sorted(row * len(self) + label, pairs)
         row, label = row[kept], label[kept]
         best = _ranks(row) < depth
         return row[best], label[best]
@@ -136,8 +143,8 @@ def build(vectors: np.ndarray, queries: np.ndarray, k: int, *, seed: int, rows: 
     peak = max(float(np.abs(vectors[part] - mean).max()) for part in parts) or 1.0
     codes = np.empty(vectors.shape, dtype=np.int8)
     for part in parts:
-        codes[part] = rounded(vectors[part] - mean, largest_entry(vectors.shape[1]) / peak)
-    index = GroupedIndex(vectors, codes, groups.centres(queries, rows, seed=seed), 1.0)
+        codes[part] = quantised(vectors[part] - mean, largest_entry(vectors.shape[1]) / peak)
+    index = GroupedIndex(vectors, codes, query_groups.centres(queries, rows, seed=seed), 1.0)
     drawn = rows[seeds.generator(seed, "tried").permutation(len(rows))[:TRIED]]
     return GroupedIndex(vectors, codes, index.centres, needed_share(index, queries[np.sort(drawn)], k, aim))
 
@@ -160,11 +167,11 @@ def needed_share(index: GroupedIndex, queries: np.ndarray, k: int, aim: float) -
         rows = np.arange(start, min(start + _GROUPS, len(queries)))
         row, label = best_pairs(codes[rows], gathered, every, np.full(len(rows), k))
         nearest = label[_ranks(row) < k].reshape(len(rows), k)
-        for number, scores in enumerate(index._of_centres(group[rows])):
+        for number, scores in enumerate(index._centre_scores(group[rows])):
             sample = np.sort(scores[::index._stride])
             shares[rows[number]] = 1 - np.searchsorted(sample, scores[nearest[number]]) / len(sample)
 
-    groups.in_threads(measure, range(0, len(queries), _GROUPS))
+    query_groups.in_threads(measure, range(0, len(queries), _GROUPS))
     least = min(4 * k / max(len(index), 1), 1.0)
     return max(float(np.quantile(shares, aim, method="higher")), least) if shares.size else 1.0
 
@@ -185,21 +192,21 @@ def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
     for start in range(0, len(gathered), _LABELS):
         scores = products(torch.from_numpy(padded), torch.from_numpy(gathered[start:start + _LABELS]), block)[:n]
         if (valid := len(labels) - start) < _LABELS:
-            scores[:, valid:] = -EXACT
+            scores[:, valid:] = -MAX_EXACT
         if not start:    # the labels nearest to the centre: what any other must reach
-            lowest = _reached(scores.numpy(), np.where(depths < valid, depths, _LABELS))[:, None]
+            lowest = _score_at_depth(scores.numpy(), np.where(depths < valid, depths, _LABELS))[:, None]
         peaks, flat = scores.view(n, _STRIPES, -1).amax(1).numpy(), scores.numpy().ravel()
         place = np.flatnonzero(peaks >= lowest)
         row, place = place // width, place % width
         some = flat.take((row * _LABELS + place)[:, None] + stripes)
         hit = np.flatnonzero(some >= lowest[row])
         row, column = row[hit // _STRIPES], place[hit // _STRIPES] + stripes[hit % _STRIPES]
-        worth = EXACT - some.ravel()[hit].astype(np.int64)
+        worth = MAX_EXACT - some.ravel()[hit].astype(np.int64)
         keys.append(row << _SCORE_BITS + _LABEL_BITS | worth << _LABEL_BITS | labels[start + column])
         if sum(map(len, keys)) > 2 * wanted:    # the worst go, and what others must reach rises
             found, row, rank = _in_order(keys)
             last = rank == depths[row] - 1
-            lowest[row[last], 0] = EXACT - (found[last] >> _LABEL_BITS & ((1 << _SCORE_BITS) - 1))
+            lowest[row[last], 0] = MAX_EXACT - (found[last] >> _LABEL_BITS & ((1 << _SCORE_BITS) - 1))
             keys = [found[rank < depths[row]]]
     found, row, _ = _in_order(keys)
     return row, found & ((1 << _LABEL_BITS) - 1)
@@ -207,7 +214,7 @@ def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
 
 def _in_order(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return all keys in order, the row of each, and its rank in its row, from 0."""
-    found = np.sort(np.concatenate([NO_PAIRS, *keys]))
+    found = np.sort(np.concatenate([ann.NO_IDS, *keys]))
     row = found >> _SCORE_BITS + _LABEL_BITS
     return found, row, _ranks(row)
 
@@ -218,12 +225,12 @@ def _ranks(rows: np.ndarray) -> np.ndarray:
     return np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _reached(scores: np.ndarray, depths: np.ndarray) -> np.ndarray:
+def _score_at_depth(scores: np.ndarray, depths: np.ndarray) -> np.ndarray:
     """Return the score at a depth of each row, int32 (n,); where the depth is the row's length, what all reach."""
     deepest = min(int(depths[depths < scores.shape[1]].max(initial=1)), scores.shape[1])
     top = np.sort(np.partition(scores, -deepest, axis=1)[:, -deepest:], axis=1)
     at = top[np.arange(len(top)), deepest - np.minimum(depths, deepest)]
-    return np.where(depths < scores.shape[1], at, 1 - EXACT).astype(np.int32)
+    return np.where(depths < scores.shape[1], at, 1 - MAX_EXACT).astype(np.int32)
 
 
 def _gathered(codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -233,7 +240,7 @@ def _gathered(codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return out
 
 
-def _at(sample: np.ndarray, share: float) -> float:
+def _threshold(sample: np.ndarray, share: float) -> float:
     """Return the score that a share of the labels reaches, by a sample of the scores, largest first."""
     count = int(np.ceil(share * len(sample)))
     return float(sample[count - 1]) if count < len(sample) else -np.inf
