@@ -71,9 +71,8 @@ class Batch:
             return replace(part, **{name: value.map(move) if isinstance(value, Tokens) else move(value)
                                     for name, value in vars(part).items() if isinstance(value, Tokens | torch.Tensor)})
 
-        own = {name: move(value) for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
-        return replace(self, sides={name: moved(side) for name, side in self.sides.items()},
-                       blocks={name: moved(block) for name, block in self.blocks.items()}, **own)
+        sides, blocks = ({name: moved(part) for name, part in parts.items()} for parts in (self.sides, self.blocks))
+        return moved(replace(self, sides=sides, blocks=blocks))
 
     def to(self, device: torch.device) -> Self:
         """Return the batch on a device; the host does not wait for copies of tensors in pinned memory."""
@@ -83,8 +82,7 @@ class Batch:
 def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
     """Return `rows` shuffled, the members of a cluster adjacent where there are clusters (NGAME, Algorithm 1).
 
-    clusters (len(rows),) int: the cluster of each row. Slicing the result into batches of S takes about
-    S / C random clusters a batch.
+    clusters (len(rows),) int: the cluster of each row. A slice of S rows of the result has about S / C random clusters.
     """
     if clusters is None:
         return rng.permutation(rows)
