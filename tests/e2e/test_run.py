@@ -21,6 +21,13 @@ from tests.support.run_command import command, copied, objects, settings
 from xcmodels.methods import presets
 
 
+@pytest.fixture(scope="module")
+def whole(whole, tmp_path_factory):
+    """A copy to run commands in: the home itself is shared by all test processes."""
+    home, result, said = whole
+    return copied(home, tmp_path_factory.mktemp("whole") / "home"), result, said
+
+
 def test_learns_the_planted_labels(whole):
     _, result, said = whole
     assert result["metrics"]["P/1"] > 90

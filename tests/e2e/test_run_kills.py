@@ -110,13 +110,15 @@ def test_a_signal_to_all_its_processes_ends_a_run_in_a_line_and_prefect_knows(pl
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(home) in " ".join(each.info["cmdline"] or [])]
 
 
-def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path):
+def test_the_next_run_ends_what_a_killed_one_left_running(prefect_server, planted, xc, tmp_path):
     from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
     home = tmp_path / "home"
     assert kill_when(planted, home, published("read"), signal.SIGKILL, workers=1) == -signal.SIGKILL
     killed = json.loads((home / "run" / "flow-run").read_text())["id"]
-    with get_client(sync_client=True) as client:
+    # said here, too: Prefect may have been imported before the server was started
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
         assert client.read_flow_run(killed).state.is_running()
         code, _, said = xc("prepare", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
                            *settings())

@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from tasks.core.store import Artifact, digest_of
 from tasks.evaluation.gates import Incomparable, Score
 from tasks.registry.comparison import compare, evaluate_champion, latencies, newest_corpus, trained_texts
-from tasks.registry.label_edits import edit_labels, refresh
+from tasks.registry.label_edits import apply_edits, edit_labels
 from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
@@ -254,7 +254,7 @@ def test_what_an_older_version_was_trained_on_is_told_by_its_corpus_while_that_i
     pack = packed(world, corpus)
     entered(world, corpus, tmp_path / "r", pack, forget=True)
     edit_labels(world.store, world.tracker, "xc", REMOVE, [LabelRow("f:1", "label:3")])
-    refresh(world.store, world.tracker, "xc")
+    apply_edits(world.store, world.tracker, "xc")
     for version in ("1", "2"):
         found = resolve(world.tracker, f"xc/{version}")
         assert Retriever.load(found.folder).trained is None

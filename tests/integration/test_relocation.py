@@ -18,7 +18,7 @@ from data_contracts.errors import DamagedArtifact, ServerError
 from flows.deploy import follow_home
 from tasks.collection import collect
 from tasks.core.store import Artifact, Store
-from tasks.registry.label_edits import edit_labels, refresh
+from tasks.registry.label_edits import apply_edits, edit_labels
 from tasks.registry.label_files import LabelRow
 from tasks.registry.resolve import resolve
 from tasks.tracking import identity as identity_module
@@ -68,7 +68,7 @@ def used(home: Path) -> None:
         assert world.tracker.close() == []
     assert world.enter(1, 66.0).promoted
     assert edit_labels(store, world.tracker, "xc", ADD, [LabelRow("f.csv:1", "x:1", "mountain fox pike")]) == 1
-    made = refresh(store, world.tracker, "xc")
+    made = apply_edits(store, world.tracker, "xc")
     assert made is not None and made.moved
     assert Retriever.load(resolve(world.tracker).folder).predict(["mountain fox pike"], 1)[0][0].uid == "x:1"
     collect(store, world.tracker, 0)
