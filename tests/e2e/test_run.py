@@ -16,6 +16,7 @@ from tasks.registry.register import register
 from tasks.registry.resolve import resolve
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
+from tests.support.home_services import prefect_client
 from tests.support.planted import QUICK, words
 from tests.support.run_command import command, copied, objects, settings
 from xcmodels.methods import presets
@@ -112,12 +113,11 @@ def test_mlflow_holds_the_run(whole):
 
 
 def test_prefect_shows_what_a_person_can_read(whole, planted, xc):
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import LogFilter
     from prefect.client.schemas.sorting import ArtifactSort, FlowRunSort
 
     assert xc(*command(planted, whole[0]))[0] == 0
-    with get_client(sync_client=True) as client:    # the server has seen other runs, too: the latest is ours
+    with prefect_client() as client:    # the server has seen other runs, too: the latest is ours
         runs = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=200)
         steps = [run for run in client.read_task_runs(limit=200) if run.name == "ngame · planted · encoder round 1"]
         latest = client.read_artifacts(sort=ArtifactSort.CREATED_DESC, limit=50)

@@ -15,6 +15,7 @@ import pytest
 
 from tasks.core.store import Store
 from tests.support.forked import start_xc
+from tests.support.home_services import prefect_client
 from tests.support.long_tests import at_length
 from tests.support.run_command import command, objects, prepared, settings
 
@@ -110,15 +111,11 @@ def test_a_signal_to_all_its_processes_ends_a_run_in_a_line_and_prefect_knows(pl
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(home) in " ".join(each.info["cmdline"] or [])]
 
 
-def test_the_next_run_ends_what_a_killed_one_left_running(prefect_server, planted, xc, tmp_path):
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
+def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path):
     home = tmp_path / "home"
     assert kill_when(planted, home, published("read"), signal.SIGKILL, workers=1) == -signal.SIGKILL
     killed = json.loads((home / "run" / "flow-run").read_text())["id"]
-    # said here, too: Prefect may have been imported before the server was started
-    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+    with prefect_client() as client:
         assert client.read_flow_run(killed).state.is_running()
         code, _, said = xc("prepare", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
                            *settings())

@@ -11,15 +11,15 @@ from tasks.core.step import Step, StepContext
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.e2e.test_run_methods import ASTRA_ALONE
+from tests.support.home_services import prefect_client
 from tests.support.run_command import objects, prepared
 
 
 def latest(name: str):
     """Return what Prefect's server knows of the latest task run of a name."""
-    from prefect.client.orchestration import get_client  # now that the server's address is known
     from prefect.client.schemas.sorting import TaskRunSort
 
-    with get_client(sync_client=True) as client:
+    with prefect_client() as client:
         runs = client.read_task_runs(sort=TaskRunSort.EXPECTED_START_TIME_DESC, limit=200)
     return next(run for run in runs if run.name == name)
 

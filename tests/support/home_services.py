@@ -51,6 +51,13 @@ class Home:
             yield client
 
 
+@contextmanager
+def prefect_client() -> Iterator[SyncPrefectClient]:
+    """Yield a client of the server that all tests of this process share, whenever Prefect was imported."""
+    with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}), get_client(sync_client=True) as client:
+        yield client
+
+
 def free_ports(count: int) -> list[int]:
     """Return free ports."""
     with ExitStack() as held:
