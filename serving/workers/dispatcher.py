@@ -251,7 +251,8 @@ class Dispatcher:
 
     def _taken(self, worker: Worker) -> None:
         """Close this process's copies of connections that a worker has; it sends a byte for each."""
-        assert worker.channel is not None
+        if worker.channel is None:    # its end was seen in the same turn, before
+            return
         with suppress(OSError):
             for _ in worker.channel.recv(1 << 16):
                 worker.passed.popleft().close()

@@ -45,7 +45,9 @@ class SummedMetrics(ServerMetrics):
         """Yield the metrics of all workers."""
         yield from (metric for metric in self.registry.collect()
                     if metric.type == "gauge" and not metric.name.startswith("process_"))
-        counted = [str(path) for kind in ("counter", "histogram") for path in sorted(self.folder.glob(f"{kind}_*.db"))]
+        # a worker that has just been started has made its files, but written nothing
+        counted = [str(path) for kind in ("counter", "histogram") for path in sorted(self.folder.glob(f"{kind}_*.db"))
+                   if path.stat().st_size]
         yield from multiprocess.MultiProcessCollector.merge(counted)
         yield from _processes()
         yield GaugeMetricFamily("xc_workers", "Processes that answer", value=1 + sum(
