@@ -225,7 +225,7 @@ def lead(rendezvous: Rendezvous, say: Callable[[str], None]) -> Machines:
             store.set("task/1", json.dumps({"end": _written(few)}))
             time.sleep(4 * POLL_SECONDS if came > 1 else 0)    # so that those who came can read it
             raise few
-        store.set("beat/0", f"before all came, {until - time.monotonic()}")    # else those who came give up
+        store.set("beat/0", str(time.monotonic() - until))    # else those who came give up
         time.sleep(POLL_SECONDS / 5)
     # Where the leader's own name is that of its loopback, as on Debian, followers come by another interface.
     is_known = not (rendezvous.is_public and is_loopback(rendezvous.host))
