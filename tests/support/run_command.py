@@ -23,9 +23,9 @@ def command(planted: Path | str, home: Path, workers: int = 0, **more: str) -> l
 
 
 def copied(home: Path, to: Path) -> Path:
-    """Copy a home to `to` and return that; files are hard links, except databases, which are rewritten in place."""
+    """Copy a home to `to` and return that; objects, which nothing rewrites, are hard links: a lock may not be one."""
     def copy(source: str, target: str) -> None:
-        (shutil.copy if source.endswith(".db") else os.link)(source, target)
+        (os.link if "objects" in Path(source).relative_to(home).parts[:1] else shutil.copy2)(source, target)
 
     shutil.copytree(home, to, copy_function=copy)
     return to
