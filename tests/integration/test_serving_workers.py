@@ -181,8 +181,8 @@ def test_a_new_version_reaches_every_worker_without_a_failed_request(world):
             thread.join()
         assert not failed and seen["1"] and seen[second]
         assert {server.ask("/model").json()["version"] for _ in range(6)} == {second}
-        page = server.ask("/metrics").body.decode()
-        assert re.findall(r'^xc_model_info{.*version="(.*)"}', page, re.MULTILINE) == [second]
+        assert within(20, lambda: re.findall(    # a worker says so a moment after it answers
+            r'^xc_model_info{.*version="(.*)"}', server.ask("/metrics").body.decode(), re.MULTILINE) == [second])
 
 
 def test_damage_shows_whichever_worker_is_asked(world):
