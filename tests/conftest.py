@@ -2,15 +2,7 @@
 
 import json
 import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,9 +17,10 @@ from tests.support.faults import artifact, quick, store  # noqa: F401
 from tests.support.forked import run_xc
 from tests.support.object_store import s3, s3_server  # noqa: F401
 from tests.support.planted import write_planted
+from tests.support.prefect_server import running_prefect
 from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401
 from tests.support.run_command import command
-from tests.support.shared import shared
+from tests.support.shared import begin, shared
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 
@@ -43,6 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name != "e2e")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _session(tmp_path_factory: pytest.TempPathFactory) -> None:
+    begin(tmp_path_factory)
+
+
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a Prefect server on loopback for the session and set its address in the environment."""
@@ -55,48 +53,10 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             os.environ.pop("PREFECT_API_URL", None)
 
 
-@contextmanager
-def running_prefect(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen]]:
-    """Run a Prefect server with its database in `home`, as the leader of a process group; yield (address, process)."""
-    home.mkdir(exist_ok=True)
-    if not port:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-    with (home / "log").open("a") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
-            env={**os.environ, "PREFECT_HOME": str(home)}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            _wait(f"http://127.0.0.1:{port}/api/health", server, home / "log")
-            yield f"http://127.0.0.1:{port}/api", server
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGTERM)
-            try:
-                server.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(server.pid, signal.SIGKILL)
-                server.wait()
-
-
-def _wait(address: str, server: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
-        try:
-            urllib.request.urlopen(address, timeout=2)
-            return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.3)
-    raise RuntimeError(f"the Prefect server did not start:\n{log.read_text()[-2000:]}")
-
-
 @pytest.fixture(scope="session")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def planted() -> Path:
     """Return the raw folder of a planted data set."""
-    return shared(tmp_path_factory, "planted", write_planted)
+    return shared("planted", write_planted)
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +87,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory, planted: Path, xc) -> tuple[Path, dict, str]:
+def whole(planted: Path, xc) -> tuple[Path, dict, str]:
     """Run the whole pipeline once without faults; return its home, its JSON result and its stderr."""
     def run(folder: Path) -> None:
         # other runs have no workers, and results of the same digests
@@ -136,7 +96,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, planted: Path, xc) -> tuple[
         (folder / "out").write_text(out)
         (folder / "err").write_text(err)
 
-    folder = shared(tmp_path_factory, "whole", run)
+    folder = shared("whole", run)
     return folder / "home", json.loads((folder / "out").read_text()), (folder / "err").read_text()
 
 

@@ -30,7 +30,7 @@ from tests.unit.test_importing_huggingface import save
 from tests.unit.test_importing_marc import xml
 
 ORDER = ["README.md", "feedback.md", "running.md", "export.md", "labels.md", "serving.md", "operate.md", "data.md",
-         "scaling.md", "restore.md", "tutorial.md"]
+         "performance.md", "scaling.md", "restore.md", "tutorial.md"]
 EXACT = ("head", "cat", "ls")    # whose output is shown whole
 _METHOD = "a training of a method; tests/e2e/test_run_methods.py does one of each family"
 _GPUS = "wants two GPUs"

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.conftest import running_prefect
 from tests.support import tiny
 from tests.support.forked import start_xc
 from tests.support.long_tests import at_length
+from tests.support.prefect_server import running_prefect
 from tests.support.run_command import command, objects
 
 KILLS, SEED = int(os.environ.get("XC_KILLS", "2")), int(os.environ.get("XC_KILLS_SEED", "0"))

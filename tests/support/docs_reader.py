@@ -18,6 +18,7 @@ from tests.support import tiny
 from tests.support.docs_pages import Command
 from tests.support.forked import run_xc
 from tests.support.home_services import Home, answers, free_ports, until
+from tests.support.prefect_server import copy_database
 from tests.support.run_command import settings
 
 SECONDS = 900.0    # for one command, on a machine that does other things too
@@ -37,7 +38,7 @@ esac
 [[ -z "$ONLY_WORDS" ]] || {{ printf '%s\\0' "$@" "${{quick[@]}}"; exit; }}
 exec {python} -m flows.cli "$@" "${{quick[@]}}"
 """
-SHELL = frozenset("|<>&;$`*\n")    # a command with one of these is for bash
+SHELL = frozenset("|<>&;$`*\n")    # a command with one of these, outside of quotes and comments, is for bash
 
 
 class ReaderFolder:
@@ -56,9 +57,10 @@ class ReaderFolder:
         (folder / ".curlrc").write_text(f'resolve = "labels.example.org:{self.serve_port}:127.0.0.1"\n')
 
     def new_home(self) -> None:
-        """Start with an empty home that has an MLflow database."""
+        """Start with an empty home that has the databases of MLflow and Prefect."""
         shutil.rmtree(self.home, ignore_errors=True)
         tiny.fresh_store(self.home)
+        copy_database(self.home / "prefect")
 
     def type(self, command: Command) -> tuple[int, str, str]:
         """Run a command; return (exit code, stdout, stderr). A long-running one is left running once it is ready."""
@@ -73,7 +75,7 @@ class ReaderFolder:
         environment = self.environment
         if not text.startswith("xc up") and Stack(self.home).running("prefect") is None:
             environment = {**environment, "PREFECT_API_URL": self.prefect}
-        if text.startswith("xc ") and not SHELL & set(text):
+        if text.startswith("xc ") and not SHELL & set(re.sub(r"'[^']*'|\"[^\"$`]*\"|\s#.*", "", text)):
             return self._forked(text, environment)
         with subprocess.Popen(["bash", "-o", "pipefail", "-c", text], cwd=self.folder, env=environment, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:

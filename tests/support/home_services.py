@@ -19,6 +19,7 @@ from flows.services.catalogue import password
 from flows.services.stack import Stack
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
+from tests.support.prefect_server import copy_database
 
 
 class Home:
@@ -89,6 +90,8 @@ def left_over(home: Path) -> list[str]:
 def up(folder: Path) -> Iterator[Home]:
     """Yield a home after `xc up`; at the end, after `xc down`, no process of it may be left."""
     made = Home(folder / "home")
+    made.home.mkdir(mode=0o700)
+    copy_database(made.home / "prefect")
     try:
         code, out, said = made.xc("up")
         assert code == 0 and not out, said

@@ -7,11 +7,19 @@ from pathlib import Path
 
 import pytest
 
+_folders: list[Path] = []    # one, once a session has begun
 
-def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """Return the folder that `make` filled, in whichever process; where it failed, the next process tries again."""
+
+def begin(factory: pytest.TempPathFactory) -> None:
+    """Keep what is shared among the temporary folders of the session that this process belongs to."""
     own = factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / name
+    _folders[:] = [own.parent if "PYTEST_XDIST_WORKER" in os.environ else own]
+
+
+def shared(name: str, make: Callable[[Path], object]) -> Path:
+    """Return the folder that `make` filled, in whichever process; where it failed, the next process tries again."""
+    (session,) = _folders
+    folder = session / name
     with open(f"{folder}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (made := Path(f"{folder}.made")).exists():

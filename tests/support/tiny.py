@@ -1,6 +1,5 @@
 """A retriever of fifty labels that is built at once, and a store with an MLflow database to register it in."""
 
-import atexit
 import os
 import shutil
 import signal
@@ -12,7 +11,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +23,7 @@ from tasks.evaluation.gates import Score
 from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.tracking.tracker import Tracker
+from tests.support.shared import shared
 from xcmodels.data.corpus import Ragged, Side, Texts
 from xcmodels.data.tokens import Tokenizer, learn_backend
 from xcmodels.nn.encoder_config import EncoderConfig
@@ -92,15 +91,11 @@ def _vocabulary() -> dict[str, int]:
     return {token: place for place, token in enumerate(["[PAD]", "[UNK]", *sorted(words | letters)])}
 
 
-@cache
 def _template() -> Path:
-    """Return an empty MLflow database, made once a session: its migrations take seconds."""
+    """Return an empty MLflow database: its migrations take seconds."""
     from tasks.tracking.mlflow_client import make_database
 
-    folder = Path(tempfile.mkdtemp(prefix="xc-mlflow-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    make_database(folder)
-    return folder / "mlflow.db"
+    return shared("mlflow-database", make_database) / "mlflow.db"
 
 
 def fresh_store(home: Path) -> Store:

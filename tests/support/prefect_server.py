@@ -1,0 +1,69 @@
+"""A Prefect server on loopback, and the database that a new one would spend five seconds of a processor to make."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.support.shared import shared
+
+DATABASE = "prefect.db"
+
+
+@contextmanager
+def running_prefect(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen]]:
+    """Run a Prefect server with its database in `home`, as the leader of a process group; yield (address, process)."""
+    if not (home / DATABASE).exists():
+        copy_database(home)
+    if not port:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+    with (home / "log").open("a") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+            env={**os.environ, "PREFECT_HOME": str(home)}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            _wait(f"http://127.0.0.1:{port}/api/health", server, home / "log")
+            yield f"http://127.0.0.1:{port}/api", server
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGTERM)
+            try:
+                server.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
+                server.wait()
+
+
+def copy_database(folder: Path) -> None:
+    """Put a database with nothing in it into PREFECT_HOME."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(shared("prefect-database", _make_database) / DATABASE, folder)
+
+
+def _make_database(folder: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_API")}
+    subprocess.run([sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"], check=True,
+                   env={**environment, "PREFECT_HOME": str(folder)}, capture_output=True)
+
+
+def _wait(address: str, server: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            urllib.request.urlopen(address, timeout=2)
+            return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.3)
+    raise RuntimeError(f"the Prefect server did not start:\n{log.read_text()[-2000:]}")
