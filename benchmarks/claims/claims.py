@@ -196,7 +196,7 @@ CLAIMS = [
           "Figure 2b; here beta = 1", {"unidec": UNIDEC}, ("positives, clustered", "positives, random"),
           lambda results: results.beats("unidec", "unidec", "positives, clustered", "positives, random")
           and results.mean("unidec", "positives, clustered") > 1),
-    Claim(18, "DEPSL beats DPR, and NGAME's embeddings", "Table 2",
+    Claim(18, "DEPSL beats DPR, and NGAME's embeddings", "Table 1",
           {"depsl": Variant("depsl"), "dpr": Variant("dpr"), "ngame": M1}, (*P, "PSP/5"),
           _beats_all("depsl", ["dpr", "ngame"])),
     Claim(19, "RAMEN beats its base, most of all on tail labels",

@@ -53,7 +53,7 @@ def cost_of_a_step(experiments: Experiments) -> tuple[list[str], bool]:
     """Time ASTRA's classifier step and the step over all labels, with 131K and 1.3M labels."""
     output = StringIO()
     with redirect_stdout(output):
-        bench_classifier_step.main()
+        bench_classifier_step.main(64, 131_000, 1_300_000)
     lines = output.getvalue().splitlines()
     small, large = ([float(part.replace(",", "")) for part in line.split()] for line in lines[-2:])
     return lines, large[1] < 2 * small[1] and large[2] > 5 * small[2]
