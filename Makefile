@@ -49,6 +49,7 @@ bench: run
 	$(BIN)/python -m benchmarks.bench_vector_bits $(HOME_DIR)
 	$(BIN)/python -m benchmarks.bench_serving $(HOME_DIR)
 	$(BIN)/python -m benchmarks.bench_selection $(HOME_DIR)
+	$(BIN)/python -m benchmarks.bench_thresholds $(HOME_DIR)
 
 ## bench-claims: the papers' claims on WordNet; hours, and goes on where it was stopped
 bench-claims: $(VENV)/.ready $(DATA)/dataset.json
