@@ -23,7 +23,7 @@ WANTED, HALVINGS = (0.5, 0.7, 0.8, 0.9), 20
 
 
 def halves(answers: Answers, number: int) -> tuple[Answers, Answers]:
-    """Return two halves of the queries."""
+    """Return two halves of the queries, drawn by a number."""
     order = generator(number, "halves").permutation(len(answers.positives))
     return tuple(Answers(answers.confidences[rows], answers.right[rows], answers.positives[rows])
                  for rows in np.array_split(order, 2))
@@ -38,14 +38,14 @@ def main(home: Folder) -> None:
         if manifest["kind"] != "evaluation" or (made := store.find(key)) is None:
             continue
         corpus = Corpus(store.open(Artifact.of(manifest["inputs"]["corpus"])))
-        folder = store.open(made)
-        answers = EvaluationFiles.load(corpus, folder).answers
+        answers = EvaluationFiles.load(corpus, store.open(made)).answers
         divided = [halves(answers, number) for number in range(HALVINGS)]
-        method = json.loads((store.open(Artifact.of(manifest["inputs"]["retriever"])) / "retriever.json").read_text())
+        retriever = store.open(Artifact.of(manifest["inputs"]["retriever"]))
+        method = json.loads((retriever / "retriever.json").read_text())["method"]
         for wanted in WANTED:
             chosen = [(found, at_threshold(other, found.threshold)) for one, other in divided
                       if (found := recommended(one, wanted))]
-            print(f"{corpus.facts['name']:<18}{method.get('method', ''):<15}{len(answers.positives):>9,}"
+            print(f"{corpus.facts['name']:<18}{method:<15}{len(answers.positives):>9,}"
                   f"{100 * wanted:>10.0f}", end="")
             if len(chosen) < HALVINGS:
                 print(f"{'-':>11}{'-':>9}{'-':>8}{'-':>7}{'-':>8}{'-':>15}")

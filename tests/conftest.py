@@ -20,7 +20,7 @@ from tests.support.planted import write_planted
 from tests.support.prefect_server import running_prefect
 from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401
 from tests.support.run_command import command
-from tests.support.shared import begin, shared
+from tests.support.shared import share_folder_of, shared
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _session(tmp_path_factory: pytest.TempPathFactory) -> None:
-    begin(tmp_path_factory)
+    share_folder_of(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,7 @@ def run_states(home: Home, deployment: str) -> list[Any]:
     return sorted(runs, key=lambda run: run.start_time)
 
 
-def asked_for(client: SyncPrefectClient) -> list[Any]:
+def unscheduled_runs(client: SyncPrefectClient) -> list[Any]:
     """Return the flow runs that no schedule made."""
     return [run for run in client.read_flow_runs(limit=200) if not run.auto_scheduled]
 
@@ -85,13 +85,13 @@ def test_a_bad_value_is_refused_before_there_is_a_run(home, deployed):
     with home.prefect() as client:
         deployment = client.read_deployment_by_name("retrain/small")
         form = deployment.parameter_openapi_schema["definitions"]["RetrainForm"]["properties"]
-        count = len(asked_for(client))
+        count = len(unscheduled_runs(client))
         for wrong in ({"workers": -1}, {"method": "ngme"}, {"data": "relative"}, {"patience": 1e9}, {"until": "train"}):
             with pytest.raises(PrefectHTTPStatusError) as refused:
                 client.create_flow_run_from_deployment(
                     deployment.id, parameters={"config": {**deployment.parameters["config"], **wrong}})
             assert refused.value.response.status_code in (409, 422), wrong
-        assert len(asked_for(client)) == count
+        assert len(unscheduled_runs(client)) == count
     assert all({"title", "description", "position"} <= shown.keys() for shown in form.values())
     assert all(shown.keys() & {"enum", "pattern", "maximum", "maxProperties"} for shown in form.values())
     assert "processes" in form["workers"]["description"] and "hours" in form["patience"]["description"]

@@ -10,7 +10,7 @@ import pytest
 _folders: list[Path] = []    # one, once a session has begun
 
 
-def begin(factory: pytest.TempPathFactory) -> None:
+def share_folder_of(factory: pytest.TempPathFactory) -> None:
     """Keep what is shared among the temporary folders of the session that this process belongs to."""
     own = factory.getbasetemp()
     _folders[:] = [own.parent if "PYTEST_XDIST_WORKER" in os.environ else own]
