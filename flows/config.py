@@ -15,14 +15,15 @@ from tasks.core.remote import Source, name_of
 
 Until = Literal["prepare", "train", "evaluate", "register", "report"]
 HOME = Path(".xc")
-SHARED = set[str]()    # the options that xc.toml may set
+SHARED = dict[str, list[Parameter]]()    # the options that xc.toml may set, by name
 
 
 def shared(name: str, text: str, *, variable: bool = True, **more: Any) -> Parameter:
     """Return an option that commands of a project share: xc.toml may set it too, and an `XC_` variable."""
-    SHARED.add(name)
     variables = f"XC_{name.upper().replace('-', '_')}" if variable else None
-    return Parameter(name=f"--{name}", help=text, env_var=variables, **more)
+    option = Parameter(name=f"--{name}", help=text, env_var=variables, **more)
+    SHARED.setdefault(name, []).append(option)
+    return option
 
 
 def pairs(option: str, words: Sequence[str], example: str) -> dict[str, str]:

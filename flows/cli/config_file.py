@@ -13,7 +13,7 @@ import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from cyclopts import Token
@@ -46,7 +46,7 @@ class Given:
             if name == TABLE:
                 self._set(argument, settings)
                 continue
-            if name in options and not argument.tokens:
+            if name in options and not argument.tokens and _is_shared(name, argument):
                 argument.tokens.append(Token(keyword=name, value=options[name], source=FILE))
             for token in argument.tokens[:1]:
                 self.sources[name] = {"env": token.keyword, FILE: FILE}.get(token.source, "flag")
@@ -62,6 +62,11 @@ class Given:
 
 
 GIVEN = Given()
+
+
+def _is_shared(name: str, argument: Any) -> bool:
+    """Whether it is the option that xc.toml means, and not another of the same name, as --workers of xc serve."""
+    return any(option in SHARED[name] for option in get_args(argument.field_info.annotation))
 
 
 def read(file: Path) -> tuple[dict[str, str], dict[str, str]]:

@@ -18,7 +18,7 @@ Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON 
 Budget = Annotated[str, Parameter(help="Time for the whole job, such as 10m: the most accurate method that fits it, "
                                        "in place of --method and --preset.")]
 DryRun = Annotated[bool, Parameter(name="--dry-run", help="Say what would be done, and do nothing.")]
-Model = Annotated[str, Parameter(help="The model; the only one by default.")]
+Model = Annotated[str, shared("model", "The model; the only one by default.", variable=False)]
 Spec = Annotated[str, shared("model", "NAME@alias, NAME/version or NAME; the only one by default.", completer=versions)]
 
 

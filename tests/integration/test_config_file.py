@@ -1,6 +1,8 @@
 """Where the values of options come from: flags, the environment, xc.toml, the preset; and what `xc plan` says of it."""
 
 import json
+import os
+import pwd
 
 import pytest
 
@@ -102,3 +104,16 @@ def test_a_plan_gives_the_reasons_that_the_run_would_have(whole, cli, planted, t
 def test_a_run_says_beforehand_where_and_what(whole):
     said = whole[2]
     assert said.index("MLflow  ") < said.index("digest ") < said.index("steps: 0 reused") < said.index("  read\n")
+
+
+def test_an_option_of_another_meaning_keeps_its_default(cli, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (tmp_path / "xc.toml").write_text(f'home = "{home}"\nworkers = 0\nname = "tickets"\nport = 8123\n')
+    code, _, err = cli("service", "systemd", "units", "--user", pwd.getpwuid(os.getuid()).pw_name)
+    assert code == 0, err
+    assert (tmp_path / "units/xc.target").is_file(), "the name is that of a run's model"
+    app = (tmp_path / "units/xc-app.service").read_text()
+    assert "--port 8123" in app and "--workers" not in app, "xc.toml's workers are those of a run's Dask"
+    code, _, err = cli("serve", "--model", "none")
+    assert code == 2 and "no model is registered" in err, err

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.cli.config_file import FILE, GIVEN
 from flows.cli.options import Json, columns
 
 
@@ -16,9 +15,6 @@ def presets(*, method: Annotated[str, Parameter(help="Method whose settings are 
     from tasks.training.recipe import Recipe
     from xcmodels.methods.presets import PRESETS, explained, flat
 
-    # In xc.toml, method and preset are options of runs: they do not choose what this command lists.
-    method, preset = (default if GIVEN.sources.get(name) == FILE else value for name, value, default in (
-        ("method", method, ""), ("preset", preset, "cpu")))
     shown = Recipe(method, preset, {}).settings() if method else None
     listed = {method: PRESETS[method]} if method else PRESETS
     if as_json:

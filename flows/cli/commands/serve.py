@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.options import HOME, Home, Mlflow, Spec, environment, require_home
+from flows.config import shared
 
 WORKERS = 64    # at most
 Workers = Annotated[int, Parameter(help="Processes that answer; they share the model's memory.")]
@@ -15,7 +16,7 @@ Workers = Annotated[int, Parameter(help="Processes that answer; they share the m
 def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
           host: Annotated[str, Parameter(help="Address to listen on; beyond this machine it takes a token and names.")]
           = "127.0.0.1",
-          port: Annotated[int, Parameter(help="Port to listen on; 0 is a free one.")] = 8000,
+          port: Annotated[int, shared("port", "Port to listen on; 0 is a free one.", variable=False)] = 8000,
           token_file: Annotated[Path | None, Parameter(help="File of the token that is asked for, mode 0600.")] = None,
           allow_host: Annotated[tuple[str, ...], Parameter(help="Name that the server goes by; repeatable.")] = (),
           feedback: Annotated[Literal["take", "refuse"], Parameter(
