@@ -1,6 +1,6 @@
 """The flows that prefect.yaml deploys: prepare, retrain, evaluate and apply-labels.
 
-Each takes one form and waits until no other run uses the home.
+Each takes one form. All but apply-labels wait until no other run uses the home.
 """
 
 from dataclasses import replace

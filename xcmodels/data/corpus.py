@@ -41,7 +41,7 @@ class PrepareConfig:
     validation_max: int = 10_000  # queries held out so, at most
     weight_power: float = 1.0     # a positive weighs its relevance to this power in training; 0 = all weigh the same
     walks: bool = True            # walk the anchor graphs, where the data set has any
-    walk_hops: int = 400          # of the walk from a node (RAMEN, Appendix A, as the next two)
+    walk_hops: int = 400          # of the walk from a node (RAMEN, Appendix A, as the next)
     walk_restart: float = 0.8     # chance that a hop starts from the node again
     walk_top: int = 10            # anchors of a node that are kept, those visited most
     walk_degree: int = 500        # edges of a node or anchor, at most: those with more are left out of walks

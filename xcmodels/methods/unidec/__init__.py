@@ -1,1 +1,1 @@
-"""UniDEC, DEPSL, DPR, ANCE, DEXML."""
+"""UniDEC, DEPSL, DPR, TAS, ANCE, DEXML."""

@@ -1,4 +1,4 @@
-"""The settings of UniDEC, DEPSL, DPR, ANCE and DEXML."""
+"""The settings of UniDEC, DEPSL, DPR, TAS, ANCE and DEXML."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Presets of UniDEC and of its dual encoders: DEPSL, DPR, ANCE, DEXML."""
+"""Presets of UniDEC and of its dual encoders: DEPSL, DPR, TAS, ANCE, DEXML."""
 
 from collections.abc import Mapping
 from dataclasses import replace
