@@ -67,7 +67,7 @@ def xc(prefect_server: str):
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """Run `xc` in this process, in the folder `tmp_path`: for commands that neither train nor serve."""
+    """Run `xc` in this process, in the folder `tmp_path`: for commands that neither train nor try to serve."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:

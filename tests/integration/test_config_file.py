@@ -6,6 +6,7 @@ import pwd
 
 import pytest
 
+from tests.support.forked import run_xc
 from tests.support.run_command import command, copied
 
 TOML = """
@@ -106,14 +107,15 @@ def test_a_run_says_beforehand_where_and_what(whole):
     assert said.index("MLflow  ") < said.index("digest ") < said.index("steps: 0 reused") < said.index("  read\n")
 
 
-def test_an_option_of_another_meaning_keeps_its_default(cli, tmp_path):
+def test_an_option_of_another_meaning_keeps_its_default(tmp_path):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     (tmp_path / "xc.toml").write_text(f'home = "{home}"\nworkers = 0\nname = "tickets"\nport = 8123\n')
-    code, _, err = cli("service", "systemd", "units", "--user", pwd.getpwuid(os.getuid()).pw_name)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    code, _, err = run_xc("service", "systemd", "units", "--user", user, cwd=tmp_path)
     assert code == 0, err
     assert (tmp_path / "units/xc.target").is_file(), "the name is that of a run's model"
     app = (tmp_path / "units/xc-app.service").read_text()
     assert "--port 8123" in app and "--workers" not in app, "xc.toml's workers are those of a run's Dask"
-    code, _, err = cli("serve", "--model", "none")
+    code, _, err = run_xc("serve", "--model", "none", cwd=tmp_path)
     assert code == 2 and "no model is registered" in err, err
