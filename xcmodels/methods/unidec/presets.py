@@ -8,7 +8,7 @@ from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.settings import (
     BAG,
-    BOOSTED,
+    BOOSTED_TWICE,
     MIN_STEPS_PER_EPOCH,
     MethodEntry,
     Preset,
@@ -26,7 +26,7 @@ HUB = "distilbert/distilbert-base-uncased"
 def _cpu(**changed: object) -> Settings:
     config = UnidecConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=2e-3, label_lr=2e-3, warmup=50, refresh_from=3,
                           refresh_every=3, least_steps=MIN_STEPS_PER_EPOCH, double_every=3, cluster_size=8,
-                          cluster_max=32, negatives=6, decay="linear", unit=False, serve="sum", fusion=BOOSTED)
+                          cluster_max=32, negatives=6, decay="linear", unit=False, serve="sum", fusion=BOOSTED_TWICE)
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 
