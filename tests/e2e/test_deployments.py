@@ -40,9 +40,8 @@ def home(tmp_path_factory) -> Iterator[Home]:
 
 @pytest.fixture(scope="module")
 def deployed(home, data) -> list[str]:
-    """The words of `xc deploy` as it was called; preparing runs every minute."""
-    words = ["deploy", "--data", str(data), "--preset", "cpu-learned", *settings(**QUICK),
-             "--schedule", "prepare=* * * * *", "--json"]
+    """The words of `xc deploy` as it was called."""
+    words = ["deploy", "--data", str(data), "--preset", "cpu-learned", *settings(**QUICK), "--json"]
     code, out, said = home.xc(*words)
     assert code == 0, said
     assert "what the deployments run is loaded" in said.splitlines()[0]
@@ -57,6 +56,13 @@ def run_states(home: Home, deployment: str) -> list[Any]:
         wanted = client.read_deployment_by_name(deployment).id
         runs = [run for run in client.read_flow_runs(limit=200) if run.deployment_id == wanted and run.start_time]
     return sorted(runs, key=lambda run: run.start_time)
+
+
+def schedule_preparing(home: Home, deployed: list[str], when: str) -> None:
+    """Have the data prepared by this schedule: each of its runs takes seconds of a processor."""
+    code, out, said = home.xc(*deployed, "--schedule", f"prepare={when}")
+    assert code == 0 and ("prepare/small", "schedule") in {
+        (row["deployment"], row["change"]) for row in json.loads(out)}, said
 
 
 def unscheduled_runs(client: SyncPrefectClient) -> list[Any]:
@@ -125,9 +131,11 @@ def test_one_training_at_a_time_by_hand_and_by_schedule(home, deployed):
                               and task.flow_run_id == waiting and task.name == "small · room"])[0]
         assert room.startswith("freed ")
         assert done.name == "ngame · small" and {"method:ngame", "data:small", "preset:cpu-learned"} <= set(done.tags)
+    schedule_preparing(home, deployed, "* * * * *")
     began = datetime.now(UTC)
     cron = until(lambda: [run for run in run_states(home, "prepare/small")
                           if run.start_time > began and run.state.is_final()], 150)[0]
+    schedule_preparing(home, deployed, "off")
     assert cron.state.is_completed() and cron.auto_scheduled
     with home.prefect() as client:
         below = [run.id for run in client.read_flow_runs(limit=200)
@@ -188,6 +196,7 @@ def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data
 @at_length("waits for 4 minutes")
 @pytest.mark.timeout(600)
 def test_what_was_due_while_all_was_down_is_done_once(home, deployed):
+    schedule_preparing(home, deployed, "* * * * *")
     assert home.xc("down")[0] == 0
     time.sleep(190)
     began = datetime.now(UTC)

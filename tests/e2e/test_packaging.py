@@ -48,9 +48,9 @@ def test_a_wheel_does_the_whole_job_from_an_empty_folder(wheel, tmp_path):
     """Installed in an environment of its own, which has this one's libraries and nothing of this checkout."""
     environment, here = tmp_path / "environment", tmp_path / "empty"
     here.mkdir()
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    subprocess.run([environment / "bin" / "pip", "install", "--quiet", "--no-deps", "--no-index", wheel.filename],
-                   check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install", "--quiet",
+                    "--no-deps", "--no-index", wheel.filename], check=True)
     (own,) = environment.glob("lib/python*/site-packages")
     (own / "libraries.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
     home = Home(here / ".xc")

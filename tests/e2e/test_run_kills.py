@@ -17,7 +17,9 @@ from tasks.core.store import Store
 from tests.support.forked import start_xc
 from tests.support.home_services import prefect_client
 from tests.support.long_tests import at_length
+from tests.support.prefect_server import copy_database
 from tests.support.run_command import command, objects, prepared, settings
+from tests.support.tiny import fresh_store
 
 
 def kill_when(planted: Path, home: Path, ready, number: int, **more: Any) -> int:
@@ -99,7 +101,8 @@ def test_interrupt_saves_and_the_same_command_resumes(whole, planted, xc, tmp_pa
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_all_its_processes_ends_a_run_in_a_line_and_prefect_knows(planted, xc, tmp_path, number):
     """As `timeout`, a shutdown and a terminal's Ctrl-C send it; Prefect's server is the run's own."""
-    home = tmp_path / "home"
+    home = fresh_store(tmp_path / "home").home
+    copy_database(home / "prefect")
     code, said = stop_when(planted, home, published("read"), number, group=True, workers=1,
                            without=("PREFECT_API_URL", "PREFECT_HOME"))
     assert code == 130
@@ -118,7 +121,7 @@ def test_the_next_run_ends_what_a_killed_one_left_running(planted, xc, tmp_path)
     with prefect_client() as client:
         assert client.read_flow_run(killed).state.is_running()
         code, _, said = xc("prepare", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home),
-                           *settings())
+                           "--workers", "0", *settings())
         assert code == 0, said
         assert client.read_flow_run(killed).state.is_crashed()
         assert not [task for task in client.read_task_runs(limit=200)

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tests.support.planted import QUICK_JOINT, words
+from tests.support.run_command import prepared
 
 # Each with its settings and what it says of what it mined; the other settings of their parts have tests of their own.
 ASTRA = {key: value for key, value in QUICK_JOINT.items() if key != "negatives"} | {
@@ -26,8 +27,8 @@ METHODS = {
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("methods") / "home"
+def home(whole, tmp_path_factory):
+    return prepared(whole[0], tmp_path_factory.mktemp("methods") / "home")
 
 
 @pytest.mark.parametrize("method", METHODS)

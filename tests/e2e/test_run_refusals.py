@@ -98,7 +98,7 @@ def test_a_full_disk_is_named_and_loses_nothing(whole, planted, xc, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     words = [sys.executable, "-m", "flows.cli", "prepare", "--data", str(planted), "--preset", "cpu-learned",
-             "--home", str(home), *settings()]
+             "--home", str(home), "--workers", "0", *settings()]
     script = f"""
         mount -t tmpfs -o size=200k tmpfs {home} || exit 99
         {shlex.join(words)}; test $? = 1 || exit 98

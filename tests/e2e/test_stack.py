@@ -19,6 +19,7 @@ from flows.services.catalogue import password
 from tasks.core.store import Store
 from tasks.tracking import mlflow_client
 from tests.support.home_services import Home, left_over, up
+from tests.support.prefect_server import copy_database
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,7 @@ def test_a_service_that_ends_takes_back_the_others(tmp_path):
     """MLflow's database is not one, so MLflow ends; Prefect is not left behind."""
     other = Home(tmp_path / "home")
     Store(other.home)
+    copy_database(other.home / "prefect")
     (other.home / "mlflow.db").write_bytes(b"not a database" * 100)
     code, _, said = other.xc("up")
     assert code == 5 and "MLflow ended with code" in said and "logs/mlflow.log" in said

@@ -25,13 +25,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
-    """Train the rounds by so many processes; -> the losses, and the bytes of label tables that each process held."""
+    """Train the rounds by so many processes; -> the losses, and the bytes of label tables that each process held.
+
+    One process needs no torchrun, which imports torch for itself.
+    """
     out.mkdir(exist_ok=True)
     (out / "jobs").write_bytes(pickle.dumps(jobs))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes),
-         str(ROOT / "tests" / "support" / "torchrun_worker.py"), str(out / "jobs"), str(out)], capture_output=True,
-        text=True, timeout=500, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+        [sys.executable, *(launcher if processes > 1 else []), str(ROOT / "tests" / "support" / "torchrun_worker.py"),
+         str(out / "jobs"), str(out)], capture_output=True, text=True, timeout=500,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     return [json.loads((out / f"{number}.json").read_text()) for number in range(len(jobs))]
 
@@ -106,10 +110,10 @@ def test_each_holds_half_of_the_labels(both):
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_other_processes_go_on_from_a_step_checkpoint(trials, tmp_path, before, after):
+def test_other_processes_go_on_from_a_step_checkpoint(trials, both, tmp_path, before, after):
     made = trials["astra"]
     name = list(made.rounds)[-1]
-    (whole,) = run(1, [job(made, name)], tmp_path / "whole")
+    whole = both[f"astra {name}"][0]
     (begun,) = run(before, [job(made, name, stop_after=7)], tmp_path / "cut")
     (ended,) = run(after, [job(made, name)], tmp_path / "cut")
     assert len(begun["losses"]) == 7

@@ -16,7 +16,7 @@ from flows.services.stack import Stack
 from tests.conftest import ROOT
 from tests.support import tiny
 from tests.support.docs_pages import Command
-from tests.support.forked import run_xc
+from tests.support.forked import run_xc, start_xc
 from tests.support.home_services import Home, answers, free_ports, until
 from tests.support.prefect_server import copy_database
 from tests.support.run_command import settings
@@ -75,8 +75,9 @@ class ReaderFolder:
         environment = self.environment
         if not text.startswith("xc up") and Stack(self.home).running("prefect") is None:
             environment = {**environment, "PREFECT_API_URL": self.prefect}
-        if text.startswith("xc ") and not SHELL & set(re.sub(r"'[^']*'|\"[^\"$`]*\"|\s#.*", "", text)):
-            return self._forked(text, environment)
+        if _can_be_forked(text):
+            words, own = self._forked(text, environment)
+            return run_xc(*words, timeout=SECONDS, cwd=self.folder, env=own)
         with subprocess.Popen(["bash", "-o", "pipefail", "-c", text], cwd=self.folder, env=environment, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
             try:
@@ -86,13 +87,13 @@ class ReaderFolder:
                 raise
         return process.returncode, out, said
 
-    def _forked(self, text: str, environment: dict[str, str]) -> tuple[int, str, str]:
-        """Run `xc` as its script in `.venv` would, without the seconds in which Python imports the libraries."""
+    def _forked(self, text: str, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+        """Return what the script in `.venv` gives to `xc`, whose libraries a forked process need not import."""
         asked = subprocess.run([self.folder / ".venv" / "bin" / "xc", *shlex.split(text, comments=True)[1:]],
                                env=environment | {"ONLY_WORDS": "1"}, capture_output=True, check=True, text=True)
         own = {name: value for name, value in environment.items() if name not in OF_SHELL}
         usual = {name: value for name, value in os.environ.items() if name in OF_SHELL}
-        return run_xc(*asked.stdout.split("\0")[:-1], timeout=SECONDS, cwd=self.folder, env=own | usual)
+        return asked.stdout.split("\0")[:-1], own | usual
 
     def check(self, words: list[str]) -> None:
         """Run a program of the folder's `.venv`, which must succeed."""
@@ -122,8 +123,13 @@ class ReaderFolder:
         elsewhere = self.folder / "elsewhere"    # a worker has been started anywhere
         elsewhere.mkdir(exist_ok=True)
         with log.open("wb") as said:
-            process = subprocess.Popen(["bash", "-c", f"exec {text}"], stdout=said, stderr=said, start_new_session=True,
-                                       cwd=elsewhere if program == "dask worker" else self.folder, env=self.environment)
+            options = {"stdout": said, "stderr": said, "start_new_session": True,
+                       "cwd": elsewhere if program == "dask worker" else self.folder}
+            if _can_be_forked(text):
+                words, own = self._forked(text, self.environment)
+                process = start_xc(*words, env=own, **options)
+            else:
+                process = subprocess.Popen(["bash", "-c", f"exec {text}"], env=self.environment, **options)
         self.staying[program] = process
         deadline = time.monotonic() + SECONDS
         while not re.search(there, log.read_text()) and process.poll() is None and time.monotonic() < deadline:
@@ -138,6 +144,11 @@ class ReaderFolder:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def _can_be_forked(text: str) -> bool:
+    """Whether it is a command of `xc` alone, with nothing that a shell would do."""
+    return text.startswith("xc ") and not SHELL & set(re.sub(r"'[^']*'|\"[^\"$`]*\"|\s#.*", "", text))
 
 
 def _environment(folder: Path) -> None:

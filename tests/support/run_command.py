@@ -17,7 +17,12 @@ def settings(**more: str) -> list[str]:
 
 
 def command(planted: Path | str, home: Path, workers: int = 0, **more: str) -> list[str]:
-    """Return the arguments of `xc` for a whole run; each Dask worker costs seconds of a processor."""
+    """Return the arguments of `xc` for a whole run; each Dask worker costs seconds of a processor.
+
+    So does making MLflow's database: a home that is not there gets an empty one.
+    """
+    if not home.exists():
+        fresh_store(home)
     return ["run", "--data", str(planted), "--preset", "cpu-learned", "--home", str(home), "--workers", str(workers),
             "--json", *settings(**more)]
 
