@@ -139,7 +139,7 @@ def test_ramens_table_10_and_unidecs_table_2():
 def test_published_methods_rank_fused_on_a_cpu(name):
     for preset in ("cpu", "cpu-learned"):
         method = resolve(name, preset, {}).method
-        assert (method.serve, method.fusion) == (FUSED, BOOSTED if name == "ngame" else BOOSTED_TWICE)
+        assert (method.serve, method.fusion) == (FUSED, BOOSTED if name in ("ngame", "unidec") else BOOSTED_TWICE)
 
 
 def test_a_preset_for_numbered_labels_reads_no_label_texts():

@@ -8,6 +8,7 @@ from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.settings import (
     BAG,
+    BOOSTED,
     BOOSTED_TWICE,
     MIN_STEPS_PER_EPOCH,
     MethodEntry,
@@ -26,7 +27,7 @@ HUB = "distilbert/distilbert-base-uncased"
 def _cpu(**changed: object) -> Settings:
     config = UnidecConfig(epochs=10, batch_size=1024, lr=5e-3, token_lr=2e-3, label_lr=2e-3, warmup=50, refresh_from=3,
                           refresh_every=3, least_steps=MIN_STEPS_PER_EPOCH, double_every=3, cluster_size=8,
-                          cluster_max=32, negatives=6, decay="linear", unit=False, serve="sum", fusion=BOOSTED_TWICE)
+                          cluster_max=32, negatives=6, decay="linear", unit=False, serve="sum", fusion=BOOSTED)
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 
@@ -74,7 +75,7 @@ _FIRST = {"lf-amazon-131k": 576}
 UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS,
                   {"loss": "supcon"}, serve="fused")
 DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200},
-                 {"serve": "fused"}, **_DEPSL)
+                 {"serve": "fused", "fusion": BOOSTED_TWICE}, **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
 TAS = _presets("DPR whose batches are clusters of queries by the embeddings before training (TAS)", _FIRST,
                {"cluster_size": 1024, "cluster_max": 1024}, **_TAS)
