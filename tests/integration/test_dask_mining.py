@@ -118,9 +118,8 @@ def test_a_killed_workers_rows_are_computed_again(tmp_path, monkeypatch):
         assert set(kept.values()) == {0}, "models and files are freed"
 
 
-def test_no_worker_is_paused_for_pages_of_files_that_it_maps():
-    with Workers(count=1) as workers:
-        assert [worker["memory_limit"] for worker in workers.client.scheduler_info()["workers"].values()] == [0]
+def test_no_worker_is_paused_for_pages_of_files_that_it_maps(workers):
+    assert [worker["memory_limit"] for worker in workers.client.scheduler_info()["workers"].values()] == [0, 0]
 
 
 def test_a_worker_that_is_killed_during_a_refresh_changes_no_byte(planted, tmp_path, small_ranges):

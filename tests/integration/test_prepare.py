@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from tasks.core.step import run
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.conftest import ROOT
+from tests.support.dying_jobs import die_always, die_once, stand_still
 from tests.support.long_tests import at_length
 from tests.support.planted import QUICK, words, write_planted
 from xcmodels.data.corpus import Corpus, Texts
@@ -126,18 +126,6 @@ def test_label_texts_become_flagged_queries(planted, tmp_path, workers):
     assert corpus.validation.max() < 1200
 
 
-def die_once(marker: Path, value: int) -> int:
-    if not marker.exists():
-        marker.write_text("")
-        os.kill(os.getpid(), signal.SIGKILL)
-    return value
-
-
-def die_always(value: int) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return value
-
-
 def test_a_worker_tokenises_by_one_thread_whatever_the_run_does(monkeypatch):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     with Workers(count=1) as workers:
@@ -182,11 +170,6 @@ def test_a_scheduler_that_goes_away_is_named(tmp_path):
         with pytest.raises(ServerError, match=f"scheduler at {address} stopped answering") as caught:
             list(workers.map(time.sleep, [(60,)]))
         assert caught.value.exit_code == 5 and "the same command resumes" in caught.value.hint
-
-
-def stand_still(value: int) -> int:
-    os.kill(os.getpid(), signal.SIGSTOP)
-    return value
 
 
 @at_length("waits for four workers")

@@ -163,7 +163,8 @@ def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.P
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{home}/mlflow.db",
                "--artifacts-destination", str(home / "artifacts"), "--port", str(port), "--workers", "1"]
     with (home / "log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=home)
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=home,
+                                  env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"})    # as of `xc up`
     try:
         for _ in range(600):
             with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):

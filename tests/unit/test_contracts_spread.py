@@ -17,6 +17,13 @@ TABLES = ("queries.train", "queries.test", "labels", "positives.train")
 SMALL = Thresholds(piece_rows=3, suite_rows=4, shown_rows=3)
 
 
+@pytest.fixture(scope="module")
+def workers():
+    """Two Dask workers, of which each imports great-expectations for seconds."""
+    with Workers(count=2) as made:
+        yield made
+
+
 def backwards(function, jobs):
     """Call a function in the reverse order, with copies of its arguments."""
     return [pickle.loads(pickle.dumps(function(*pickle.loads(pickle.dumps(job))))) for job in reversed(jobs)]
@@ -52,11 +59,10 @@ def test_parts_checked_elsewhere_make_the_same_report(tmp_path, tables):
     assert bool([rule for rule in wanted[1][1] if rule.status == "fail"]) == (tables is broken)
 
 
-def test_dask_workers_make_the_same_report(tmp_path):
+def test_dask_workers_make_the_same_report(tmp_path, workers):
     root = put(tmp_path / "tables", {name: broken()[name] for name in ("labels", "positives.train")})
     wanted = reports(root, tmp_path / "report", None)
-    with Workers(count=2) as workers:
-        assert reports(root, tmp_path / "report", workers.map) == wanted
+    assert reports(root, tmp_path / "report", workers.map) == wanted
 
 
 def test_a_shard_that_only_its_rows_show_to_be_damaged_makes_the_same_report(tmp_path):
@@ -79,15 +85,21 @@ def test_a_suite_that_raises_makes_the_same_report(tmp_path, monkeypatch):
     assert reports(root, tmp_path / "report", backwards) == wanted
 
 
-def test_the_check_step_uses_the_workers_for_large_tables(tmp_path, monkeypatch):
+def test_the_check_step_uses_the_workers_for_large_tables(tmp_path, workers, monkeypatch):
     root, made = put(tmp_path / "tables", {name: few()[name] for name in TABLES if name != "queries.test"}), []
     monkeypatch.setattr(contract, "LARGE", 3)
-    for count in (0, 2):
+    asked, of_dask = [], workers.map
+
+    def noted(function, jobs, **named):
+        asked.append(function)
+        return of_dask(function, jobs, **named)
+
+    monkeypatch.setattr(workers, "map", noted)
+    for count, own in ((0, Workers(count=0)), (2, workers)):
         out = tmp_path / f"out{count}"
         out.mkdir()
-        with Workers(count=count) as workers:
-            contract.check("data", SMALL, StepContext(
-                out, {"tables": root}, tmp_path / "scratch", tmp_path / f"home{count}", workers, str, unwatched))
-            assert (workers._client is not None) == (count > 0)
+        contract.check("data", SMALL, StepContext(
+            out, {"tables": root}, tmp_path / "scratch", tmp_path / f"home{count}", own, str, unwatched))
+        assert bool(asked) == (count > 0)
         made.append((folder_digests(out), folder_digests(tmp_path / f"home{count}")))
     assert made[0] == made[1]
