@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from flows.cli.app import main
+from tasks.core.dask_workers import Workers
 from tests.support.encoding import idf, texts  # noqa: F401
 from tests.support.faults import artifact, quick, store  # noqa: F401
 from tests.support.forked import run_xc
@@ -51,6 +52,13 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield address
         finally:
             os.environ.pop("PREFECT_API_URL", None)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    """Start two Dask workers for the tests of a module: each imports for seconds what its jobs need."""
+    with Workers(count=2) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -58,8 +58,8 @@ def run_states(home: Home, deployment: str) -> list[Any]:
     return sorted(runs, key=lambda run: run.start_time)
 
 
-def schedule_preparing(home: Home, deployed: list[str], when: str) -> None:
-    """Have the data prepared by this schedule: each of its runs takes seconds of a processor."""
+def set_prepare_schedule(home: Home, deployed: list[str], when: str) -> None:
+    """Change when the deployment prepare/small runs: each run takes seconds of a processor."""
     code, out, said = home.xc(*deployed, "--schedule", f"prepare={when}")
     assert code == 0 and ("prepare/small", "schedule") in {
         (row["deployment"], row["change"]) for row in json.loads(out)}, said
@@ -131,11 +131,11 @@ def test_one_training_at_a_time_by_hand_and_by_schedule(home, deployed):
                               and task.flow_run_id == waiting and task.name == "small · room"])[0]
         assert room.startswith("freed ")
         assert done.name == "ngame · small" and {"method:ngame", "data:small", "preset:cpu-learned"} <= set(done.tags)
-    schedule_preparing(home, deployed, "* * * * *")
+    set_prepare_schedule(home, deployed, "* * * * *")
     began = datetime.now(UTC)
     cron = until(lambda: [run for run in run_states(home, "prepare/small")
                           if run.start_time > began and run.state.is_final()], 150)[0]
-    schedule_preparing(home, deployed, "off")
+    set_prepare_schedule(home, deployed, "off")
     assert cron.state.is_completed() and cron.auto_scheduled
     with home.prefect() as client:
         below = [run.id for run in client.read_flow_runs(limit=200)
@@ -196,7 +196,7 @@ def test_a_run_by_hand_that_is_killed_is_seen_by_the_server(home, deployed, data
 @at_length("waits for 4 minutes")
 @pytest.mark.timeout(600)
 def test_what_was_due_while_all_was_down_is_done_once(home, deployed):
-    schedule_preparing(home, deployed, "* * * * *")
+    set_prepare_schedule(home, deployed, "* * * * *")
     assert home.xc("down")[0] == 0
     time.sleep(190)
     began = datetime.now(UTC)

@@ -16,16 +16,11 @@ from tasks.core.store import Store
 from tasks.plan import pipeline
 from tasks.training import dask_executor, embed
 from tasks.training.dask_executor import DaskExecutor
+from tests.support.fatal_jobs import kill_worker_once
 from tests.support.planted import QUICK, QUICK_JOINT
 from xcmodels.data.executor import IN_PROCESS, RowFunction, equal_cuts
 from xcmodels.mining import clustering
 from xcmodels.mining.per_query_index import PerQueryIndex
-
-
-@pytest.fixture(scope="module")
-def workers():
-    with Workers(count=2) as made:
-        yield made
 
 
 @pytest.fixture
@@ -98,9 +93,8 @@ def test_the_number_of_workers_changes_no_byte(planted, tmp_path, workers, small
 def squares(marker: Path) -> RowFunction:
     """Return a function that returns rows and their squares; the first time, it is killed between two ranges."""
     def part(low: int, high: int) -> np.ndarray:
-        if low % 8 and not marker.exists():
-            marker.write_text("")
-            os.kill(os.getpid(), signal.SIGKILL)
+        if low % 8:
+            kill_worker_once(marker, low)
         return np.arange(low, high)[:, None] ** [1, 2]
 
     return part

@@ -22,7 +22,7 @@ from tasks.core.step import run
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.conftest import ROOT
-from tests.support.dying_jobs import die_always, die_once, stand_still
+from tests.support.fatal_jobs import kill_worker, kill_worker_once, stop_worker
 from tests.support.long_tests import at_length
 from tests.support.planted import QUICK, words, write_planted
 from xcmodels.data.corpus import Corpus, Texts
@@ -34,12 +34,6 @@ def prepare(data: Path, home: Path, workers: Workers, **settings: str) -> tuple[
     for step in laid_out.prepare:
         done[step.name] = run(step, done, Store(home), workers).artifact
     return Corpus(Store(home).open(done["pack"])), {name: artifact.digest for name, artifact in done.items()}
-
-
-@pytest.fixture(scope="module")
-def workers():
-    with Workers(count=2) as made:
-        yield made
 
 
 def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
@@ -135,13 +129,13 @@ def test_a_worker_tokenises_by_one_thread_whatever_the_run_does(monkeypatch):
 def test_a_lost_worker_does_not_lose_the_run(tmp_path):
     with Workers(count=2) as workers:
         jobs = [(tmp_path / "marker" if job == 3 else tmp_path, job) for job in range(8)]
-        assert sorted(workers.map(die_once, jobs)) == list(range(8))
+        assert sorted(workers.map(kill_worker_once, jobs)) == list(range(8))
     assert (tmp_path / "marker").exists()
 
 
 def test_a_job_that_kills_its_workers_is_named():
     with Workers(count=2) as workers, pytest.raises(ProjectError, match="shard 7 killed the worker"):
-        list(workers.map(die_always, [(7,)], name=lambda job: f"shard {job[0]}"))
+        list(workers.map(kill_worker, [(7,)], name=lambda job: f"shard {job[0]}"))
 
 
 def test_an_existing_scheduler_makes_the_same_corpus(planted, tmp_path, workers):
@@ -178,7 +172,7 @@ def test_a_job_whose_worker_stands_still_is_named():
 
     with dask.config.set({"distributed.scheduler.worker-ttl": "10s"}), Workers(count=2) as workers, \
             pytest.raises(ProjectError, match="shard 7 killed the worker"):
-        list(workers.map(stand_still, [(7,)], name=lambda job: f"shard {job[0]}"))
+        list(workers.map(stop_worker, [(7,)], name=lambda job: f"shard {job[0]}"))
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class ReaderFolder:
         if not text.startswith("xc up") and Stack(self.home).running("prefect") is None:
             environment = {**environment, "PREFECT_API_URL": self.prefect}
         if _can_be_forked(text):
-            words, own = self._of_xc(text, environment)
+            words, own = self._words_and_environment(text, environment)
             return run_xc(*words, timeout=SECONDS, cwd=self.folder, env=own)
         with subprocess.Popen(["bash", "-o", "pipefail", "-c", text], cwd=self.folder, env=environment, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
@@ -87,7 +87,7 @@ class ReaderFolder:
                 raise
         return process.returncode, out, said
 
-    def _of_xc(self, text: str, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    def _words_and_environment(self, text: str, environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
         """Return what the script in `.venv` gives to `xc`, whose libraries a forked process need not import."""
         asked = subprocess.run([self.folder / ".venv" / "bin" / "xc", *shlex.split(text, comments=True)[1:]],
                                env=environment | {"ONLY_WORDS": "1"}, capture_output=True, check=True, text=True)
@@ -126,7 +126,7 @@ class ReaderFolder:
             options = {"stdout": said, "stderr": said, "start_new_session": True,
                        "cwd": elsewhere if program == "dask worker" else self.folder}
             if _can_be_forked(text):
-                words, own = self._of_xc(text, self.environment)
+                words, own = self._words_and_environment(text, self.environment)
                 process = start_xc(*words, env=own, **options)
             else:
                 process = subprocess.Popen(["bash", "-c", f"exec {text}"], env=self.environment, **options)

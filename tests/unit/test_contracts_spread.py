@@ -17,13 +17,6 @@ TABLES = ("queries.train", "queries.test", "labels", "positives.train")
 SMALL = Thresholds(piece_rows=3, suite_rows=4, shown_rows=3)
 
 
-@pytest.fixture(scope="module")
-def workers():
-    """Two Dask workers, of which each imports great-expectations for seconds."""
-    with Workers(count=2) as made:
-        yield made
-
-
 def backwards(function, jobs):
     """Call a function in the reverse order, with copies of its arguments."""
     return [pickle.loads(pickle.dumps(function(*pickle.loads(pickle.dumps(job))))) for job in reversed(jobs)]
@@ -88,13 +81,13 @@ def test_a_suite_that_raises_makes_the_same_report(tmp_path, monkeypatch):
 def test_the_check_step_uses_the_workers_for_large_tables(tmp_path, workers, monkeypatch):
     root, made = put(tmp_path / "tables", {name: few()[name] for name in TABLES if name != "queries.test"}), []
     monkeypatch.setattr(contract, "LARGE", 3)
-    asked, of_dask = [], workers.map
+    asked, compute = [], workers.map
 
-    def noted(function, jobs, **named):
+    def recording(function, jobs, **named):
         asked.append(function)
-        return of_dask(function, jobs, **named)
+        return compute(function, jobs, **named)
 
-    monkeypatch.setattr(workers, "map", noted)
+    monkeypatch.setattr(workers, "map", recording)
     for count, own in ((0, Workers(count=0)), (2, workers)):
         out = tmp_path / f"out{count}"
         out.mkdir()

@@ -9,7 +9,6 @@ import pytest
 import scipy.sparse as sp
 
 from data_contracts.schemas import SCHEMAS
-from tasks.core.dask_workers import Workers
 from tasks.data.walks import WalkSettings, edge_weights, walk
 from tests.support import oracles
 from xcmodels.data.corpus import Ragged
@@ -199,12 +198,6 @@ def test_labels_that_share_anchors_with_a_query(most):
 
 
 # ------------------------------------------------------------------ the Dask task
-
-
-@pytest.fixture(scope="module")
-def workers():
-    with Workers(count=2) as started:
-        yield started
 
 
 def read(shards):

@@ -5,7 +5,7 @@ import pytest
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.presets import PRESETS, explained, flat, nearest, resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.methods.settings import BOOSTED, BOOSTED_TWICE
+from xcmodels.methods.settings import BOOSTED, BOOSTED_WEIGHT_2
 from xcmodels.retrieval.serving_config import FUSED
 
 
@@ -139,7 +139,7 @@ def test_ramens_table_10_and_unidecs_table_2():
 def test_published_methods_rank_fused_on_a_cpu(name):
     for preset in ("cpu", "cpu-learned"):
         method = resolve(name, preset, {}).method
-        assert (method.serve, method.fusion) == (FUSED, BOOSTED if name in ("ngame", "unidec") else BOOSTED_TWICE)
+        assert (method.serve, method.fusion) == (FUSED, BOOSTED if name in ("ngame", "unidec") else BOOSTED_WEIGHT_2)
 
 
 def test_a_preset_for_numbered_labels_reads_no_label_texts():

@@ -15,7 +15,7 @@ from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 # mean over seven data sets, and costs SiameseXML .8 and .3, over three (docs/methods.md, "The sparse view").
 BOOSTED = FusionConfig(depth=5, trees=10, rate=0.3, centroids=True, words=True, shortlist=100,
                        sparse=SparseConfig(steps=40))
-BOOSTED_TWICE = replace(BOOSTED, weight=2.0)
+BOOSTED_WEIGHT_2 = replace(BOOSTED, weight=2.0)
 
 # Steps of an epoch in the CPU presets, at least: an epoch on few texts is several passes over them, since one pass has
 # MIN_STEPS_PER_PASS (20) steps. NGAME's M1 by 40 in place of 20 gains 2.0 of P@1 on man pages (docs/methods.md, "Few

@@ -8,7 +8,7 @@ from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import astra
 from xcmodels.methods.settings import (
     BAG,
-    BOOSTED_TWICE,
+    BOOSTED_WEIGHT_2,
     M1,
     MIN_STEPS_PER_EPOCH,
     MethodEntry,
@@ -29,7 +29,7 @@ def _cpu(**changed: object) -> Settings:
     # On two cores mining does not overlap training, so there is no reason to mine with an older model.
     config = AstraConfig(epochs=10, batch_size=512, lr=2e-3, token_lr=2e-3, label_lr=5e-3, warmup=50, refresh_from=4,
                          refresh_every=3, least_steps=2 * MIN_STEPS_PER_EPOCH, ahead=0, positives=20, hard=50,
-                         uniform=1600, start="encoder", m1=M1, serve=FUSED, fusion=BOOSTED_TWICE)
+                         uniform=1600, start="encoder", m1=M1, serve=FUSED, fusion=BOOSTED_WEIGHT_2)
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from xcmodels.methods.settings import (
     BAG,
-    BOOSTED_TWICE,
+    BOOSTED_WEIGHT_2,
     MIN_STEPS_PER_EPOCH,
     MethodEntry,
     Preset,
@@ -20,7 +20,7 @@ from xcmodels.retrieval.serving_config import FUSED
 def _cpu(*, joint: bool) -> Settings:
     return Settings(BAG, SiamesexmlConfig(
         joint=joint, token_lr=5e-4 if joint else 0.0, power=1.0, scored_centroid=0.0,
-        scored_query="intermediate", shortlist=100, mined=20, serve=FUSED, fusion=BOOSTED_TWICE,
+        scored_query="intermediate", shortlist=100, mined=20, serve=FUSED, fusion=BOOSTED_WEIGHT_2,
         siamese=LikelihoodConfig(epochs=12, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, c=0.9, d=1.5,
                                  negatives=1, least_steps=MIN_STEPS_PER_EPOCH),
         extreme=LikelihoodConfig(epochs=6, batch_size=1024, lr=1e-3, table_lr=1e-3, warmup=50, c=0.75, d=3.0,

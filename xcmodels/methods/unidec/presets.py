@@ -9,7 +9,7 @@ from xcmodels.data.tokens import MINILM
 from xcmodels.methods.settings import (
     BAG,
     BOOSTED,
-    BOOSTED_TWICE,
+    BOOSTED_WEIGHT_2,
     MIN_STEPS_PER_EPOCH,
     MethodEntry,
     Preset,
@@ -75,7 +75,7 @@ _FIRST = {"lf-amazon-131k": 576}
 UNIDEC = _presets("dual encoder and classifier together, pick-some-labels", _ROWS,
                   {"loss": "supcon"}, serve="fused")
 DEPSL = _presets("UniDEC's dual encoder alone", {"lf-wikipedia-500k": 221, "lf-amazontitles-1.3m": 2200},
-                 {"serve": "fused", "fusion": BOOSTED_TWICE}, **_DEPSL)
+                 {"serve": "fused", "fusion": BOOSTED_WEIGHT_2}, **_DEPSL)
 DPR = _presets("dual encoder, random batches, one positive a query (DPR)", _FIRST, **_DPR)
 TAS = _presets("DPR whose batches are clusters of queries by the embeddings before training (TAS)", _FIRST,
                {"cluster_size": 1024, "cluster_max": 1024}, **_TAS)
