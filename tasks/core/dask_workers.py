@@ -1,8 +1,10 @@
 """The Dask workers of a run: an embedded cluster, or those of an existing scheduler."""
 
+import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +13,7 @@ from data_contracts.errors import ProjectError, ServerError
 from tasks.core.machines import Machines
 
 STARTS = 3    # attempts at starting the embedded workers
+RESTART_SECONDS = 10    # the longest that a close waits for the process of a worker that died
 CACHED_BYTES = 1 << 28    # bytes of freed memory that a worker keeps
 
 
@@ -94,6 +97,8 @@ class Workers:
 
     def close(self) -> None:
         """Stop what was started; callers that wait for a result get an error."""
+        if self._cluster is not None:
+            self._cluster.sync(_restarts_end, self._cluster)
         for started in (self._client, self._cluster):
             if started is not None:
                 started.close()
@@ -153,6 +158,20 @@ class Workers:
                 if failed == STARTS:
                     raise ProjectError(f"the Dask workers did not start, {STARTS} times: {error}",
                                        hint="the same command resumes; fewer workers need less: --workers 1") from error
+
+
+async def _restarts_end(cluster: Any) -> None:
+    """Wait until each worker that died has a process again.
+
+    distributed 2026.8 takes the greeting of a worker that died at once for that of the next one, which has no process
+    yet; to close the cluster then is an AssertionError, and leaves that process.
+    """
+    from distributed.core import Status
+
+    patient_until = time.monotonic() + RESTART_SECONDS
+    for nanny in cluster.workers.values():
+        while nanny.status == Status.running and nanny.pid is None and time.monotonic() < patient_until:
+            await asyncio.sleep(.02)
 
 
 def _can_import() -> bool:

@@ -1,9 +1,11 @@
 """Preparation on Dask: the same corpus however it is cut, and in spite of a worker that dies."""
 
+import asyncio
 import gzip
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -136,6 +138,29 @@ def test_a_lost_worker_does_not_lose_the_run(tmp_path):
 def test_a_job_that_kills_its_workers_is_named():
     with Workers(count=2) as workers, pytest.raises(ProjectError, match="shard 7 killed the worker"):
         list(workers.map(kill_worker, [(7,)], name=lambda job: f"shard {job[0]}"))
+
+
+def test_workers_are_closed_while_one_that_died_starts_again(monkeypatch):
+    """As a worker that dies right after its greeting leaves it: its nanny calls the next one running too early."""
+    from distributed.core import Status
+    from distributed.process import AsyncProcess
+
+    start = AsyncProcess.start
+
+    async def start_late(process: AsyncProcess) -> None:
+        await asyncio.sleep(.5)
+        await start(process)
+
+    workers = Workers(count=1)
+    (nanny,) = workers.client.cluster.workers.values()
+    monkeypatch.setattr(AsyncProcess, "start", start_late)
+    os.kill(nanny.pid, signal.SIGKILL)
+    while nanny.process.status != Status.starting:
+        time.sleep(.001)
+    worker = nanny.process
+    worker.status = Status.running
+    workers.close()
+    assert nanny.status == Status.closed and not worker.is_alive()
 
 
 def test_an_existing_scheduler_makes_the_same_corpus(planted, tmp_path, workers):
