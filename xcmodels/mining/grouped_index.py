@@ -46,7 +46,7 @@ class GroupedIndex(LabelIndex):
     share: float           # of the labels, which a group scores
 
     kind = KIND
-    chunk = 65_536
+    chunk = 16_384
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
