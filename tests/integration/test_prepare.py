@@ -30,6 +30,12 @@ from tests.support.planted import QUICK, words, write_planted
 from xcmodels.data.corpus import Corpus, Texts
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """Return the home of what these tests prepare: a step that was done is not done again."""
+    return tmp_path_factory.mktemp("home")
+
+
 def prepare(data: Path, home: Path, workers: Workers, **settings: str) -> tuple[Corpus, dict[str, str]]:
     laid_out = pipeline(data, "ngame", "cpu-learned", {**QUICK, **settings})
     done = {}
@@ -38,8 +44,8 @@ def prepare(data: Path, home: Path, workers: Workers, **settings: str) -> tuple[
     return Corpus(Store(home).open(done["pack"])), {name: artifact.digest for name, artifact in done.items()}
 
 
-def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
-    corpus, _ = prepare(planted, tmp_path / "home", workers)
+def test_the_corpus_is_what_the_files_say(planted, home, workers):
+    corpus, _ = prepare(planted, home, workers)
     assert (corpus.n_queries, corpus.n_labels, len(corpus.sides["test"])) == (1200, 80, 300)
     from tasks.data.sources import describe
     from tests.support.raw_folders import read_table
@@ -62,8 +68,8 @@ def test_the_corpus_is_what_the_files_say(planted, tmp_path, workers):
     np.testing.assert_allclose(corpus.idf, np.log((1280 + 1) / (df + 1)), rtol=1e-6)
 
 
-def test_relevances_become_weights_of_the_positives_they_belong_to(planted, tmp_path, workers):
-    corpus, _ = prepare(planted, tmp_path / "home", workers)
+def test_relevances_become_weights_of_the_positives_they_belong_to(planted, tmp_path, home, workers):
+    corpus, _ = prepare(planted, home, workers)
     assert corpus.weights is None, "where all are 1, nothing is weighed"
     data = tmp_path / "clicks"
     shutil.copytree(planted, data)
@@ -78,43 +84,43 @@ def test_relevances_become_weights_of_the_positives_they_belong_to(planted, tmp_
                  for label, value in zip(row["target_ind"], row["target_rel"], strict=True)}
     for power in ("1", "0.5"):
         asked = {"prepare.weight_power": power, "prepare.augment": "true"}
-        made, _ = prepare(data, tmp_path / "home", workers, **asked)
+        made, _ = prepare(data, home, workers, **asked)
         truth = made.train_positives
         pairs = list(zip(np.repeat(np.arange(len(truth)), truth.lengths).tolist(), truth.values.tolist(), strict=True))
         mean = np.mean([value ** float(power) for value in relevance.values()])
         wanted = [relevance[pair] ** float(power) / mean if pair[0] < 1200 else 1.0 for pair in pairs]
         np.testing.assert_allclose(made.train_weights.values, wanted, rtol=1e-6)
-    ignored, _ = prepare(data, tmp_path / "home", workers, **{"prepare.weight_power": "0"})
+    ignored, _ = prepare(data, home, workers, **{"prepare.weight_power": "0"})
     assert ignored.weights is None
 
 
-def test_graphs_are_walked_as_the_settings_say(planted, tmp_path, workers):
+def test_graphs_are_walked_as_the_settings_say(planted, home, workers):
     """One hop visits one anchor; anchors of more edges than the limit, here all, are visited by none."""
     edges = {}
     for name, value in (("hops", "1"), ("top", "1"), ("degree", "5"), ("restart", "1")):
-        corpus, _ = prepare(planted, tmp_path / "home", workers, **{f"prepare.walk_{name}": value})
+        corpus, _ = prepare(planted, home, workers, **{f"prepare.walk_{name}": value})
         edges[name] = corpus.graphs["group"].edges["train"].lengths
     groups = np.array([len({label // 10 for label in corpus.positives["train"][row]}) for row in range(1200)])
     assert (edges["hops"] == 1).all() and (edges["top"] == 1).all() and (edges["degree"] == 0).all()
     assert (edges["restart"] == groups).all(), "a walk that always restarts sees its own anchors alone"
 
 
-def test_validation_is_held_out(planted, tmp_path, workers):
-    corpus, _ = prepare(planted, tmp_path / "home", workers)
+def test_validation_is_held_out(planted, home, workers):
+    corpus, _ = prepare(planted, home, workers)
     assert len(corpus.validation) == 60
     assert not set(corpus.validation) & set(corpus.training_rows())
 
 
-def test_the_number_of_workers_changes_nothing(planted, tmp_path, workers):
-    _, two = prepare(planted, tmp_path / "two", workers)
+def test_the_number_of_workers_changes_nothing(planted, tmp_path, home, workers):
+    _, two = prepare(planted, home, workers)
     with Workers(count=1) as one_worker:
         _, one = prepare(planted, tmp_path / "one", one_worker)
     assert one == two
 
 
-def test_label_texts_become_flagged_queries(planted, tmp_path, workers):
-    corpus, _ = prepare(planted, tmp_path / "home", workers, **{"prepare.augment": "true"})
-    plain, _ = prepare(planted, tmp_path / "plain", workers)
+def test_label_texts_become_flagged_queries(planted, home, workers):
+    corpus, _ = prepare(planted, home, workers, **{"prepare.augment": "true"})
+    plain, _ = prepare(planted, home, workers)
     assert len(corpus.sides["train"]) == 1280 and corpus.n_queries == 1200
     assert corpus.positives["train"][1203].tolist() == [3]
     assert (corpus.sides["train"].tokens(np.array([1203])).ids == corpus.sides["label"].tokens(np.array([3])).ids).all()
@@ -163,13 +169,13 @@ def test_workers_are_closed_while_one_that_died_starts_again(monkeypatch):
     assert nanny.status == Status.closed and not worker.is_alive()
 
 
-def test_an_existing_scheduler_makes_the_same_corpus(planted, tmp_path, workers):
+def test_an_existing_scheduler_makes_the_same_corpus(planted, tmp_path, home, workers):
     with Workers(count=1) as others:
         scheduler = others.client.scheduler.address
         with Workers(address=scheduler) as theirs:
             _, there = prepare(planted, tmp_path / "there", theirs)
         assert others.client.scheduler_info()["workers"], "a scheduler that was there before is left running"
-    _, here = prepare(planted, tmp_path / "here", workers)
+    _, here = prepare(planted, home, workers)
     assert there == here
 
 
