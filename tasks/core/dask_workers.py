@@ -98,7 +98,7 @@ class Workers:
     def close(self) -> None:
         """Stop what was started; callers that wait for a result get an error."""
         if self._cluster is not None:
-            self._cluster.sync(_restarts_end, self._cluster)
+            self._cluster.sync(_await_restarts, self._cluster)
         for started in (self._client, self._cluster):
             if started is not None:
                 started.close()
@@ -160,7 +160,7 @@ class Workers:
                                        hint="the same command resumes; fewer workers need less: --workers 1") from error
 
 
-async def _restarts_end(cluster: Any) -> None:
+async def _await_restarts(cluster: Any) -> None:
     """Wait until each worker that died has a process again.
 
     distributed 2026.8 takes the greeting of a worker that died at once for that of the next one, which has no process
@@ -168,9 +168,9 @@ async def _restarts_end(cluster: Any) -> None:
     """
     from distributed.core import Status
 
-    patient_until = time.monotonic() + RESTART_SECONDS
+    deadline = time.monotonic() + RESTART_SECONDS
     for nanny in cluster.workers.values():
-        while nanny.status == Status.running and nanny.pid is None and time.monotonic() < patient_until:
+        while nanny.status == Status.running and nanny.pid is None and time.monotonic() < deadline:
             await asyncio.sleep(.02)
 
 

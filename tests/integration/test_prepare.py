@@ -32,7 +32,7 @@ from xcmodels.data.corpus import Corpus, Texts
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory) -> Path:
-    """Return the home of what these tests prepare: a step that was done is not done again."""
+    """Return a HOME shared by the tests of this module: what one prepared, the next ones reuse."""
     return tmp_path_factory.mktemp("home")
 
 
