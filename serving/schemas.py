@@ -17,6 +17,7 @@ LISTED = 50_000                            # at most: labels and branches that a
 FIELDS = 1024                              # at most: fields of a body that are looked at
 ERRORS = 8                                 # at most: errors that a problem lists
 UNKNOWN = "extra_forbidden"                # pydantic's type of error for an unknown field
+NO_OBJECT = ("model_type", "dict_type")    # and for what is no object
 LISTS = ("only", "without")
 PLAIN = re.compile(r"/[A-Za-z][A-Za-z0-9_-]{0,31}")
 EXAMPLE = "a large wild cat with a mane"
@@ -209,6 +210,8 @@ def _pointer_and_detail(error: Mapping[str, Any], model: type[BaseModel]) -> tup
     if len(error["loc"]) > 1 and error["loc"][0] in LISTS:    # wrong as a uid and as a branch
         return f"/{error['loc'][0]}/{error['loc'][1]}", ENTRY
     pointer = "".join(f"/{part}" for part in error["loc"])
+    if error["type"] in NO_OBJECT:
+        return pointer, "it is no JSON object"
     if error["type"] != UNKNOWN:
         return pointer, error["msg"]
     if not PLAIN.fullmatch(pointer):

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from data_contracts.errors import ProjectError
 from flows.cli.commands import registry, run, stack
@@ -49,9 +49,14 @@ def version() -> str:
         return str(tomllib.loads(project.read_text())["project"]["version"])
 
 
+def shown_default(value: Any) -> str | None:
+    """Return how help shows a default; None for none, an empty one and a switch that is off."""
+    return None if value is None or value is False or value in ("", [], ()) else str(value)
+
+
 app = App(name="xc", help="Tag short texts with the few right labels out of very many.", version=version,
           version_flags=["--version"], suppress_keyboard_interrupt=False,
-          help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=()))
+          help_format="plaintext", config=GIVEN, default_parameter=Parameter(negative=(), show_default=shown_default))
 command: Any
 for command in (data, labels, feedback, export, service, plan, presets, runs, gc, predict, deploy,
                 run.run, run.prepare, run.train, run.evaluate, run.register, run.report,
@@ -84,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app([word for word in words if word != "--debug"], exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
-        _fail(str(error).strip(), " ".join(["xc", *(error.command_chain or ()), "--help"]), 2)
+        _fail(_usage(error), " ".join(["xc", *(error.command_chain or ()), "--help"]), 2)
     except BrokenPipeError:
         # The reader has gone (`| head`); Python would complain at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -99,6 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(*_explained(error), 1)
+
+
+def _usage(error: CycloptsError) -> str:
+    """Return what is wrong with the words of a command."""
+    if isinstance(error, UnusedCliTokensError):
+        return f"more is given than this command takes: {' '.join(map(repr, error.unused_tokens or ()))}"
+    return str(error).strip()
 
 
 def _explained(error: Exception) -> tuple[str, str]:

@@ -45,6 +45,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("run", "--data", "/nowhere"), "/nowhere is not a folder"),
     (("run", "--data", __file__), "is a file, a data set is a folder\nhint: make one of a table: xc data import"),
     (("deploy", "--data", "DATA", "--pool", "cppu"), 'Did you mean "cpu"'),
+    (("labels", "add", "books", "l.csv"), "more is given than this command takes: 'l.csv'\nhint: xc labels add --help"),
     (("labels", "ad"), 'Did you mean "add"'),
     (("completion", "bsh"), 'Did you mean "bash"'),
     (("promote",), "parameter MODEL requires an argument.\nhint: xc promote --help"),
@@ -224,6 +225,12 @@ def test_the_other_shells_know_the_same(cli, shell):
 def test_help_has_no_boxes_where_there_is_no_terminal(cli):
     out = cli("run", "--help")[1]
     assert "--preset" in out and not set("╭│╰─\x1b") & set(out)
+
+
+def test_help_shows_a_default_where_it_says_something(cli):
+    out = " ".join(cli("run", "--help")[1].split())
+    assert "[default: cpu]" in out and "[default: 0]" in out
+    assert not any(f"[default: {nothing}]" in out for nothing in ('""', "[]", "False", "None"))
 
 
 @pytest.mark.parametrize("option", ["--prefect-port", "--mlflow-port", "--port"])

@@ -182,6 +182,12 @@ def test_a_bad_body_is_refused_with_a_pointer(server, body, status, code, pointe
     assert server.fine()
 
 
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"texts"', b"1"])
+def test_a_body_that_is_no_object_is_told_so(server, body):
+    told = problem(server.ask("/predict", body), 422, "invalid")
+    assert told["detail"] == "the body: it is no JSON object"
+
+
 def test_unknown_fields_are_named(server):
     told = problem(server.ask("/predict", {"text": "a wolf", "top_k": 3, "<b>": 1}), 422, "invalid")
     assert told["errors"] == [
