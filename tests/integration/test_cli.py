@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support import running_server
-from tests.support.forked import Forked, start_xc
 from tests.support.tiny import World
 
 HEAVY = ("torch", "mlflow", "prefect", "great_expectations", "transformers", "faiss", "pandas", "dask")
@@ -284,22 +282,3 @@ def test_no_server_at_the_address(xc, planted, tmp_path):
                       "--dask", "tcp://127.0.0.1:9")
     assert code == 5 and "no Dask scheduler answers at tcp://127.0.0.1:9" in err
     assert time.monotonic() - began < 60
-
-
-@pytest.mark.parametrize("words", [("presets", "--json"), ("plan", "--data", "nowhere")])
-def test_a_forked_command_is_one_that_python_starts(tmp_path, words):
-    """Most tests fork the commands that they run; see tests/support/forked.py."""
-    started = subprocess.run([sys.executable, "-m", "flows.cli", *words], capture_output=True, text=True, cwd=tmp_path,
-                             env={**os.environ, "PYTHONPATH": str(ROOT)})
-    with start_xc(*words, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as forked:
-        assert isinstance(forked, Forked) and os.getpgid(forked.pid) == os.getpgid(0)
-        assert forked.communicate(timeout=60) == (started.stdout, started.stderr)
-    assert forked.returncode == started.returncode
-
-
-def test_a_forked_command_can_be_killed(tmp_path):
-    with start_xc("serve", "--wait", "--home", str(tmp_path), "--port", "0", start_new_session=True,
-                  stderr=subprocess.PIPE) as forked:
-        assert forked.poll() is None and os.getpgid(forked.pid) == forked.pid
-        os.killpg(forked.pid, signal.SIGKILL)
-    assert forked.returncode == -signal.SIGKILL

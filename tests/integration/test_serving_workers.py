@@ -65,7 +65,7 @@ def count(page, name):
 
 def test_connections_are_spread_evenly_and_one_page_counts_what_each_worker_answers(world):
     with running(world.home, *TWO) as server, running(world.home) as one:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         assert server.labels("an oak of the forest", k=2) == one.labels("an oak of the forest", k=2)
         clients = [kept(server) for _ in range(8)]
         rounds = 0
@@ -94,7 +94,7 @@ def test_connections_are_spread_evenly_and_one_page_counts_what_each_worker_answ
 
 def test_a_worker_that_is_killed_is_started_again_and_no_other_connection_is_lost(world):
     with running(world.home, *TWO) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         clients = [kept(server) for _ in range(6)]
         assert [tag(client) for client in clients] == [200] * 6
         before = count(server.ask("/metrics").body, "xc_requests_total")
@@ -108,7 +108,7 @@ def test_a_worker_that_is_killed_is_started_again_and_no_other_connection_is_los
         assert statuses == [200] * 20
         left = [client for client in clients if client.sock and client.sock.getsockname()[1] not in lost]
         assert len(left) >= 2 and {tag(client) for client in left} == {200}
-        assert within(30, lambda: whole(server)) and other in workers(server)
+        assert within(120, lambda: whole(server)) and other in workers(server)
         assert server.ask("/readyz").body == b"ok"
         assert count(server.ask("/metrics").body, "xc_requests_total") > before + 22
         assert f"worker 0, process {victim.pid}, ended by SIGKILL; it is started again in 0.1 s" in (
@@ -119,11 +119,11 @@ def test_a_worker_that_is_killed_is_started_again_and_no_other_connection_is_los
 def test_clients_that_keep_their_connections_come_to_a_worker_that_is_started_again(world):
     """Their connections are closed after an answer, which says so, until the workers have as many."""
     with running(world.home, *TWO) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         workers(server)[1].kill()
         assert within(10, lambda: len(workers(server)) == 1 or not whole(server))
         clients = [kept(server) for _ in range(6)]
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         rounds = 0
         while connections(server) != [3, 3] and rounds < 9:    # http.client connects anew where an answer closes
             assert [tag(client) for client in clients] == [200] * 6
@@ -133,7 +133,7 @@ def test_clients_that_keep_their_connections_come_to_a_worker_that_is_started_ag
 
 def test_a_worker_that_keeps_ending_is_started_ever_later_and_shows(world):
     with running(world.home, *TWO) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         for times in range(1, 5):
             assert within(30, lambda: len(workers(server)) == 2)
             workers(server)[1].kill()
@@ -147,7 +147,7 @@ def test_a_worker_that_keeps_ending_is_started_ever_later_and_shows(world):
 
 def test_a_worker_that_stands_still_gets_no_connections(world):
     with running(world.home, *TWO) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         workers(server)[0].suspend()
         time.sleep(HEARTBEAT_TIMEOUT + .5)
         assert [server.ask("/healthz").status for _ in range(6)] == [200] * 6
@@ -159,7 +159,7 @@ def test_a_worker_that_stands_still_gets_no_connections(world):
 def test_a_new_version_reaches_every_worker_without_a_failed_request(world):
     second = world.add(seed=1, p1=50.0)
     with running(world.home, *TWO) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         seen, failed, stop = Counter(), [], threading.Event()
 
         def ask():
@@ -187,7 +187,7 @@ def test_a_new_version_reaches_every_worker_without_a_failed_request(world):
 
 def test_damage_shows_whichever_worker_is_asked(world):
     with running(world.home, *TWO) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         world.damage(0)
         assert within(20, lambda: {server.ask("/readyz").status for _ in range(4)} == {503})
         assert {server.ask("/predict", {"texts": ["a wolf"]}).status for _ in range(4)} == {500}
@@ -200,7 +200,7 @@ def test_damage_shows_whichever_worker_is_asked(world):
 def test_what_was_asked_is_answered_before_the_end(world, number, all_of_them):
     """A service manager signals every process of a service, a terminal every one of its foreground."""
     with running(world.home, *TWO) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         body = {"texts": ["an oak of the forest"] * 256, "k": 100}
         statuses: list[int] = []
         crowd = [threading.Thread(target=lambda: statuses.append(server.ask("/predict", body).status))
@@ -230,7 +230,7 @@ def test_what_was_asked_is_answered_before_the_end(world, number, all_of_them):
 
 def test_no_worker_outlives_a_dispatcher_that_is_killed(world):
     with running(world.home, *TWO) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         processes = workers(server)
         server.process.kill()
         assert within(20, lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -239,7 +239,7 @@ def test_no_worker_outlives_a_dispatcher_that_is_killed(world):
 
 def test_connections_beyond_what_the_workers_take_wait(world):
     with running(world.home, *TWO, descriptors=350) as server:
-        assert within(30, lambda: whole(server))
+        assert within(120, lambda: whole(server))
         waiting = [socket.socket() for _ in range(800)]
         for connection in waiting:    # the kernel's queue has room for some 250
             connection.settimeout(5)
