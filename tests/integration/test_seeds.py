@@ -33,6 +33,8 @@ def test_torch_is_seeded_for_the_purpose():
     one = draw("batch", 1)
     assert not torch.equal(one, draw("batch", 2))
     assert torch.equal(one, draw("batch", 1))
+    torch.manual_seed(seeds.key_of(7, "batch", 1) >> 1)    # which seeds every device, as a GPU's training has to
+    assert torch.equal(one, torch.rand(4))
 
 
 def test_keys_are_the_same_in_every_process():
