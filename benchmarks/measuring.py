@@ -1,5 +1,6 @@
 """What benchmarks measure with: the seconds of a call, a process of its own for a call, and its peak memory."""
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -7,6 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flows.services.processes import end_with_parent
 from xcmodels.methods.presets import resolve
 
 Result = TypeVar("Result")
@@ -25,9 +27,14 @@ def timed(action: Callable[[], Result]) -> tuple[Result, float]:
     return action(), time.perf_counter() - start
 
 
+def processes(count: int) -> ProcessPoolExecutor:
+    """Return a pool of new processes that end with this one, though it is killed."""
+    return ProcessPoolExecutor(count, get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),))
+
+
 def in_new_process(function: Callable[..., Result], *arguments: Any) -> Result:
     """Return the result of a call in a process of its own, whose memory and threads are of that call alone."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with processes(1) as pool:
         return pool.submit(function, *arguments).result()
 
 

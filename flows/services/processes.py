@@ -150,7 +150,7 @@ def launch(record: Record, home: Path, log: Path, *, follow: bool = False) -> St
         process = subprocess.Popen(
             list(record.command), env={**os.environ, **(record.environment or {}), MARK: record.mark}, cwd=home,
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=partial(_end_with_parent, os.getpid()) if follow else None)    # noqa: PLW1509  no thread yet
+            preexec_fn=partial(end_with_parent, os.getpid()) if follow else None)    # noqa: PLW1509  no thread yet
     began = psutil.Process(process.pid).create_time()
     return Started(process, replace(record, pid=process.pid, create_time=began), log)
 
@@ -235,6 +235,14 @@ def end(targets: Sequence[psutil.Process], seconds: float = STOP_SECONDS) -> boo
     return bool(targets)
 
 
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends; Linux only."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:    # the parent has ended meanwhile
+        os._exit(1)
+
+
 def _is(process: psutil.Process, record: Record) -> bool:
     """Return whether a process with a record's pid is the one that was started, by its mark.
 
@@ -250,14 +258,6 @@ def _mark(process: psutil.Process) -> str:
         return process.environ().get(MARK, "")
     except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
         return ""
-
-
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent ends; Linux only."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:    # the parent has ended meanwhile
-        os._exit(1)
 
 
 def _runs(process: psutil.Process) -> bool:
