@@ -27,14 +27,14 @@ def timed(action: Callable[[], Result]) -> tuple[Result, float]:
     return action(), time.perf_counter() - start
 
 
-def processes(count: int) -> ProcessPoolExecutor:
+def process_pool(count: int) -> ProcessPoolExecutor:
     """Return a pool of new processes that end with this one, though it is killed."""
     return ProcessPoolExecutor(count, get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),))
 
 
 def in_new_process(function: Callable[..., Result], *arguments: Any) -> Result:
     """Return the result of a call in a process of its own, whose memory and threads are of that call alone."""
-    with processes(1) as pool:
+    with process_pool(1) as pool:
         return pool.submit(function, *arguments).result()
 
 

@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 from scipy import stats
 
 from benchmarks.claims.figures import test_figures
-from benchmarks.measuring import processes
+from benchmarks.measuring import process_pool
 from tasks.core.code_digest import code_digests
 from tasks.core.store import digest_of
 from tasks.training.recipe import modules_of
@@ -125,7 +125,7 @@ class Experiments:
         """Train the variants without stored figures, `workers` at a time with one thread each."""
         trainings = {self._figures_file(variant, seed): (variant, seed) for seed in self.seeds for variant in variants}
         missing = {path: training for path, training in trainings.items() if not path.exists()}
-        with processes(self.workers) as pool:
+        with process_pool(self.workers) as pool:
             jobs = {pool.submit(_train, variant, seed, self.corpora[variant.corpus], path): (variant, seed)
                     for path, (variant, seed) in missing.items()}
             for done, job in enumerate(as_completed(jobs), start=1):

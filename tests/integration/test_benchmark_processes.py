@@ -11,10 +11,10 @@ from tests.support.running_server import within
 
 SLEEPING = """
 import time
-from benchmarks.measuring import processes
+from benchmarks.measuring import process_pool
 
 if __name__ == "__main__":
-    with processes(2) as pool:
+    with process_pool(2) as pool:
         jobs = [pool.submit(time.sleep, 300) for _ in range(2)]
         print("asleep", flush=True)
         jobs[0].result()
