@@ -108,7 +108,7 @@ def test_a_worker_that_is_killed_is_started_again_and_no_other_connection_is_los
         assert statuses == [200] * 20
         left = [client for client in clients if client.sock and client.sock.getsockname()[1] not in lost]
         assert len(left) >= 2 and {tag(client) for client in left} == {200}
-        assert within(120, lambda: whole(server)) and other in workers(server)
+        assert within(30, lambda: whole(server)) and other in workers(server)
         assert server.ask("/readyz").body == b"ok"
         assert count(server.ask("/metrics").body, "xc_requests_total") > before + 22
         assert f"worker 0, process {victim.pid}, ended by SIGKILL; it is started again in 0.1 s" in (
@@ -123,7 +123,7 @@ def test_clients_that_keep_their_connections_come_to_a_worker_that_is_started_ag
         workers(server)[1].kill()
         assert within(10, lambda: len(workers(server)) == 1 or not whole(server))
         clients = [kept(server) for _ in range(6)]
-        assert within(120, lambda: whole(server))
+        assert within(30, lambda: whole(server))
         rounds = 0
         while connections(server) != [3, 3] and rounds < 9:    # http.client connects anew where an answer closes
             assert [tag(client) for client in clients] == [200] * 6
