@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
+from flows.cli.usage import usage_error
 from xcmodels.methods.presets import resolve
 
 
@@ -54,7 +55,7 @@ def run(main: Callable[..., None], description: str | None, arguments: Sequence[
     try:
         app(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {' '.join(usage_error(error).split())}", file=sys.stderr)
         sys.exit(2)
     except ProjectError as error:
         sys.exit(f"error: {error}")

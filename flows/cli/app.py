@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Parameter
 
 from data_contracts.errors import ProjectError
 from flows.cli.commands import registry, run, stack
@@ -38,6 +38,7 @@ from flows.cli.commands.serve import serve
 from flows.cli.commands.service import service
 from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
+from flows.cli.usage import usage_error
 
 
 def version() -> str:
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app([word for word in words if word != "--debug"], exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
-        _fail(_usage(error), " ".join(["xc", *(error.command_chain or ()), "--help"]), 2)
+        _fail(usage_error(error), " ".join(["xc", *(error.command_chain or ()), "--help"]), 2)
     except BrokenPipeError:
         # The reader has gone (`| head`); Python would complain at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,13 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(*_explained(error), 1)
-
-
-def _usage(error: CycloptsError) -> str:
-    """Return what is wrong with the words of a command."""
-    if isinstance(error, UnusedCliTokensError):
-        return f"more is given than this command takes: {' '.join(map(repr, error.unused_tokens or ()))}"
-    return str(error).strip()
 
 
 def _explained(error: Exception) -> tuple[str, str]:
