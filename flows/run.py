@@ -23,6 +23,7 @@ from flows.rendezvous import processes_of, rendezvous_of
 from tasks.collection import remove_checkpoints
 from tasks.core.dask_workers import Workers
 from tasks.core.devices import gpus
+from tasks.core.garbage import search_seldom
 from tasks.core.machines import lead
 from tasks.core.memory import Peak, watched
 from tasks.core.shared_store import open_store
@@ -202,6 +203,7 @@ def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.
 @contextmanager
 def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
     """Lock the home, start the workers, plan the run and print the plan; yield the runner of its steps."""
+    search_seldom()    # also where a Prefect worker has started this process
     terminal = Terminal()
     store = open_store(config.home, config.store, terminal.line)
     rendezvous = rendezvous_of(config)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
+from tasks.core.garbage import search_seldom
 from tasks.core.machines import Machines
 
 STARTS = 3    # attempts at starting the embedded workers
@@ -118,7 +119,7 @@ class Workers:
         if self.address is None:
             self._cluster = self._local_cluster()
             self._client = Client(self._cluster)
-            self._client.register_plugin(_silence_plugin())
+            self._client.register_plugin(_set_up_plugin())
             return
         try:
             self._client = Client(self.address, timeout=10)
@@ -179,13 +180,14 @@ def _can_import() -> bool:
     return True
 
 
-def _silence_plugin() -> Any:
-    """Return a plugin that silences an embedded worker: its errors are raised, and shown once, by the run."""
+def _set_up_plugin() -> Any:
+    """Return a plugin that sets up an embedded worker and silences it: its errors are raised, and shown by the run."""
     from distributed import WorkerPlugin
 
-    class Quiet(WorkerPlugin):
+    class SetUp(WorkerPlugin):
         def setup(self, worker: Any) -> None:
+            search_seldom()
             logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
             signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches them too; the run ends them
 
-    return Quiet()
+    return SetUp()

@@ -151,8 +151,10 @@ def serve() -> None:
 
 
 def _import_libraries() -> None:
+    from tasks.core.garbage import search_seldom
     from tasks.tracking.mlflow_client import quiet_mlflow
 
+    search_seldom()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     quiet_mlflow()
     for name in LIBRARIES:
