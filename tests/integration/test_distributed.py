@@ -40,11 +40,11 @@ def run(processes: int, jobs: list[dict[str, Any]], out: Path) -> list[dict[str,
     return [json.loads((out / f"{number}.json").read_text()) for number in range(len(jobs))]
 
 
-def job(made: TrainedMethod, name: str, **more: Any) -> dict[str, Any]:
+def job(made: TrainedMethod, name: str) -> dict[str, Any]:
     """Return what a round of a trial is made from."""
     round_ = made.rounds[name]
     return {"corpus": made.corpus.folder, "stage": made.method.stage(round_.stage), "round": round_,
-            "mined": made.mined[name], "start": made.starts[name], "before": made.befores[name], **more}
+            "mined": made.mined[name], "start": made.starts[name], "before": made.befores[name]}
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +72,32 @@ def trials(corpus, bert, tmp_path_factory) -> dict[str, TrainedMethod]:
 
 
 @pytest.fixture(scope="module")
-def both(trials, tmp_path_factory) -> dict[str, list[Any]]:
-    """The same rounds by one process and by two: the first and the last of each method, and what each left."""
+def rounds(trials, tmp_path_factory) -> dict[str, dict[Any, Any]]:
+    """The first and the last round of each method by one process and by two, what each left, and ASTRA's last in parts.
+
+    Keys: 1 and 2 for the processes; (1, 2) for two that went on after one, its losses after the first seven steps.
+    """
+    folder = tmp_path_factory.mktemp("together")
     jobs = {f"{of} {name}": job(made, name) for of, made in trials.items()
             for rounds in [list(made.rounds)] for name in {rounds[0], rounds[-1]}}
-    found: dict[str, list[Any]] = {name: [] for name in jobs}
-    for processes in (1, 2):
-        out = tmp_path_factory.mktemp("together") / str(processes)
-        for number, (name, told) in enumerate(zip(jobs, run(processes, list(jobs.values()), out), strict=True)):
-            found[name].append({**told, "folder": out / str(number)})
+    last = f"astra {list(trials['astra'].rounds)[-1]}"
+    begun = {number: jobs[last] | {"folder": folder / f"begun by {number}"} for number in (1, 2)}
+    found: dict[str, dict[Any, Any]] = {name: {} for name in jobs}
+    for processes, parts in ((1, {(1, "begun"): begun[1] | {"stop_after": 7}}),
+                             (2, {(2, "begun"): begun[2] | {"stop_after": 7}, (1, 2): begun[1]})):
+        out = folder / str(processes)
+        told = run(processes, [*jobs.values(), *parts.values()], out)
+        for number, (name, each) in enumerate(zip(jobs, told, strict=False)):
+            found[name][processes] = {**each, "folder": out / str(number)}
+        found[last].update(zip(parts, told[len(jobs):], strict=True))
+    (found[last][2, 1],) = run(1, [begun[2]], folder / "alone again")
     return found
+
+
+@pytest.fixture
+def both(rounds) -> dict[str, tuple[Any, Any]]:
+    """What one process and what two left of each round."""
+    return {name: (of[1], of[2]) for name, of in rounds.items()}
 
 
 def test_the_losses_are_those_of_one_process(both):
@@ -110,14 +126,11 @@ def test_each_holds_half_of_the_labels(both):
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
-def test_other_processes_go_on_from_a_step_checkpoint(trials, both, tmp_path, before, after):
-    made = trials["astra"]
-    name = list(made.rounds)[-1]
-    whole = both[f"astra {name}"][0]
-    (begun,) = run(before, [job(made, name, stop_after=7)], tmp_path / "cut")
-    (ended,) = run(after, [job(made, name)], tmp_path / "cut")
-    assert len(begun["losses"]) == 7
-    assert [*begun["losses"], *ended["losses"]] == pytest.approx(whole["losses"], rel=1e-5)
+def test_other_processes_go_on_from_a_step_checkpoint(rounds, before, after):
+    (found,) = [found for found in rounds.values() if (before, after) in found]
+    begun, ended = found[before, "begun"]["losses"], found[before, after]["losses"]
+    assert len(begun) == 7
+    assert [*begun, *ended] == pytest.approx(found[1]["losses"], rel=1e-5)
 
 
 def test_a_draw_is_the_same_by_shards():

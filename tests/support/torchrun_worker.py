@@ -1,7 +1,7 @@
 """A process of test_distributed.py and test_distributed_machines.py, started by torchrun: torchrun_worker.py JOBS OUT.
 
-Rounds are trained one by one: OUT/<number> gets the checkpoint of one, OUT/<number>.json its losses and the bytes of
-label tables per process.
+Rounds are trained one by one: OUT/<number>, or the folder that the job names, gets the checkpoint of one, beside it
+<folder>.steps those of its steps, and OUT/<number>.json its losses and the bytes of label tables per process.
 """
 
 import json
@@ -37,11 +37,12 @@ def main(jobs: Path, out: Path) -> None:
 
         watch = Watch(report, stop, save_every=1e9)
         corpus, stage, round_ = Corpus(job.pop("corpus")), job.pop("stage"), job.pop("round")
-        folder = out / str(number)
+        folder = job.pop("folder", out / str(number))
         folder.mkdir(exist_ok=True)
         model = stage.build(corpus, job["mined"].vectors)
         with suppress(Interrupted):
-            train_round(stage, model, corpus, round_, scratch=out / f"{number}.steps", out=folder, watch=watch, **job)
+            train_round(stage, model, corpus, round_, scratch=folder.with_suffix(".steps"), out=folder, watch=watch,
+                        **job)
         label_bytes = [None] * distributed.count()
         if distributed.count() > 1:
             dist.all_gather_object(label_bytes, _label_bytes(stage, model))
