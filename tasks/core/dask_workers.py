@@ -13,6 +13,8 @@ from data_contracts.errors import ProjectError, ServerError
 from tasks.core.garbage import search_seldom
 from tasks.core.machines import Machines
 
+# What jobs import, 200 MB and two seconds of a processor: once, by the process that all workers are forked from.
+IMPORTED = ["distributed", "pandas", "pyarrow.compute", "pyarrow.parquet", "scipy.sparse", "tokenizers", "torch"]
 STARTS = 3    # attempts at starting the embedded workers
 RESTART_SECONDS = 10    # the longest that a close waits for the process of a worker that died
 CACHED_BYTES = 1 << 28    # bytes of freed memory that a worker keeps
@@ -135,9 +137,15 @@ class Workers:
 
     def _local_cluster(self) -> Any:
         """Start an embedded cluster; tried again, as one worker that dies at the start ends all of it."""
+        import multiprocessing
+
         import dask
         from distributed import LocalCluster
+        from distributed.utils import get_mp_context
 
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+        get_mp_context()    # its first call names what Dask would import
+        multiprocessing.set_forkserver_preload(IMPORTED)
         # Workers share the cores and leave one to the process that trains on a GPU; Dask's default is one thread for
         # each worker. By default malloc returns freed memory in pieces of 64 KB, and the next array faults it in again.
         cores = os.cpu_count() or 2

@@ -59,7 +59,7 @@ class Job:
             run.kill()
             return True
         workers = [child for child in psutil.Process(run.pid).children(recursive=True)
-                   if "spawn_main" in " ".join(child.cmdline())]
+                   if "forkserver" in " ".join(child.cmdline()) and child.ppid() != run.pid]
         for worker in workers[:1]:
             worker.kill()
         return bool(workers)

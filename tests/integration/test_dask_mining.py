@@ -2,11 +2,13 @@
 
 import os
 import signal
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tasks.core.dask_workers import Workers
@@ -110,6 +112,13 @@ def test_a_killed_workers_rows_are_computed_again(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found, wanted)
         kept = workers.client.run(lambda: len(dask_executor._prepared))
         assert set(kept.values()) == {0}, "models and files are freed"
+
+
+def test_the_workers_share_what_they_import(workers):
+    """They are forked from one process."""
+    (parent,) = set(workers.client.run(os.getppid).values())
+    assert parent != os.getpid() and psutil.Process(parent).ppid() == os.getpid()
+    assert all(workers.client.run(lambda: "torch" in sys.modules).values())
 
 
 def test_no_worker_is_paused_for_pages_of_files_that_it_maps(workers):
