@@ -23,6 +23,12 @@ def scale(tmp_path):
     return Scale("cpu", SMALL, tmp_path, share=.01)
 
 
+@pytest.fixture(autouse=True)
+def own_devices(monkeypatch):
+    """Take back what the benchmark sets, or later tests of this process could not fork their programs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
 def test_every_part_runs_on_a_processor(tmp_path, capsys):
     run(gpu.main, gpu.__doc__, ["--device", "cpu", "--small", "--out", str(tmp_path / "out")])
     told = json.loads((tmp_path / "out" / "gpu.json").read_text())
