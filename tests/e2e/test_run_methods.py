@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from tests.support.long_tests import at_length
 from tests.support.planted import QUICK_JOINT, words
 from tests.support.run_command import prepared
 
@@ -31,7 +32,11 @@ def home(whole, tmp_path_factory):
     return prepared(whole[0], tmp_path_factory.mktemp("methods") / "home")
 
 
-@pytest.mark.parametrize("method", METHODS)
+LONGER = at_length("a training of half a minute; test_method_contract.py trains and serves every method without `xc`")
+
+
+@pytest.mark.parametrize("method", [
+    "unidec", "astra", *(pytest.param(name, marks=LONGER) for name in ("siamesexml++", "ramen-ance"))])
 def test_the_whole_job(planted, home, xc, method):
     """All in one home, so that the data is prepared once and later methods meet a champion."""
     chosen, *mined = METHODS[method]

@@ -28,6 +28,7 @@ def losses(said: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"^ +loss ([\d.]+)", said, re.MULTILINE)]
 
 
+@at_length("two runs; test_run_machines.py has a process on each of two machines, test_distributed.py two on one")
 def test_two_processes_train_the_model_of_one(whole, planted, xc, tmp_path):
     found = {}
     for processes in ("1", "2"):

@@ -19,6 +19,7 @@ from flows.services.catalogue import password
 from tasks.core.store import Store
 from tasks.tracking import mlflow_client
 from tests.support.home_services import Home, left_over, up
+from tests.support.long_tests import at_length
 from tests.support.prefect_server import copy_database
 
 
@@ -149,6 +150,7 @@ def test_down_leaves_a_process_that_only_has_the_pid(tmp_path):
         stranger.kill()
 
 
+@at_length("starts all again; the page restore.md brings a home back, test_deployments.py ends one")
 def test_state_survives_down_and_up(home):
     with home.prefect() as client:
         client.create_work_pool(WorkPoolCreate(name="mine", type="process"))

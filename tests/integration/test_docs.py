@@ -14,6 +14,7 @@ import torch
 
 from tests.conftest import ROOT
 from tests.support.docs_pages import commands, documents, python_of
+from tests.support.long_tests import at_length
 from tests.support.planted import write_planted
 from tests.support.toy import ends_the_same_when_stopped, precision, toy_corpus
 from xcmodels.methods.presets import PRESETS
@@ -72,6 +73,7 @@ def test_the_method_of_the_guide_runs(xc, tmp_path):
     assert preset["explained"]["temperature"] == "of the softmax" and preset["settings"]["batch_size"] == 64
 
 
+@at_length("trains for a minute; test_docs_commands.py types the tutorial's commands on fewer rows")
 @pytest.mark.timeout(1200)
 def test_the_figures_of_the_tutorial_are_those_of_its_run(xc, tmp_path):
     """With its table, preset and seed: last digits differ between processors, and so do libraries between Pythons."""
