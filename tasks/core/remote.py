@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ _VERSIONS = ("VersionId", "generation", "ETag", "etag", "md5Hash", "mtime", "Las
 _WITH_FOLDERS = ("file", "memory", "sftp", "ssh", "hdfs", "smb")    # in an object store a new folder would be a bucket
 _SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)    # what a file system without hard links answers
 Source = str | Path    # a folder, or the address of one
 
 
@@ -67,7 +69,8 @@ class FileVersion:
 class Remote:
     """A folder at an address. Every method raises ServerError where the address cannot be used.
 
-    Files are replaced as a whole or not at all in an object store; elsewhere a reader may meet a part of one.
+    Small files are replaced as a whole or not at all in an object store and in a folder of this machine (file://);
+    elsewhere a reader may meet a part of one.
     """
 
     address: str
@@ -126,8 +129,10 @@ class Remote:
         """Write a small file; without `replace`, only where there is none, and return whether there was none."""
         files, root = self._opened
         with self._as_server_errors():
+            self._make_folders(name)
+            if (folder := local_path(self.address)) is not None:
+                return _place(data, folder / name, replace=replace)
             try:
-                self._make_folders(name)
                 files.pipe_file(f"{root}/{name}", data, mode="overwrite" if replace else "create")
             except FileExistsError:
                 return False
@@ -183,6 +188,29 @@ class Remote:
                 hint="give credentials as the store's own tools take them: AWS_PROFILE, AWS_ACCESS_KEY_ID, ..."
                 if refused else "check the network and the endpoint (AWS_ENDPOINT_URL); the same command resumes",
             ) from error
+
+
+def _place(data: bytes, target: Path, *, replace: bool) -> bool:
+    """Write a file as a whole, which others may read or write meanwhile; return as `Remote.write`."""
+    part = target.with_name(f".{uuid.uuid4().hex}")
+    try:
+        part.write_bytes(data)
+        if replace:
+            os.replace(part, target)
+            return True
+        try:
+            os.link(part, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if target.exists():
+                return False
+            os.replace(part, target)
+        return True
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _version(entry: Mapping[str, Any]) -> str:

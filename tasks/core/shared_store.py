@@ -47,7 +47,7 @@ class SharedStore(Store):
         self.refused = set[str]()        # digests of results that were not as published
         self.sent = set[str]()           # keys whose result is at the address, as far as this process knows
         form = self.remote.read("FORMAT")
-        if form is None:
+        if not form:    # none, or one that another process is writing
             self.remote.write("FORMAT", f"{VERSION}\n".encode())
         elif not form.strip().isdigit() or int(form) > VERSION:
             raise newer(Path(f"{self.remote.address}/FORMAT"))

@@ -1,5 +1,6 @@
 """Results of steps shared at an address: published as a whole or not at all, fetched as published or made again."""
 
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 from data_contracts.errors import DamagedArtifact, ProjectError, ServerError
 from tasks.core.dask_workers import Workers
 from tasks.core.manifest import MANIFEST
+from tasks.core.remote import Remote
 from tasks.core.shared_store import SharedStore, open_store
 from tasks.core.step import Console, Step, StepContext, forecast, run_all
 from tasks.core.store import Store, digest_of
@@ -76,7 +78,7 @@ def test_files_that_a_step_reads_are_fetched_for_it(address, tmp_path):
     calls = list[str]()
     first = SharedStore(tmp_path / "one", address)
     made(first, calls)
-    first.remove_files(next(first.find_unfetched(key) for key, manifest in first.steps()
+    first.remove_files_except(next(first.find_unfetched(key) for key, manifest in first.steps()
                             if manifest["kind"] == "checkpoint"))
     for home in ("one", "two"):
         more = [*chain(calls), step("look", "report", calls, {"tables": "read", "checkpoint": "train"})]
@@ -200,6 +202,38 @@ def test_killed_at_any_request_of_a_publication_nothing_is_there_and_the_next_ru
     assert SharedStore(tmp_path / "two", address).find(NEW) is None
     artifact = SharedStore(tmp_path / "one", address).find(NEW)    # HOME had it, so it is sent
     assert artifact and SharedStore(tmp_path / "two", address).find(NEW) == artifact
+
+
+@pytest.fixture
+def many_switches():
+    """Let threads take turns a thousand times as often."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(usual / 1000)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_of_many_that_begin_at_a_new_address_at_once_none_meets_a_part_of_a_file(address, tmp_path, many_switches):
+    for attempt in range(20):
+        gate = threading.Barrier(4)
+
+        def begin(number: int, attempt: int = attempt, gate: threading.Barrier = gate) -> bytes | None:
+            gate.wait(60)
+            return SharedStore(tmp_path / f"home{number}", f"{address}/{attempt}").remote.read("FORMAT")
+
+        with ThreadPoolExecutor(4) as pool:
+            assert len(set(pool.map(begin, range(4)))) == 1
+
+
+def test_where_files_cannot_be_linked_the_first_one_is_kept(tmp_path, monkeypatch):
+    remote = Remote(f"file://{tmp_path}")
+
+    def link(*_):
+        raise PermissionError(errno.EPERM, "not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    assert remote.write("x", b"1", replace=False) and not remote.write("x", b"2", replace=False)
+    assert remote.read("x") == b"1" and [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 @pytest.mark.parametrize("same", [True, False])
