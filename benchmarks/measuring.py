@@ -12,7 +12,7 @@ from flows.services.processes import end_with_parent
 from xcmodels.methods.presets import resolve
 
 Result = TypeVar("Result")
-# Changes to a method's preset that make the stage that it is named for its first: ASTRA's own, without NGAME's before.
+# Settings that leave the stage of NGAME out, so that the method's own is the first.
 OWN_STAGE = {"astra": {"start": "label"}, "renee": {"start": "label"}}
 
 

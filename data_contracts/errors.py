@@ -1,4 +1,4 @@
-"""The errors that a user can cause, each with its exit code on the command line."""
+"""The expected failures of the whole project, each with its exit code on the command line."""
 
 
 class ProjectError(Exception):

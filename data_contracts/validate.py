@@ -1,6 +1,6 @@
 """Check a folder of tables and write the report as JSON and as one small HTML page: `validate(folder, report_dir=...)`.
 
-The page escapes every text and loads no other file. Neither contains the time, so the same tables give the same bytes.
+The page escapes every text and loads no other file. Neither file contains the time: same tables, same bytes.
 """
 
 import html

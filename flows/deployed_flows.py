@@ -17,10 +17,10 @@ from flows.config import RunConfig
 from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
 from flows.run import open_run, retry_helps, run_steps
 from flows.run import prepare as prepare_data
-from flows.services.catalogue import mlflow_of
-from tasks.collection import collect
+from flows.services.definitions import mlflow_of
 from tasks.core.shared_store import open_store
 from tasks.core.store import Artifact, Store
+from tasks.home_gc import collect
 from tasks.registry.comparison import ChampionScore, evaluate_champion
 from tasks.registry.label_edits import EditedChampion, apply_edits
 from tasks.tracking.tracker import Tracker

@@ -58,7 +58,7 @@ def noted_until_it_ends(home: Path) -> Iterator[None]:
         # A copy of the home has the note too, and the other home's run may still be running.
         with get_client(sync_client=True) as client, suppress(ObjectNotFound):
             if earlier.get("home", str(home)) == str(home):
-                _crash(client, UUID(earlier["id"]))
+                _mark_crashed(client, UUID(earlier["id"]))
     part = note.with_suffix(".part")
     part.write_text(json.dumps({"id": str(flow_run.id), "home": str(home)}))
     os.replace(part, note)
@@ -70,7 +70,7 @@ def noted_until_it_ends(home: Path) -> Iterator[None]:
     note.unlink(missing_ok=True)    # not after a signal, which may have reached the server too
 
 
-def _crash(client: SyncPrefectClient, run: UUID) -> None:
+def _mark_crashed(client: SyncPrefectClient, run: UUID) -> None:
     """Mark a flow run, its subflows and their tasks as crashed, except those that have ended."""
     state = client.read_flow_run(run).state
     if state is not None and state.is_final() and not state.is_crashed():

@@ -82,7 +82,7 @@ def preview(pipeline: Pipeline, store: Store, until: int = 2) -> Preview:
 
 def server_addresses(home: Path, mlflow: str) -> Mapping[str, str]:
     """Return the addresses, without passwords, where a run of `home` would be shown, by server name."""
-    from flows.services.catalogue import use_running_prefect
+    from flows.services.definitions import use_running_prefect
     from tasks.tracking.tracker import Tracker
 
     use_running_prefect(home)

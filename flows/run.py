@@ -20,12 +20,11 @@ from flows.prefect_state import noted_until_it_ends, page_of_this_run, tag_this_
 from flows.preview import preview
 from flows.progress import Terminal
 from flows.rendezvous import processes_of, rendezvous_of
-from tasks.collection import remove_checkpoints
 from tasks.core.dask_workers import Workers
 from tasks.core.devices import gpus
-from tasks.core.garbage import search_seldom
 from tasks.core.machines import lead
 from tasks.core.memory import Peak, watched
+from tasks.core.python_gc import collect_rarely
 from tasks.core.shared_store import open_store
 from tasks.core.step import Console, Step, StepResult, remake_inputs
 from tasks.core.step import run as run_step
@@ -34,8 +33,9 @@ from tasks.core.wording import duration
 from tasks.data.feedback.decisions import NO_FEEDBACK
 from tasks.data.fetch import fetched
 from tasks.data.sources import describe
+from tasks.home_gc import remove_checkpoints
+from tasks.mlflow_run import Finished, Session, finish
 from tasks.plan import Pipeline, feedback_on, pipeline
-from tasks.session import Finished, Session, finish
 from xcmodels.metrics import name_of
 
 UNTIL = get_args(Until)
@@ -203,7 +203,7 @@ def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.
 @contextmanager
 def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runner]:
     """Lock the home, start the workers, plan the run and print the plan; yield the runner of its steps."""
-    search_seldom()    # also where a Prefect worker has started this process
+    collect_rarely()    # also where a Prefect worker has started this process
     terminal = Terminal()
     store = open_store(config.home, config.store, terminal.line)
     rendezvous = rendezvous_of(config)

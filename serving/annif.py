@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 from serving import openapi
 from serving.answers import Question, Service
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import CONTAINERS, FORM, Problem, read_body, read_json
+from serving.http.guard import FORM, MAX_CONTAINERS, Problem, read_body, read_json
 from serving.model_watcher import Served
 from serving.openapi import PROJECT
-from serving.schemas import ERRORS, LABELS, TEXT, UID
+from serving.schemas import MAX_ERRORS, MAX_LABELS, MAX_TEXT, MAX_UID
 from tasks.data.feedback.journal import Feedback
 
 DOCUMENTS = 32                    # at most, in a batch
@@ -30,19 +30,19 @@ Model = TypeVar("Model", bound=BaseModel)
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-class Wanted(BaseModel):
+class SuggestOptions(BaseModel):
     """Which subjects of a document are wanted; other fields are ignored, as Annif does."""
 
     model_config = ConfigDict(allow_inf_nan=False)
-    limit: int = Field(10, ge=0, description=f"Most subjects of a document; never more than {LABELS} are given")
+    limit: int = Field(10, ge=0, description=f"Most subjects of a document; never more than {MAX_LABELS} are given")
     threshold: float = Field(0.0, ge=0, le=1, description="Least score of a subject; a document may get none")
     language: str = Field("", description="Ignored: labels have one language")
 
 
-class SuggestForm(Wanted):
+class SuggestForm(SuggestOptions):
     """A document. Fields that begin with metadata_ describe it."""
 
-    text: str = Field(description=f"The whole document; {TEXT:,} bytes of it are read at most")
+    text: str = Field(description=f"The whole document; {MAX_TEXT:,} bytes of it are read at most")
     metadata_title: str = Field("", description="Its title, for a model that was trained on titles and contents")
 
 
@@ -56,7 +56,7 @@ class Document(BaseModel):
     """A document of a batch."""
 
     model_config = ConfigDict(strict=True)
-    text: str = Field(description=f"{TEXT:,} bytes of it are read at most")
+    text: str = Field(description=f"{MAX_TEXT:,} bytes of it are read at most")
     document_id: str | None = None
     metadata: Metadata = Metadata()
 
@@ -71,7 +71,7 @@ class Subject(BaseModel):
     """A subject of an indexed document."""
 
     model_config = ConfigDict(strict=True)
-    uri: str = Field(max_length=UID)
+    uri: str = Field(max_length=MAX_UID)
     label: str | None = Field(None, description="Ignored: the URI names the subject")
 
 
@@ -79,12 +79,12 @@ class IndexedDocument(BaseModel):
     """A document and its subjects; those that the model does not have are left out."""
 
     model_config = ConfigDict(strict=True)
-    text: str = Field(description=f"{TEXT:,} bytes of it are read at most")
-    subjects: list[Subject] = Field(max_length=LABELS)
+    text: str = Field(description=f"{MAX_TEXT:,} bytes of it are read at most")
+    subjects: list[Subject] = Field(max_length=MAX_LABELS)
     metadata: Metadata = Metadata()
 
 
-class Learned(RootModel[list[IndexedDocument]]):
+class LearnBatch(RootModel[list[IndexedDocument]]):
     """Documents to learn from."""
 
     root: list[IndexedDocument] = Field(max_length=DOCUMENTS)
@@ -179,21 +179,21 @@ def add_annif(app: FastAPI, service: Service, keeper: FeedbackKeeper | None) -> 
         return _json({"results": found})
 
     @app.post(f"{PROJECT}/suggest-batch", response_model=list[DocumentSuggestions],
-              **openapi.document(f"{PROJECT}/suggest-batch", "post", SuggestBatch, query=Wanted))
+              **openapi.document(f"{PROJECT}/suggest-batch", "post", SuggestBatch, query=SuggestOptions))
     async def suggest_batch(request: Request) -> Response:
         """Return the best subjects of each document."""
         documents = _checked(SuggestBatch, await read_json(request)).documents
-        wanted = _checked(Wanted, dict(request.query_params))
+        wanted = _checked(SuggestOptions, dict(request.query_params))
         served = _named(service.answering(), request)
         found = await _suggested(service, served, [(each.text, each.metadata.title) for each in documents], wanted)
         return _json([{"results": results, "document_id": each.document_id}
                       for each, results in zip(documents, found, strict=True)])
 
 
-    @app.post(f"{PROJECT}/learn", status_code=204, **openapi.document(f"{PROJECT}/learn", "post", Learned))
+    @app.post(f"{PROJECT}/learn", status_code=204, **openapi.document(f"{PROJECT}/learn", "post", LearnBatch))
     async def learn(request: Request) -> Response:
         """Keep documents with their subjects for the next training; answered once they are on the disk."""
-        documents = _checked(Learned, await read_json(request)).root
+        documents = _checked(LearnBatch, await read_json(request)).root
         served = _named(service.current(), request)
         if keeper is None:
             raise Problem(403, "feedback", "this server takes no feedback: xc serve --feedback refuse")
@@ -213,13 +213,13 @@ def _feedback(served: Served, documents: list[IndexedDocument]) -> Iterator[Feed
 
 
 async def _suggested(service: Service, served: Served, documents: list[tuple[str, str]],
-                     wanted: Wanted) -> list[list[dict[str, Any]]]:
+                     wanted: SuggestOptions) -> list[list[dict[str, Any]]]:
     """Return the suggestions for each document (text, title)."""
     if not wanted.limit:
         return [[] for _ in documents]
     fields = [fields_of(served, _cut(text), _cut(title)) for text, title in documents]
     answers = await service.ask(served, [
-        Question(served, title, min(wanted.limit, LABELS), wanted.threshold, content=content)
+        Question(served, title, min(wanted.limit, MAX_LABELS), wanted.threshold, content=content)
         for title, content in fields])
     return [[{"uri": label["uid"], "label": label["text"], "notation": None, "score": label["confidence"]}
              for label in labels if label["confidence"] > 0] for labels in answers]
@@ -236,8 +236,8 @@ def fields_of(served: Served, text: str, title: str) -> tuple[str, str]:
 
 
 def _cut(text: str) -> str:
-    """Return the first TEXT bytes of a text: more than a model reads of any document."""
-    return text if len(text) * 4 <= TEXT else text.encode()[:TEXT].decode(errors="ignore")
+    """Return the first MAX_TEXT bytes of a text: more than a model reads of any document."""
+    return text if len(text) * 4 <= MAX_TEXT else text.encode()[:MAX_TEXT].decode(errors="ignore")
 
 
 def parsed_form(body: bytes) -> dict[str, str]:
@@ -246,8 +246,8 @@ def parsed_form(body: bytes) -> dict[str, str]:
     It takes a few milliseconds a megabyte; urllib's parser takes most of a second for one that is all percent signs,
     and would block every other request.
     """
-    if body.count(b"&") >= CONTAINERS:
-        raise Problem(413, "values", f"the form has at most {CONTAINERS:,} fields")
+    if body.count(b"&") >= MAX_CONTAINERS:
+        raise Problem(413, "values", f"the form has at most {MAX_CONTAINERS:,} fields")
     if _BAD_ESCAPE.search(body):
         raise Problem(400, "form", "a percent sign in the form is not followed by two hexadecimal digits")
     pairs = [pair.partition(b"=")[::2] for pair in body.split(b"&") if pair]
@@ -270,7 +270,7 @@ def _checked(model: type[Model], fields: Any) -> Model:
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)[:ERRORS]
+        errors = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
         listed = [("".join(f"/{part}" for part in each["loc"]), each["msg"]) for each in errors]
         details = "; ".join(f"{pointer or 'the body'}: {detail}" for pointer, detail in listed)
         raise Problem(400, "field", details, errors=listed) from None

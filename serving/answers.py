@@ -15,7 +15,7 @@ from serving.http.guard import Problem
 from serving.model_watcher import AliasFollower, Served
 from serving.prometheus import ServerMetrics
 from serving.schemas import PredictRequest, no_branches, unknown_labels
-from serving.workers.board import Peers
+from serving.workers.shared_status import Peers
 from xcmodels.retrieval.proposers import Selection
 from xcmodels.retrieval.selection import NoBranches, UnknownLabel
 

@@ -22,7 +22,7 @@ from serving.http.guard import Access, Guard, Message, Problem, Receive, Send, r
 from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
 from serving.prometheus import ServerMetrics
-from serving.workers.board import Peers
+from serving.workers.shared_status import Peers
 
 INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 

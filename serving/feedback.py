@@ -13,7 +13,7 @@ import numpy as np
 
 from serving.http.guard import Problem
 from serving.model_watcher import Served
-from serving.schemas import ERRORS, FeedbackRequest
+from serving.schemas import MAX_ERRORS, FeedbackRequest
 from tasks.data.feedback.journal import Feedback, FeedbackJournal
 
 RATE, BURST = 10.0, 100     # posts of a client: a second, and at once
@@ -57,7 +57,7 @@ class FeedbackKeeper:
                    for place in np.flatnonzero(served.retriever.ids(getattr(decision, name)) < 0).tolist()]
         if unknown:
             raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels",
-                          errors=unknown[:ERRORS])
+                          errors=unknown[:MAX_ERRORS])
         await self.write([Feedback(decision.text, decision.accepted, decision.rejected, decision.added,
                                    request=decision.request_id)], served, client)
 

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 
 from serving.http.guard import App, Message, Problem, Receive, Send
-from tasks.core.garbage import search_seldom
+from tasks.core.python_gc import collect_rarely
 from tasks.tracking.mlflow_client import password, quiet_mlflow
 
 HEALTH = "/health"    # the only address that needs no password: shows that the server runs
@@ -82,7 +82,7 @@ def create_app(home: Path, port: int) -> App:
 
 def main() -> None:
     """Serve until a signal."""
-    search_seldom()
+    collect_rarely()
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)

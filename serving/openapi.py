@@ -7,8 +7,8 @@ from typing import Any
 from jinja2 import Environment
 from pydantic import BaseModel
 
-from serving.http.guard import CONTAINERS, FORM, JSON, VALUES
-from serving.schemas import EXAMPLE, EXPLAINED, LABELS, LISTED, TEXT, TEXTS, ProblemDetails
+from serving.http.guard import FORM, JSON, MAX_CONTAINERS, MAX_VALUES
+from serving.schemas import EXAMPLE, MAX_EXPLAINED, MAX_LABELS, MAX_LISTED, MAX_TEXT, MAX_TEXTS, ProblemDetails
 
 PROJECT = "/v1/projects/{project_id}"
 _ASKED = {401: ("token",), 403: ("origin",), 408: ("slow",), 415: ("content-type",), 421: ("host",)}
@@ -41,21 +41,21 @@ MEANING = {
     "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not well-formed HTTP/1.1.",
     "token": "The server asks for a token: send Authorization: Bearer TOKEN, or Basic with it as the password.",
     "origin": "A page of another origin asks; only the server's own page may.",
-    "values": f"The body has too many values: {VALUES:,} at most, of which {CONTAINERS:,} may be lists and objects, "
-              f"and {TEXTS} texts.",
+    "values": f"The body has too many values: {MAX_VALUES:,} at most, of which {MAX_CONTAINERS:,} may be lists and "
+              f"objects, and {MAX_TEXTS} texts.",
     "slow": "The body did not come in time.", "body": "The body is too large: 1 MiB at most.",
-    "text": f"A text is too long: {TEXT:,} bytes at most.",
+    "text": f"A text is too long: {MAX_TEXT:,} bytes at most.",
     "content-type": "Send the Content-Type that the address takes.",
     "host": "The Host header names another server: xc serve --allow-host NAME.",
-    "invalid": f"A field is missing, unknown or out of bounds: 1 to {TEXTS} texts, k from 1 to {LABELS}, "
-               f"threshold from 0 to 1, {LISTED:,} labels in a list. Of feedback: a text that is not blank, a label at "
-               "least, none both right and wrong, all known to the model.",
+    "invalid": f"A field is missing, unknown or out of bounds: 1 to {MAX_TEXTS} texts, k from 1 to {MAX_LABELS}, "
+               f"threshold from 0 to 1, {MAX_LISTED:,} labels in a list. Of feedback: a text that is not blank, a "
+               "label at least, none both right and wrong, all known to the model.",
     "unknown-label": "An entry of only or without names no label: /model tells which version answers.",
     "no-branches": "A branch is named, and the version was trained on data without a broader relation.",
     "feedback": "The server takes no feedback.", "rate": "Too much feedback from one address; send the rest later.",
     "disk": "The decision could not be written; send it again after Retry-After seconds.",
     "journal": "The journal of feedback is full; it must be moved away before more is taken.",
-    "explain": f"Too many labels are to be explained at once: {EXPLAINED} at most, k of each text.",
+    "explain": f"Too many labels are to be explained at once: {MAX_EXPLAINED} at most, k of each text.",
     "form": "The body is not the form that an HTML page sends, in UTF-8 and each field once.",
     "field": "A field is missing, of the wrong type or out of bounds.",
     "project": "There is no such project; /v1/projects lists the one that there is.",

@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from serving.http.guard import Problem
 from xcmodels.retrieval.selection import NoBranches, UnknownLabel
 
-TEXTS, TEXT, LABELS = 256, 1 << 16, 100    # at most: texts of a request, bytes of a text, labels of a text
-EXPLAINED = 100                            # at most: explained labels of a request, k for each text
-UID = 4096                                 # at most: characters of a label's uid
-LISTED = 50_000                            # at most: labels and branches that a request lists in each of two lists
-FIELDS = 1024                              # at most: fields of a body that are looked at
-ERRORS = 8                                 # at most: errors that a problem lists
+MAX_TEXTS, MAX_TEXT, MAX_LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of a text
+MAX_EXPLAINED = 100                        # explained labels of a request, k for each text
+MAX_UID = 4096                             # characters of a label's uid
+MAX_LISTED = 50_000                        # labels and branches that a request lists in each of two lists
+MAX_FIELDS = 1024                          # fields of a body that are looked at
+MAX_ERRORS = 8                             # errors that a problem lists
 UNKNOWN = "extra_forbidden"                # pydantic's type of error for an unknown field
 NO_OBJECT = ("model_type", "dict_type")    # and for what is no object
 LISTS = ("only", "without")
@@ -23,10 +23,10 @@ PLAIN = re.compile(r"/[A-Za-z][A-Za-z0-9_-]{0,31}")
 EXAMPLE = "a large wild cat with a mane"
 
 M = TypeVar("M", bound=BaseModel)
-Text = Annotated[str, Field(description=f"At most {TEXT:,} bytes of UTF-8")]
-Uid = Annotated[str, Field(min_length=1, max_length=UID)]
+Text = Annotated[str, Field(description=f"At most {MAX_TEXT:,} bytes of UTF-8")]
+Uid = Annotated[str, Field(min_length=1, max_length=MAX_UID)]
 Branch = Annotated[dict[Literal["under"], str], Field(min_length=1)]
-Entries = Annotated[list[str | Branch], Field(max_length=LISTED, fail_fast=True)]
+Entries = Annotated[list[str | Branch], Field(max_length=MAX_LISTED, fail_fast=True)]
 ENTRY = 'must be a uid, or {"under": uid} for a branch of the vocabulary'
 
 
@@ -34,8 +34,8 @@ class PredictRequest(BaseModel):
     """Texts to tag."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    texts: list[Text] = Field(min_length=1, max_length=TEXTS)
-    k: int = Field(10, ge=1, le=LABELS, description="Labels of each text")
+    texts: list[Text] = Field(min_length=1, max_length=MAX_TEXTS)
+    k: int = Field(10, ge=1, le=MAX_LABELS, description="Labels of each text")
     threshold: float = Field(0.0, ge=0, le=1, description="Least confidence of a label; a text may get none")
     only: Entries | None = Field(None, description=(
         "Labels to choose from, by uid; {\"under\": uid} is a concept of the vocabulary and all that is narrower. By "
@@ -43,7 +43,7 @@ class PredictRequest(BaseModel):
     without: Entries = Field([], description="Labels to leave out, given as those of `only`; the next best take their "
                                              "places")
     explain: bool = Field(False, description="Say what each score is made of, and the training texts of the label that "
-                                             f"are nearest; of at most {EXPLAINED} labels, k of each text")
+                                             f"are nearest; of at most {MAX_EXPLAINED} labels, k of each text")
 
 
 class FeedbackRequest(BaseModel):
@@ -51,9 +51,9 @@ class FeedbackRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
     text: Text
-    accepted: list[Uid] = Field([], max_length=LABELS, description="Labels of the answer that are right, by uid")
-    rejected: list[Uid] = Field([], max_length=LABELS, description="Labels of the answer that are wrong")
-    added: list[Uid] = Field([], max_length=LABELS, description="Labels that are right and were not in the answer")
+    accepted: list[Uid] = Field([], max_length=MAX_LABELS, description="Labels of the answer that are right, by uid")
+    rejected: list[Uid] = Field([], max_length=MAX_LABELS, description="Labels of the answer that are wrong")
+    added: list[Uid] = Field([], max_length=MAX_LABELS, description="Labels that are right and were not in the answer")
     request_id: str = Field("", pattern="^[A-Za-z0-9._-]{0,64}$", description="X-Request-ID of the answer")
 
 
@@ -143,21 +143,22 @@ def checked(body: Any) -> PredictRequest:
     """Validate the body of /predict; raise Problem with a pointer to each wrong field."""
     request = _validated(PredictRequest, body)
     # a character has at most four bytes, so most texts are within the limit without encoding them
-    long = [row for row, text in enumerate(request.texts) if len(text) * 4 > TEXT and len(text.encode()) > TEXT]
+    long = [row for row, text in enumerate(request.texts) if len(text) * 4 > MAX_TEXT and len(text.encode()) > MAX_TEXT]
     if long:
-        raise Problem(413, "text", f"a text has at most {TEXT:,} bytes",
-                      errors=[(f"/texts/{row}", f"more than {TEXT:,} bytes") for row in long[:ERRORS]])
-    if request.explain and len(request.texts) * request.k > EXPLAINED:
-        sizes = f"{len(request.texts)} texts of {request.k} labels are more than {EXPLAINED}"
-        raise Problem(422, "explain", f"at most {EXPLAINED} labels are explained at once", errors=[("/explain", sizes)])
+        raise Problem(413, "text", f"a text has at most {MAX_TEXT:,} bytes",
+                      errors=[(f"/texts/{row}", f"more than {MAX_TEXT:,} bytes") for row in long[:MAX_ERRORS]])
+    if request.explain and len(request.texts) * request.k > MAX_EXPLAINED:
+        sizes = f"{len(request.texts)} texts of {request.k} labels are more than {MAX_EXPLAINED}"
+        raise Problem(422, "explain", f"at most {MAX_EXPLAINED} labels are explained at once",
+                      errors=[("/explain", sizes)])
     return request
 
 
 def unknown_labels(error: UnknownLabel) -> Problem:
     """Return the Problem of entries that name no label; a uid that is not a plain word is not repeated."""
     errors = [(f"/{name}/{place}", f"there is no label {uid}" if PLAIN.fullmatch(f"/{uid}") else
-               "there is no label of this uid") for name, place, uid in error.unknown[:ERRORS]]
-    more = f"; and {len(error.unknown) - ERRORS:,} more" if len(error.unknown) > ERRORS else ""
+               "there is no label of this uid") for name, place, uid in error.unknown[:MAX_ERRORS]]
+    more = f"; and {len(error.unknown) - MAX_ERRORS:,} more" if len(error.unknown) > MAX_ERRORS else ""
     return Problem(422, "unknown-label", "; ".join(f"{pointer}: {detail}" for pointer, detail in errors) + more,
                    errors=errors)
 
@@ -171,9 +172,9 @@ def no_branches(error: NoBranches) -> Problem:
 def checked_feedback(body: Any) -> FeedbackRequest:
     """Validate the body of /feedback; raise Problem with a pointer to each wrong field."""
     request = _validated(FeedbackRequest, body)
-    if len(request.text.encode()) > TEXT:
-        too_long = f"more than {TEXT:,} bytes"
-        raise Problem(413, "text", f"a text has at most {TEXT:,} bytes", errors=[("/text", too_long)])
+    if len(request.text.encode()) > MAX_TEXT:
+        too_long = f"more than {MAX_TEXT:,} bytes"
+        raise Problem(413, "text", f"a text has at most {MAX_TEXT:,} bytes", errors=[("/text", too_long)])
     right, wrong = {*request.accepted, *request.added}, set(request.rejected)
     if not request.text.strip() or not right | wrong:
         pointer = "/accepted" if request.text.strip() else "/text"
@@ -181,22 +182,22 @@ def checked_feedback(body: Any) -> FeedbackRequest:
                       errors=[(pointer, "it is empty")])
     if both := [place for place, uid in enumerate(request.rejected) if uid in right]:
         raise Problem(422, "invalid", "a label is right or wrong, not both",
-                      errors=[(f"/rejected/{place}", "it is accepted or added, too") for place in both[:ERRORS]])
+                      errors=[(f"/rejected/{place}", "it is accepted or added, too") for place in both[:MAX_ERRORS]])
     return request
 
 
 def _validated(model: type[M], body: Any) -> M:
     fields = ", ".join(model.model_fields)
-    if isinstance(body, dict) and len(body) > FIELDS:
+    if isinstance(body, dict) and len(body) > MAX_FIELDS:
         raise Problem(422, "invalid", f"a body has at most {len(model.model_fields)} fields: {fields}")
     try:
         return model.model_validate(body)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False, include_input=False)
-        listed = [*dict.fromkeys(_pointer_and_detail(each, model) for each in errors[:ERRORS])]
+        listed = [*dict.fromkeys(_pointer_and_detail(each, model) for each in errors[:MAX_ERRORS])]
         details = [f"{pointer or 'the body'}: {detail}" for pointer, detail in listed]
-        if len(errors) > ERRORS:
-            details.append(f"and {len(errors) - ERRORS} more")
+        if len(errors) > MAX_ERRORS:
+            details.append(f"and {len(errors) - MAX_ERRORS} more")
         if any(each["type"] == UNKNOWN for each in errors):
             details.append(f"the fields are {fields}")
         raise Problem(422, "invalid", "; ".join(details), errors=listed) from None

@@ -26,12 +26,12 @@ from data_contracts.errors import ServerError, UsageError
 from serving.answers import WAIT, Service
 from serving.app import create_app
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import LOOPBACK, SECONDS, Access, App, Guard
-from serving.http.timeouts import TimeoutProtocol
+from serving.http.guard import BODY_SECONDS, LOOPBACK, Access, App, Guard
+from serving.http.protocol import TimeoutProtocol
 from serving.model_watcher import AliasFollower, Registry
-from serving.workers.board import Board, BoardPeers
 from serving.workers.dispatcher import SHORTAGES, Dispatcher
 from serving.workers.metrics import SummedMetrics
+from serving.workers.shared_status import Board, BoardPeers
 from serving.workers.uvicorn_worker import ConnectionBalancer, WorkerProtocol, WorkerServer
 from tasks.core.devices import port_holder
 from tasks.tracking.mlflow_client import quiet_mlflow
@@ -92,7 +92,7 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
     board, counts, first = Board(count), Path(tempfile.mkdtemp(prefix="xc-serve-")), os.getpid()
     try:
         worker = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,
-                            patience=WAIT + SECONDS + END).run()
+                            patience=WAIT + BODY_SECONDS + END).run()
         if worker is None:    # the server has ended
             return
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
@@ -141,7 +141,7 @@ def settings(app: App, protocol: type[TimeoutProtocol]) -> uvicorn.Config:
     """Return uvicorn's settings."""
     return uvicorn.Config(
         app, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
-        server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=int(WAIT + SECONDS))
+        server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=int(WAIT + BODY_SECONDS))
 
 
 class Server(uvicorn.Server):

@@ -36,7 +36,7 @@ def remove_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str
     needed = set(training[-1].needs.values())
     for step in training:
         if step.kind == "checkpoint" and step.name not in needed:
-            store.remove_files(done[step.name], METRICS)
+            store.remove_files_except(done[step.name], METRICS)
 
 
 def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = False,

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from tasks.collection import METRICS
 from tasks.core.code_digest import commit
 from tasks.core.step import Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
@@ -21,6 +20,7 @@ from tasks.evaluation.feedback_effect import FeedbackEffect, feedback_effect
 from tasks.evaluation.gates import Score
 from tasks.evaluation.report import EvaluationFiles, Report, ReportFacts, verdict
 from tasks.evaluation.thresholds import advice
+from tasks.home_gc import METRICS
 from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import with_edits

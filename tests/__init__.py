@@ -1,5 +1,5 @@
 """Tests by tier: units, trainings of toys, integration with real servers, whole runs."""
 
-from tasks.core.garbage import search_seldom
+from tasks.core.python_gc import collect_rarely
 
-search_seldom()    # first of all: a test process imports all that there is
+collect_rarely()    # first of all: a test process imports all that there is

@@ -143,7 +143,7 @@ def by_decile(predictions: np.ndarray, truth: Pairs, filters: Pairs | None,  # n
 
 def difference_errors(predictions: Sequence[np.ndarray], truth: Pairs, filters: Pairs | None,  # noqa: PLR0917
                       frequencies: np.ndarray, inverse_propensity: np.ndarray, k: int = 5) -> dict[str, float]:
-    """Return the standard errors of the differences between two predictions of the same queries, in points.
+    """Return the standard errors of the differences between two predictions of the same queries, in percent.
 
     Keys: "P/1", "PSP/<k>", "mean" of both, and "decile/1" to "decile/10" for the recall@k of each decile of labels.
     Each metric is sum(gains) / sum(best attainable gains) over queries, with the same divisor for both predictions;
@@ -181,8 +181,8 @@ def mean_interval(values: np.ndarray) -> tuple[float, float]:
 def half_interval(values: np.ndarray) -> float:
     """Return half the width of the 95% interval of the mean of per-point values, at most 1 apart; 1 for one point.
 
-    It is normal, but for n equal values, whose spread says nothing, that of Clopper and Pearson: 1 - 0.025^(1/n), as
-    something that a share of 3.7 / n of all points does is missing among n of them with a chance of 2.5%.
+    The interval is the normal one. Where all n values are equal, their spread is 0 and says nothing: then it is the
+    bound of Clopper and Pearson, 1 - 0.025^(1/n), about 3.7 / n.
     """
     n = len(values)
     if n == 1:

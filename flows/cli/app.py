@@ -39,7 +39,7 @@ from flows.cli.commands.service import service
 from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 from flows.cli.usage import usage_error
-from tasks.core.garbage import search_seldom
+from tasks.core.python_gc import collect_rarely
 
 
 def version() -> str:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait for a part of a sum go to sleep sooner: on a busy machine, where the others must wait for the
     # processor, a step takes half the time or a tenth; on a quiet one, the same. Read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    search_seldom()
+    collect_rarely()
     # Two collections at exit would take 2 s on the objects of a run, though all of them are freed at once.
     atexit.register(collector.freeze)
     # A shell without job control starts background commands with SIGINT ignored; `kill -INT` should stop those too.

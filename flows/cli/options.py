@@ -77,7 +77,7 @@ def open_tracker(home: Home, mlflow: Mlflow) -> Any:
     """Return a tracker on the MLflow server that is named or that the home runs, else on the home's database."""
     require_home(home)
     environment(home)
-    from flows.services.catalogue import mlflow_of
+    from flows.services.definitions import mlflow_of
     from tasks.tracking.tracker import Tracker
 
     return Tracker(home, mlflow_of(home, mlflow) or None)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from flows.services.managed import Part, Setup
+from flows.services.service_manager import Part, Setup
 
 # What the parts listen on, and so what is asked for their health.
 HEALTH = {"prefect": "{prefect}/api/health", "mlflow": "{mlflow}/health", "app": "{app}/healthz"}

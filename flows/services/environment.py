@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data_contracts.errors import ProjectError
 from tasks.core.files import full_disk
-from tasks.core.home import close_home
+from tasks.core.home import make_home_private
 
 QUIET = {
     "DO_NOT_TRACK": "true",
@@ -25,7 +25,7 @@ HEARTBEAT = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 
 def set_up(home: Path) -> None:
     """Close HOME to other users, point Prefect at it, turn telemetry off; variables that are set already stay."""
-    close_home(home)
+    make_home_private(home)
     for name, value in {
         **QUIET,
         "PREFECT_HOME": str(home.absolute() / "prefect"),

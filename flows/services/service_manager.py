@@ -1,4 +1,4 @@
-"""Parts of a home under a service manager: which there are, how one becomes a process of it, and when it is ready."""
+"""Under a service manager: lists the parts of a home, replaces this process by one, waits until one is ready."""
 
 import os
 import sys
@@ -9,14 +9,15 @@ from pathlib import Path
 
 from data_contracts.errors import ServerError, UsageError
 from flows.config import PORTS, Ports
-from flows.services.catalogue import services
+from flows.services.definitions import services
 from flows.services.processes import MARK, START_SECONDS, STOP_SECONDS, Service, check_port
 from flows.services.stack import Stack
 from flows.services.supervisor import NAME as SUPERVISOR
 
 DRAIN_SECONDS = 60.0    # for the app to answer what it has, with some to spare (serving/server.py)
-SECRETS = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "XC_MLFLOW", "MLFLOW_TRACKING_USERNAME",
-           "MLFLOW_TRACKING_PASSWORD")    # of existing servers
+# Addresses of existing servers, and what signs in to them.
+SERVER_VARIABLES = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "XC_MLFLOW", "MLFLOW_TRACKING_USERNAME",
+                    "MLFLOW_TRACKING_PASSWORD")
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class Part:
     stop: float = STOP_SECONDS
 
 
-def part_of(name: str, home: Path, ports: Ports, *, prefect: str, mlflow: str, model: str, workers: int) -> Service:
-    """Return a part of a home by its name; UsageError names those that there are."""
+def service_of(name: str, home: Path, ports: Ports, *, prefect: str, mlflow: str, model: str, workers: int) -> Service:
+    """Return the service of a part by its name; UsageError names the parts that there are."""
     known = {service.name: service for service in services(
         home, ports, prefect=prefect, mlflow=mlflow, model=model, workers=workers, gpu=True)
         if service.name != SUPERVISOR}

@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 from data_contracts.errors import UsageError
-from flows.services.catalogue import ROOT
-from flows.services.managed import Part, Setup
+from flows.services.definitions import ROOT
 from flows.services.processes import START_SECONDS
+from flows.services.service_manager import Part, Setup
 
-STEPS = 254    # the first version of systemd that lengthens the pause before each restart
+LONGER_PAUSES = 254    # the first version of systemd that lengthens the pause before each restart
 # Left out: MemoryDenyWriteExecute, as torch and faiss make code; PrivateNetwork, as the parts meet on loopback.
 HARDENING = """\
 NoNewPrivileges=yes
@@ -91,7 +91,7 @@ def _unit(setup: Setup, part: Part) -> str:
 
 def _pauses() -> list[str]:
     """Return how long systemd waits before a restart: longer each time, where its version knows how."""
-    if (version := systemd_version()) and version < STEPS:
+    if (version := systemd_version()) and version < LONGER_PAUSES:
         return ["RestartSec=10"]
     return ["RestartSec=1", "RestartSteps=6", "RestartMaxDelaySec=60"]
 

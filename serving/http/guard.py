@@ -1,4 +1,4 @@
-"""Access checks, body limits and error responses; no error repeats what was sent.
+"""Access checks, body limits and error responses; no error repeats what was sent, plain words excepted.
 
 Errors are problem+json (RFC 9457): type, title, status, detail, code, link, and pointers to the fields.
 """
@@ -24,14 +24,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-BODY = 1 << 20         # bytes of a body
-DEPTH = 32             # of its JSON
-VALUES = 1 << 16       # in its JSON, keys not counted
-CONTAINERS = 1024      # of those, lists and objects
+MAX_BODY = 1 << 20         # bytes of a body
+MAX_DEPTH = 32             # of its JSON
+MAX_VALUES = 1 << 16       # in its JSON, keys not counted
+MAX_CONTAINERS = 1024      # of those, lists and objects
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
-SECONDS = 10.0         # that a request's headers may take to come, and its body
+BODY_SECONDS = 10.0        # that a request's headers may take to come, and its body
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-OPEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # need no token
+WITHOUT_TOKEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # need no token
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
            "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Cache-Control": "no-store"}
 ON_THE_WIRE = {name.lower().encode(): (name.encode(), value.encode()) for name, value in HEADERS.items()}
@@ -77,7 +77,7 @@ class Access:
         origin = headers.get("origin")
         if method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
             raise Problem(403, "origin", "pages of other origins may not ask this server")
-        if self.token and path not in OPEN:
+        if self.token and path not in WITHOUT_TOKEN:
             given = token_of(headers.get("authorization", ""))
             if not hmac.compare_digest(given.encode(), self.token.encode()):
                 raise Problem(401, "token", "send the server's token: Authorization: Bearer TOKEN",
@@ -101,8 +101,8 @@ def token_of(authorization: str) -> str:
 class Guard:
     """An ASGI app in front of another: checks access, gives each request an id, and turns exceptions into problems.
 
-    direct: apps that answer a method and path by themselves, past the routes and layers of the other, which would take
-    as long as all else about a short request.
+    direct: apps that are called directly for a (method, path). They bypass the other's routing and layers, which would
+    double the time of a short request.
 
     on_request: called with (path, method, status, seconds) of each request; where a route was found, its path, in which
     a parameter has its name instead of its value. on_refusal: with the code of each problem.
@@ -154,29 +154,29 @@ class Guard:
 
 
 async def read_json(request: Request) -> Any:
-    """Return a request's body as JSON: at most BODY bytes within SECONDS, at most DEPTH deep."""
+    """Return a request's body as JSON: at most MAX_BODY bytes within BODY_SECONDS, at most MAX_DEPTH deep."""
     return parsed(await read_body(request, JSON))
 
 
 async def read_body(request: Request, kind: str) -> bytes:
-    """Return a request's body of a media type: at most BODY bytes within SECONDS."""
+    """Return a request's body of a media type: at most MAX_BODY bytes within BODY_SECONDS."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
         raise Problem(415, "content-type", f"send Content-Type: {kind}")
-    # The rest of such a body is read and dropped before the connection is closed: closing it at once would reset it,
-    # and the client could not read the answer.
-    too_large = Problem(413, "body", f"a body has at most {BODY:,} bytes")
+    # The rest of a body that is too large is read and dropped before the connection is closed: closing it at once would
+    # reset it, and the client could not read the answer.
+    too_large = Problem(413, "body", f"a body has at most {MAX_BODY:,} bytes")
     declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared[:20]) > BODY:
+    if not declared.isdecimal() or int(declared[:20]) > MAX_BODY:
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(BODY_SECONDS):
             async for part in request.stream():
                 body += part
-                if len(body) > BODY:
+                if len(body) > MAX_BODY:
                     raise too_large
     except TimeoutError:
-        raise Problem(408, "slow", f"the body did not come within {SECONDS:g} seconds",
+        raise Problem(408, "slow", f"the body did not come within {BODY_SECONDS:g} seconds",
                       headers={"Connection": "close"}) from None
     return bytes(body)
 
@@ -184,25 +184,25 @@ async def read_body(request: Request, kind: str) -> bytes:
 def parsed(body: bytes) -> Any:
     """Parse JSON; raise Problem where it is invalid, has too many values or nests too deep."""
     marks = body.count(b"[") + body.count(b"{")    # those in strings, too
-    if marks > CONTAINERS or marks + body.count(b",") >= VALUES:
+    if marks > MAX_CONTAINERS or marks + body.count(b",") >= MAX_VALUES:
         values, containers = count_values(body)
-        if values > VALUES or containers > CONTAINERS:
-            raise Problem(413, "values", f"the body's JSON has at most {VALUES:,} values, {CONTAINERS:,} of them lists "
-                                         "and objects")
+        if values > MAX_VALUES or containers > MAX_CONTAINERS:
+            raise Problem(413, "values", f"the body's JSON has at most {MAX_VALUES:,} values, "
+                                         f"{MAX_CONTAINERS:,} of them lists and objects")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise Problem(400, "json", f"the body is not JSON: line {error.lineno}, column {error.colno}") from None
-    if marks <= DEPTH:
+    if marks <= MAX_DEPTH:
         return value
     level = [value]
-    for _ in range(DEPTH):
+    for _ in range(MAX_DEPTH):
         level = [child for parent in level if isinstance(parent, dict | list)
                  for child in (parent.values() if isinstance(parent, dict) else parent)]
         if not level:
             return value
     if any(isinstance(child, dict | list) for child in level):
-        raise Problem(400, "depth", f"the body's JSON nests at most {DEPTH} deep")
+        raise Problem(400, "depth", f"the body's JSON nests at most {MAX_DEPTH} deep")
     return value
 
 
@@ -214,7 +214,7 @@ def count_values(body: bytes) -> tuple[int, int]:
     """
     plain = body.replace(rb"\\", b"").replace(rb'\"', b"")    # each quotation mark left begins or ends a string
     strings = plain.count(b'"') // 2
-    if strings > 2 * VALUES:    # a value has a key at most and is a string at most
+    if strings > 2 * MAX_VALUES:    # a value has a key at most and is a string at most
         return strings // 2, 0
     outside = b"".join(plain.split(b'"')[::2])
     containers = outside.count(b"[") + outside.count(b"{")

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from serving.workers.board import Board
+from serving.workers.shared_status import Board
 from tasks.core.backoff import Backoff
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 60.0    # before a worker is started again, in seconds

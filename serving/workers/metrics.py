@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from serving.model_watcher import Served
 from serving.prometheus import ServerMetrics
-from serving.workers.board import BoardPeers
+from serving.workers.shared_status import BoardPeers
 
 
 class SummedMetrics(ServerMetrics):

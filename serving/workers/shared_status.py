@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 SLOT = 4096                       # bytes
 FAULT = 1000                      # most characters of a fault that are kept
 HEARTBEAT_TIMEOUT = 5.0           # seconds without a heartbeat, after which a worker gets no connections
-AHEAD = 2                         # connections more than another worker, above which kept-alive ones are closed
+AHEAD = 2                         # a worker with so many connections more than another closes kept-alive ones
 _LOAD = struct.Struct("=QQdQ")    # the fields of WorkerLoad
 _TEXT = struct.Struct("=II")      # length and CRC-32 of the status
 _TRIES = 100                      # at reading a status while it is written

@@ -13,8 +13,8 @@ import uvicorn
 
 from serving.answers import Service
 from serving.http.guard import App, Message, Receive, Send
-from serving.http.timeouts import TimeoutProtocol
-from serving.workers.board import BoardPeers, WorkerLoad, WorkerStatus
+from serving.http.protocol import TimeoutProtocol
+from serving.workers.shared_status import BoardPeers, WorkerLoad, WorkerStatus
 
 TAKEN = 64    # connections taken in one turn of the event loop
 

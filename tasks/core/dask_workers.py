@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
-from tasks.core.garbage import search_seldom
 from tasks.core.machines import Machines
+from tasks.core.python_gc import collect_rarely
 
 # What jobs import, 200 MB and two seconds of a processor: once, by the process that all workers are forked from.
 IMPORTED = ["distributed", "pandas", "pyarrow.compute", "pyarrow.parquet", "scipy.sparse", "tokenizers", "torch"]
@@ -194,7 +194,7 @@ def _set_up_plugin() -> Any:
 
     class SetUp(WorkerPlugin):
         def setup(self, worker: Any) -> None:
-            search_seldom()
+            collect_rarely()
             logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
             signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches them too; the run ends them
 

@@ -1,10 +1,10 @@
-"""The layout of HOME, the folder of all state: its locks, refs and permissions.
+"""What the store writes in HOME, the folder of all state, and HOME's permissions.
 
     HOME/FORMAT               version of this layout
     HOME/lock, gc.lock        flock: one run at a time; writers hold gc.lock shared, garbage collection exclusively
     HOME/tmp/<uuid>           unfinished; dead whenever gc.lock can be had exclusively
     HOME/objects/<sha256>/    immutable, named by the sha256 of its MANIFEST.json, which lists the sha256 of each file;
-                              with SPENT in it, some of its files were removed
+                              with the file SPENT (manifest.REMOVED) in it, some of its files were removed
     HOME/refs/<kind>/<name>   small JSON; refs/steps/<step key> is written once, the others can be moved
     HOME/scratch/<step key>/  checkpoints of an unfinished step        HOME/quarantine/   objects that do not verify
 """
@@ -48,7 +48,7 @@ class Home:
                 if not form.exists():
                     with self._gc_lock("set up HOME"):
                         self._place(f"{VERSION}\n".encode(), form, os.link)
-        close_home(self.home)
+        make_home_private(self.home)
         try:
             if int(form.read_text()) > VERSION:
                 raise newer(form)
@@ -128,7 +128,7 @@ class Home:
             yield acquired
 
 
-def close_home(home: Path) -> None:
+def make_home_private(home: Path) -> None:
     """Make a HOME private to its owner, whatever its mode was; another folder is left alone."""
     if (home / "FORMAT").exists():
         make_private(home)

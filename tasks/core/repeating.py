@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def repeating(act: Callable[[], float], name: str) -> Iterator[None]:
-    """Do `act` beside the block, each time as many seconds later as it last returned; name: of the thread."""
+    """Call `act` in a thread while the block runs; it returns the seconds until the next call. name: of the thread."""
     over = threading.Event()
 
     def repeat() -> None:

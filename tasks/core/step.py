@@ -129,7 +129,7 @@ class Forecast:
 
 def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers,
         console: Console = Console(), *, by_worker: bool = False) -> StepResult:
-    """Return the step's artifact, made now unless it exists; with `by_worker`, a Dask worker makes it."""
+    """Return the step's result, computed now unless it is stored; with `by_worker`, a Dask worker computes it."""
     began = time.monotonic()
     key = step.key(done)
     if (artifact := store.find(key)) is not None:

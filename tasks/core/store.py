@@ -33,7 +33,7 @@ from tasks.core.manifest import (
 )
 
 GC_SECONDS = 10.0
-UNFETCHED = b"its files are at an address"    # in REMOVED: what a run needs, and cannot do without
+UNFETCHED = b"its files are at an address"    # content of REMOVED where files have not been fetched
 _log = logging.getLogger(__name__)
 
 
@@ -102,7 +102,7 @@ class Store(Home):
             verify(folder, scan(folder)[0], whole=whole)
             return folder
 
-    def remove_files(self, artifact: Artifact, *keep: str) -> None:
+    def remove_files_except(self, artifact: Artifact, *keep: str) -> None:
         """Remove the files of an artifact, all but `keep`; its key stays published."""
         with self._gc_lock("make room"), reading(artifact.path):
             folder = self._folder(artifact)

@@ -64,7 +64,7 @@ def write_files(folder: Path, version: Version, out: Path, to: Target) -> tuple[
 
     Returns the names of the label vectors, and whether no code is among the files.
     """
-    from tasks.export import card, label_vectors, sentence_folder
+    from tasks.export import encoder_card, label_vectors, sentence_folder
     from xcmodels.nn.encoders import LABEL, QUERY
     from xcmodels.retrieval.retriever import Retriever
 
@@ -84,5 +84,5 @@ def write_files(folder: Path, version: Version, out: Path, to: Target) -> tuple[
         (out / ".gitattributes").write_text(_LARGE_FILES)
     named = label_vectors.write_labels(retriever, out)
     library = "onnx" if to == "onnx" else "sentence-transformers"
-    (out / "README.md").write_text(card.card(retriever, version, named, library, plain))
+    (out / "README.md").write_text(encoder_card.card(retriever, version, named, library, plain))
     return list(named), plain

@@ -17,7 +17,7 @@ from data_contracts.errors import ContractError, UsageError
 from tasks.core.code_digest import code_digests
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.core.wording import plural
-from tasks.registry.journal import Journal, JournalEntry
+from tasks.registry.edit_journal import Journal, JournalEntry
 from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import move, score_of
 from tasks.registry.register import register

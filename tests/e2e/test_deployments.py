@@ -15,7 +15,7 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import PrefectHTTPStatusError
 
-from flows.services.catalogue import password
+from flows.services.definitions import password
 from flows.services.processes import processes
 from tasks.core.store import Store
 from tests.support.forked import start_xc

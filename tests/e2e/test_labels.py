@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.errors import ContractError, UsageError
 from tasks.registry import label_edits
-from tasks.registry.journal import Journal
+from tasks.registry.edit_journal import Journal
 from tasks.registry.label_edits import apply_edits, edit_labels, journal_of, with_edits
 from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import history, promote_by_gates, rollback

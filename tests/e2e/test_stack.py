@@ -15,7 +15,7 @@ import pytest
 from prefect.client.schemas.actions import WorkPoolCreate
 
 from flows.deploy import WATCH
-from flows.services.catalogue import password
+from flows.services.definitions import password
 from tasks.core.store import Store
 from tasks.tracking import mlflow_client
 from tests.support.home_services import Home, left_over, up

@@ -10,9 +10,9 @@ from prefect.logging import disable_run_logger
 from data_contracts.errors import ServerError, UsageError
 from flows.cli import app
 from flows.config import RunConfig
-from flows.deployments import room_task
-from tasks.collection import DAY, collect
+from flows.deployed_flows import room_task
 from tasks.core.store import Store, digest_of
+from tasks.home_gc import DAY, collect
 from tasks.tracking.tracker import Tracker
 from tests.support.faults import NEW, OLD, child, ended, one
 from tests.support.running_server import World, running

@@ -16,8 +16,8 @@ from prefect.states import Scheduled
 
 from data_contracts.errors import DamagedArtifact, ServerError
 from flows.deploy import follow_home
-from tasks.collection import collect
 from tasks.core.store import Artifact, Store
+from tasks.home_gc import collect
 from tasks.registry.label_edits import apply_edits, edit_labels
 from tasks.registry.label_files import LabelRow
 from tasks.registry.resolve import resolve

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
-from tasks.collection import collect
 from tasks.core.remote import Remote, checked_address
 from tasks.core.store import Store
 from tasks.data import fetch
 from tasks.data.fetch import fetched
 from tasks.data.sources import describe
+from tasks.home_gc import collect
 from tasks.plan import pipeline
 from tasks.tracking.tracker import Tracker
 from tests.support.object_store import SECRET

@@ -17,12 +17,12 @@ import pytest
 from data_contracts.errors import UsageError
 from flows.cli.commands import stack as commands
 from flows.config import Ports
-from flows.services import units as units_module
+from flows.services import systemd_units as units_module
 from flows.services.compose import compose
-from flows.services.managed import Part, Setup
 from flows.services.processes import Record, free_port
+from flows.services.service_manager import Part, Setup
 from flows.services.stack import Stack
-from flows.services.units import units
+from flows.services.systemd_units import units
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
 from tests.support.home_services import until

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from serving.schemas import LABELS, TEXT
+from serving.schemas import MAX_LABELS, MAX_TEXT
 from tasks.data.feedback.journal import FeedbackJournal
 from tests.support import tiny
 from tests.support.running_server import World, problem, running
@@ -94,7 +94,7 @@ def test_limits_and_thresholds(server):
     def found(**fields):
         return suggest(server, "&".join(f"{name}={value}" for name, value in fields.items()).encode()).json()["results"]
 
-    every = found(text="a+wolf", limit=LABELS)
+    every = found(text="a+wolf", limit=MAX_LABELS)
     assert len(every) == 50 and found(text="a+wolf", limit=10**6) == every
     assert found(text="a+wolf") == every[:10] and found(text="a+wolf", limit=0) == []
     least = every[3]["score"]
@@ -105,8 +105,8 @@ def test_limits_and_thresholds(server):
 def test_a_document_of_any_length_is_read_from_its_beginning(server):
     words = "a wolf of the sea " * 50
     short = suggest(server, f"text={words}".encode()).json()
-    assert suggest(server, f"text={words}{'and more ' * TEXT}".encode()).json() == short != {"results": []}
-    documents = [{"text": words + "and more " * (TEXT // 8)}] * 10
+    assert suggest(server, f"text={words}{'and more ' * MAX_TEXT}".encode()).json() == short != {"results": []}
+    documents = [{"text": words + "and more " * (MAX_TEXT // 8)}] * 10
     batch = server.ask("/v1/projects/xc/suggest-batch", {"documents": documents}).json()
     assert [each["results"] for each in batch] == [short["results"]] * 10
     problem(suggest(server, b"text=" + b"a" * (1 << 20)), 413, "body")

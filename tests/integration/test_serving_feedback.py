@@ -13,7 +13,7 @@ import pytest
 from serving import feedback
 from serving.feedback import BURST, CLIENTS, FeedbackKeeper, RateLimit
 from serving.http.guard import Problem
-from serving.schemas import TEXT, FeedbackRequest
+from serving.schemas import MAX_TEXT, FeedbackRequest
 from tasks.data.feedback.journal import FeedbackJournal
 from tests.support.forked import run_xc
 from tests.support.running_server import World, problem, running
@@ -62,7 +62,7 @@ def test_what_is_wrong_is_named_and_not_kept(server, world, changed, pointer):
 
 
 def test_bodies_are_checked_as_those_of_predict(server):
-    problem(server.ask("/feedback", {**GOOD, "text": "é" * TEXT}), 413, "text")
+    problem(server.ask("/feedback", {**GOOD, "text": "é" * MAX_TEXT}), 413, "text")
     problem(server.ask("/feedback", b"{"), 400, "json")
     problem(server.ask("/feedback", GOOD, Content_Type="text/plain"), 415, "content-type")
     problem(server.ask("/feedback", GOOD, Origin="http://elsewhere.example"), 403, "origin")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.http.guard import BODY, DEPTH
-from serving.schemas import TEXT
+from serving.http.guard import MAX_BODY, MAX_DEPTH
+from serving.schemas import MAX_TEXT
 from tasks.registry.fetch import fetch
 from tests.support import tiny
 from tests.support.running_server import Reply, World, problem, running
@@ -135,8 +135,8 @@ def test_why_a_label_fits(server):
     (b'{"texts": ["a" , ]}', 400, "json", None),
     (b"[" * 900 + b"]" * 900, 400, "depth", None),
     (b"[" * 1000 + b"]" * 1000, 400, "depth", None),
-    (b'{"texts": ' + b"[" * DEPTH + b"]" * DEPTH + b"}", 400, "depth", None),
-    (b'{"texts": ' + b"[" * (DEPTH - 1) + b"]" * (DEPTH - 1) + b"}", 422, "invalid", "/texts/0"),
+    (b'{"texts": ' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}", 400, "depth", None),
+    (b'{"texts": ' + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}", 422, "invalid", "/texts/0"),
     (b"null", 422, "invalid", ""),
     (b"[]", 422, "invalid", ""),
     (b'"texts"', 422, "invalid", ""),
@@ -169,9 +169,9 @@ def test_why_a_label_fits(server):
     (b'{"texts": ["a"], "top_k": 3}', 422, "invalid", "/top_k"),
     (json.dumps({"texts": ["a"] * 257}).encode(), 422, "invalid", "/texts"),
     (json.dumps({"texts": ["a"] * 11, "explain": True}).encode(), 422, "explain", "/explain"),
-    (json.dumps({"texts": ["b", "a" * (TEXT + 1)]}).encode(), 413, "text", "/texts/1"),
-    (json.dumps({"texts": ["é" * (TEXT // 2 + 1)]}).encode(), 413, "text", "/texts/0"),
-    (b'{"texts": ["' + b"a" * BODY + b'"]}', 413, "body", None),
+    (json.dumps({"texts": ["b", "a" * (MAX_TEXT + 1)]}).encode(), 413, "text", "/texts/1"),
+    (json.dumps({"texts": ["é" * (MAX_TEXT // 2 + 1)]}).encode(), 413, "text", "/texts/0"),
+    (b'{"texts": ["' + b"a" * MAX_BODY + b'"]}', 413, "body", None),
     (b"x" * (10 << 20), 413, "body", None),
 ])
 def test_a_bad_body_is_refused_with_a_pointer(server, body, status, code, pointer):
@@ -202,7 +202,7 @@ def test_unknown_fields_are_named(server):
 
 
 def test_the_largest_that_is_allowed_is_answered(server):
-    assert server.ask("/predict", {"texts": ["a" * TEXT], "k": 1}).status == 200
+    assert server.ask("/predict", {"texts": ["a" * MAX_TEXT], "k": 1}).status == 200
     reply = server.ask("/predict", {"texts": ["an oak"] * 256, "k": 100})
     assert reply.status == 200
     assert [len(each["labels"]) for each in reply.json()["results"]] == [50] * 256    # there are no more

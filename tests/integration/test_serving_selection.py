@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from serving.answers import SELECTIONS, Question, Selections, answer
-from serving.http.guard import BODY, CONTAINERS, VALUES
-from serving.schemas import LISTED, PredictRequest
+from serving.http.guard import MAX_BODY, MAX_CONTAINERS, MAX_VALUES
+from serving.schemas import MAX_LISTED, PredictRequest
 from tests.support import tiny
 from tests.support.running_server import World, problem, running
 from xcmodels.data.branches import Branches
@@ -76,18 +76,18 @@ def test_what_names_no_label_gets_a_pointer_and_is_not_repeated(server):
     ({"only": "tiny:0"}, "/only"), ({"only": [3]}, "/only/0"), ({"only": ["tiny:0", None]}, "/only/1"),
     ({"without": [{}]}, "/without/0"), ({"without": [{"under": 3}]}, "/without/0"), ({"without": None}, "/without"),
     ({"without": [{"under": "x", "<i>": "y"}]}, "/without/0"), ({"only": [["tiny:0"]]}, "/only/0"),
-    ({"only": ["x"] * (LISTED + 1)}, "/only")], ids=str)
+    ({"only": ["x"] * (MAX_LISTED + 1)}, "/only")], ids=str)
 def test_what_is_no_entry_gets_a_pointer(server, wrong, pointer):
     told = problem(server.ask("/predict", {"texts": [TEXT], **wrong}), 422, "invalid")
     assert [each["pointer"] for each in told["errors"]] == [pointer] and "<i>" not in told["detail"]
 
 
 def test_very_many_labels_fit_into_a_request_and_more_are_refused_at_once(server):
-    asked = UIDS * (LISTED // 50)
-    assert len(asked) * len('"tiny:49", ') < BODY and found(server, only=asked) == found(server)
-    problem(server.ask("/predict", {"texts": [TEXT], "only": ["x"] * VALUES}), 413, "values")
-    told = problem(server.ask("/predict", {"texts": [TEXT], "only": [{"under": "x"}] * CONTAINERS}), 413, "values")
-    assert f"{CONTAINERS:,} of them lists and objects" in told["detail"]
+    asked = UIDS * (MAX_LISTED // 50)
+    assert len(asked) * len('"tiny:49", ') < MAX_BODY and found(server, only=asked) == found(server)
+    problem(server.ask("/predict", {"texts": [TEXT], "only": ["x"] * MAX_VALUES}), 413, "values")
+    told = problem(server.ask("/predict", {"texts": [TEXT], "only": [{"under": "x"}] * MAX_CONTAINERS}), 413, "values")
+    assert f"{MAX_CONTAINERS:,} of them lists and objects" in told["detail"]
     fields = {f"field{i}": 1 for i in range(60_000)}
     assert "at most 6 fields" in problem(server.ask("/predict", fields), 422, "invalid")["detail"]
     assert server.fine()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.http.guard import SECONDS, VALUES, Problem, count_values, parsed
-from serving.http.timeouts import CHUNKS
+from serving.http.guard import BODY_SECONDS, MAX_VALUES, Problem, count_values, parsed
+from serving.http.protocol import CHUNKS
 from tests.support.running_server import World, problem, running
 
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
@@ -69,7 +69,7 @@ def test_slow_and_endless_connections_are_closed(server):
             connection.sendall(first)
             connection.settimeout(0.5)
             data = b""
-            while time.monotonic() < began + 3 * SECONDS:
+            while time.monotonic() < began + 3 * BODY_SECONDS:
                 try:
                     connection.sendall(more)
                     if not (part := connection.recv(1 << 16)):
@@ -90,7 +90,7 @@ def test_slow_and_endless_connections_are_closed(server):
         thread.join()
     assert {name: status for name, (_, status) in took.items()} == {
         "unread": 0, "nothing": 0, "headers": 0, "body": 408, "after the answer": 405}
-    assert all(SECONDS - 2 < seconds < 2 * SECONDS for seconds, _ in took.values()), took
+    assert all(BODY_SECONDS - 2 < seconds < 2 * BODY_SECONDS for seconds, _ in took.values()), took
     assert server.fine()
 
 
@@ -104,7 +104,7 @@ def unread(server):
         port, began = connection.getsockname()[1], time.monotonic()
         for there in (True, False):
             while there != (port in {each.raddr.port for each in process.net_connections("tcp") if each.raddr}
-                            ) and time.monotonic() < began + 3 * SECONDS:
+                            ) and time.monotonic() < began + 3 * BODY_SECONDS:
                 time.sleep(0.2)
         return time.monotonic() - began
 
@@ -188,20 +188,20 @@ def test_a_body_of_very_many_chunks_is_refused(server):
 @pytest.mark.parametrize("body", [
     b'{"texts": [' + b",".join([b"[]"] * 349_000) + b"]}", b"[" * 30 + b",".join([b"{}"] * 349_000) + b"]" * 30,
     b"{" + b",".join(b'"%d":1' % number for number in range(90_000)) + b"}", b"[" * 5000,
-    json.dumps({"texts": ["a"] * (VALUES - 1)}).encode(), b'{"texts": ["\\\\", ' + b'"\\"", ' * VALUES])
+    json.dumps({"texts": ["a"] * (MAX_VALUES - 1)}).encode(), b'{"texts": ["\\\\", ' + b'"\\"", ' * MAX_VALUES])
 def test_json_of_very_many_values_is_refused_before_it_is_made(server, body):
     """The last is no JSON, which nobody finds out: making values until then is what holds the others up."""
     told = problem(server.ask("/predict", body), 413, "values")
-    assert f"{VALUES:,}" in told["detail"]
+    assert f"{MAX_VALUES:,}" in told["detail"]
     assert server.fine()
 
 
 def test_marks_in_strings_are_no_values(server):
     text = 'a, [b], {c}: "d" \\ ' * 3000
     assert server.ask("/predict", {"texts": [text], "k": 1}).status == 200
-    assert parsed(json.dumps({"texts": ["a"] * (VALUES - 3), "k": 1}).encode())["k"] == 1
+    assert parsed(json.dumps({"texts": ["a"] * (MAX_VALUES - 3), "k": 1}).encode())["k"] == 1
     with pytest.raises(Problem, match="at most"):
-        parsed(json.dumps({"texts": ["a"] * VALUES}).encode())
+        parsed(json.dumps({"texts": ["a"] * MAX_VALUES}).encode())
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**63, 2**63) | st.text('a,[]{}:"\\\n\u00e9', max_size=8),
@@ -242,7 +242,7 @@ def test_what_is_refused_before_it_is_a_request_is_counted(server):
     with socket.create_connection(("127.0.0.1", server.port), 30) as slow, \
             socket.create_connection(("127.0.0.1", server.port), 30) as idle:
         slow.sendall(b"GET / HTTP/1.1\r\nx: ")
-        slow.settimeout(3 * SECONDS)
-        idle.settimeout(3 * SECONDS)
+        slow.settimeout(3 * BODY_SECONDS)
+        idle.settimeout(3 * BODY_SECONDS)
         assert slow.recv(1) == idle.recv(1) == b""
     assert refusals(server, "slow") == before["slow"] + 1, "one that asks for nothing is not refused"

@@ -12,7 +12,7 @@ from collections import Counter
 import psutil
 import pytest
 
-from serving.workers.board import HEARTBEAT_TIMEOUT, Board, BoardPeers, WorkerLoad, WorkerStatus
+from serving.workers.shared_status import HEARTBEAT_TIMEOUT, Board, BoardPeers, WorkerLoad, WorkerStatus
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
 from tests.support.running_server import World, running, within

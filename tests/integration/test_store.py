@@ -87,20 +87,20 @@ def test_removed_files_are_gone_and_the_artifact_is_known(store, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):    # before the first file is gone
         patch.setattr(os, "unlink", killed)
-        store.remove_files(artifact, "metrics.json")
+        store.remove_files_except(artifact, "metrics.json")
     assert store.find(OLD) == artifact and store.lacks_files(artifact)
-    store.remove_files(artifact, "metrics.json")
+    store.remove_files_except(artifact, "metrics.json")
     assert store.find(OLD) == artifact
     assert {path.name for path in store.open(artifact, whole=False).iterdir()} == {
         "MANIFEST.json", "SPENT", "metrics.json"}
     with pytest.raises(DamagedArtifact, match="was removed, as nothing was to read it"):
         store.open(artifact)
     assert store.publish(OLD, "checkpoint", {}, write) == artifact and store.open(artifact)
-    store.remove_files(artifact, "metrics.json")
+    store.remove_files_except(artifact, "metrics.json")
     store.forget(OLD)
     assert store.find(OLD) is None and not (store.home / artifact.path).exists()
     assert store.publish(OLD, "checkpoint", {}, write) == artifact and not store.lacks_files(artifact)
-    store.remove_files(artifact, "metrics.json")
+    store.remove_files_except(artifact, "metrics.json")
     (store.home / artifact.path / "metrics.json").write_bytes(b"metrics!json")
     assert store.find(OLD) is None
 
@@ -116,7 +116,7 @@ def test_what_an_input_has_too_is_a_link_to_it(store):
     linked = store.open(after) / "encoder" / "same.bin"
     assert linked.samefile(store.open(before) / "a.bin") and linked.read_bytes() == b"same" * 100
     assert (store.open(after) / "other.bin").stat().st_nlink == 1 and len(list(store.open(after).iterdir())) == 3
-    store.remove_files(before)
+    store.remove_files_except(before)
     assert store.open(after) and linked.stat().st_nlink == 1
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.errors import ServerError
 from flows.services import processes, stack
-from flows.services.catalogue import supervisor_service
+from flows.services.definitions import supervisor_service
 from flows.services.processes import ENDED, SILENT, STOPPED, Service, free_port
 from flows.services.stack import Stack
 from flows.services.supervisor import Supervisor

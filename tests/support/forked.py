@@ -30,7 +30,7 @@ LIBRARIES = (
     "pyarrow.parquet", "pyarrow.compute", "scipy.sparse", "tokenizers", "uvicorn", "prefect.main", "prefect.artifacts",
     "prefect.automations", "prefect.runner.storage", "prefect.workers.process", "flows.cli.app")
 # Modules that import Prefect, so must not be imported before the fork.
-IMPORTS_PREFECT = {"flows.deploy", "flows.deployments", "flows.prefect_state", "flows.run"}
+IMPORTS_PREFECT = {"flows.deploy", "flows.deployed_flows", "flows.prefect_state", "flows.run"}
 OURS = {"data_contracts", "flows", "serving", "tasks", "xcmodels"}
 # Prefixes of variables that libraries do not read while they are imported, or set themselves: a forked process may get
 # other values.
@@ -151,10 +151,10 @@ def serve() -> None:
 
 
 def _import_libraries() -> None:
-    from tasks.core.garbage import search_seldom
+    from tasks.core.python_gc import collect_rarely
     from tasks.tracking.mlflow_client import quiet_mlflow
 
-    search_seldom()
+    collect_rarely()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     quiet_mlflow()
     for name in LIBRARIES:

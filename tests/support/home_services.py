@@ -15,7 +15,7 @@ import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from flows.services.catalogue import password
+from flows.services.definitions import password
 from flows.services.stack import Stack
 from tests.conftest import ROOT
 from tests.support.forked import run_xc

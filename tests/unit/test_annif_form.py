@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from serving.annif import _cut, fields_of, parsed_form
 from serving.answers import Question, answer
-from serving.http.guard import CONTAINERS, Problem
+from serving.http.guard import MAX_CONTAINERS, Problem
 from serving.model_watcher import Served
-from serving.schemas import TEXT
+from serving.schemas import MAX_TEXT
 from tests.support import tiny
 from xcmodels.retrieval.retriever import Retriever
 
@@ -38,7 +38,7 @@ def test_a_form_is_read_as_urllib_reads_it(body):
 
 @pytest.mark.parametrize(("body", "code"), [
     (b"text=%", "form"), (b"text=%4", "form"), (b"text=%zz", "form"), (b"text=%\n", "form"), (b"text=%E4", "form"),
-    (b"text=\xff", "form"), (b"text=%ED%A0%80", "form"), (b"text=a&text=b", "form"), (b"&" * CONTAINERS, "values")])
+    (b"text=\xff", "form"), (b"text=%ED%A0%80", "form"), (b"text=a&text=b", "form"), (b"&" * MAX_CONTAINERS, "values")])
 def test_what_is_no_form_is_refused(body, code):
     with pytest.raises(Problem) as caught:
         parsed_form(body)
@@ -46,8 +46,9 @@ def test_what_is_no_form_is_refused(body, code):
 
 
 def test_a_text_is_cut_at_a_whole_character():
-    assert _cut("ä" * TEXT) == "ä" * (TEXT // 2) and _cut("a" + "日" * TEXT) == "a" + "日" * ((TEXT - 1) // 3)
-    assert _cut("日" * (TEXT // 3)) == "日" * (TEXT // 3)
+    assert _cut("ä" * MAX_TEXT) == "ä" * (MAX_TEXT // 2)
+    assert _cut("a" + "日" * MAX_TEXT) == "a" + "日" * ((MAX_TEXT - 1) // 3)
+    assert _cut("日" * (MAX_TEXT // 3)) == "日" * (MAX_TEXT // 3)
 
 
 @pytest.fixture(scope="module")

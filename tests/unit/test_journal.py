@@ -5,7 +5,7 @@ from multiprocessing import get_context
 import pytest
 
 from data_contracts.errors import DamagedArtifact
-from tasks.registry.journal import Journal
+from tasks.registry.edit_journal import Journal
 from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit
 
 ENTERED = [Edit(ADD, "x:1", "forest wolf sea"), Edit(REMOVE, "tiny:3"), Edit(ADD, "x:2", "日本語", "and more")]

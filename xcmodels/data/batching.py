@@ -55,7 +55,7 @@ def counted_pairs(positives: torch.Tensor, weights: torch.Tensor | None) -> torc
     """Return which pairs the loss counts, (R, C) bool."""
     if weights is None:
         return torch.ones_like(positives)
-    return weights if weights.dtype == torch.bool else weights > 0    # torch compares flags as integers, in 6 ms
+    return weights if weights.dtype == torch.bool else weights > 0    # torch would convert flags, in 6 ms
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ class Batch:
 def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
     """Return `rows` shuffled, the members of a cluster adjacent where there are clusters (NGAME, Algorithm 1).
 
-    clusters (len(rows),) int: the cluster of each row. A slice of S rows of the result has about S / C random clusters.
+    clusters (len(rows),) int: the cluster of each row. Of S neighbours in the result, about S / (rows of a cluster)
+    clusters have some, at random.
     """
     if clusters is None:
         return rng.permutation(rows)

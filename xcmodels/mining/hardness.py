@@ -6,13 +6,14 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Vectors
 from xcmodels.nn.autograd import normalise
 
-DRAWN = 2000    # queries sampled, at most
+DRAWN = 2000    # queries, at most
 
 
 def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Generator) -> dict[str, float]:
-    """Return the hardness of a mining result on sampled training queries: mean inner products, and a share in percent.
+    """Return the hardness of a mining result on a sample of training queries: mean inner products, a share in percent.
 
-    Of clusters, at unit length: "mates", a query with another of its cluster, and "strangers", with any other. Of hard
+    Of clusters, at unit length: "mates", a query with another of its cluster, in the first clusters, which are in no
+    order, and "strangers", a sampled query with any other. Of hard
     negatives: "positives", "negatives" and "random", a query with its own labels, the mined ones, any; "harder", the
     share of queries with a mined negative that scores above one of their own labels.
     """

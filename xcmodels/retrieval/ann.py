@@ -23,7 +23,7 @@ CHOICES = ("auto", *KINDS, "grouped")    # values of the setting `index`; "group
 EXACT_MAX_BATCH, EXACT_MAX_ONLINE = 200_000, 20_000    # labels searched exactly, for batches, for single queries
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _RESCORED = (2, 100), (4, 200)    # best codes that are proposed, or rescored: per label returned, at least
-_SPARE, _DEEPER = 50, 4           # searched beyond those expected, where labels are left out; times as deep, if too few
+_SPARE, _DEEPER = 50, 4           # where labels are left out: results to spare; factor on the depth if too few are left
 _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 NO_IDS = np.zeros(0, dtype=np.int64)
 
@@ -105,8 +105,9 @@ class Index:
     def _search_faiss(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and ids (n, k) of the best that faiss finds, in its order; for codes, scores of the codes.
 
-        faiss leaves no code out of a scan, and a walk may end among labels left out. It searches as deep as labels left
-        out at random take, and deeper for queries whose best ones are; beyond half of the labels, search is exact.
+        faiss cannot skip labels, so more than k are searched and those left out are dropped. The first depth suffices
+        where they are spread at random; queries still short of k are searched four times as deep, and exactly once that
+        is half of the labels.
         """
         if not len(without):
             return self._faiss(queries, k)

@@ -110,7 +110,7 @@ class CorpusWords:
     def lexicon_of_training(self) -> Lexicon:
         """Return the lexicon in which a validation query's words weigh as a later query's would.
 
-        Nothing, where no training query has the word: it is known from validation queries alone.
+        Words that only validation queries have weigh 0.
         """
         known = np.zeros(len(self.lexicon.idf), dtype=bool)
         known[self.queries[self.corpus.training_rows()].indices] = True

@@ -22,7 +22,7 @@ def deploy(*, options: DeployOptions,
     """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
     settings = resolved_settings(options)
     environment(options.home)
-    from flows.services.catalogue import require_prefect
+    from flows.services.definitions import require_prefect
 
     address = require_prefect(options.home).removesuffix("/api")
     say(f"{'Prefect':<10} {address}; what the deployments run is loaded, up to a minute the first time")

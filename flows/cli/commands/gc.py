@@ -18,7 +18,7 @@ def gc(*, days: Annotated[float, Parameter(help="What a run has asked for in the
 
     store = Store(home, create=False)
     tracker = open_tracker(home, mlflow)
-    from tasks.collection import collect
+    from tasks.home_gc import collect
 
     freed = collect(store, tracker, days, dry_run=dry_run)
     for kind, count in sorted(freed.counts.items()):

@@ -49,7 +49,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     changed = resolved_settings(options)
     environment(options.home)
     from flows.preview import preview, server_addresses
-    from flows.services.catalogue import mlflow_of
+    from flows.services.definitions import mlflow_of
     from tasks.core.wording import duration
     from tasks.data.feedback.decisions import NO_FEEDBACK
     from tasks.data.sources import describe

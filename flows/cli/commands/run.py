@@ -68,7 +68,7 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
         pass
     environment(options.home)
     from flows.preview import server_addresses
-    from flows.services.catalogue import ensure_prefect, lost_server_explained, mlflow_of
+    from flows.services.definitions import ensure_prefect, lost_server_explained, mlflow_of
     from flows.services.environment import full_disk_explained
 
     config.mlflow = mlflow_of(options.home, config.mlflow)

@@ -31,7 +31,7 @@ def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
     if not 1 <= workers <= WORKERS:
         raise UsageError(f"--workers must be from 1 to {WORKERS}, got {workers}")
     environment(home)
-    from flows.services.catalogue import mlflow_of
+    from flows.services.definitions import mlflow_of
     from serving.server import make_access
     from serving.server import serve as run
 

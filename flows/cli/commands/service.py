@@ -15,7 +15,7 @@ from flows.cli.options import HOME, Home, Mlflow, Model, environment, require_ho
 from flows.config import PORTS, Ports
 
 if TYPE_CHECKING:
-    from flows.services.managed import Setup
+    from flows.services.service_manager import Setup
 
 service = App(name="service", help="Run what xc up starts under systemd, or as containers.")
 Folder = Annotated[Path, Parameter(help="Folder for the files.")]
@@ -29,8 +29,8 @@ Image = Annotated[str, Parameter(help="Image that has xc as its entry point.")]
 @service.command
 def systemd(folder: Folder, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "",
             workers: Workers = 1, gpu: Gpu = False, user: User = "", name: Name = "xc", force: Force = False) -> None:
-    """Write a target and a unit for each part that xc up starts into DIR."""
-    from flows.services.units import units
+    """Write a target, and a unit for each part that xc up starts but the supervisor, into FOLDER."""
+    from flows.services.systemd_units import units
 
     setup = _setup(home, user, name, ports=ports, model=model, workers=workers, gpu=gpu, mlflow=mlflow)
     _write(folder, units(setup), force)
@@ -43,7 +43,7 @@ def systemd(folder: Folder, /, *, home: Home = HOME, mlflow: Mlflow = "", ports:
 def compose(folder: Folder, /, *, image: Image = "xcflow", home: Home = HOME, mlflow: Mlflow = "",
             ports: Ports = PORTS, model: Model = "", workers: Workers = 1, gpu: Gpu = False, user: User = "",
             force: Force = False) -> None:
-    """Write compose.yaml with a container for each part that xc up starts into DIR."""
+    """Write compose.yaml into FOLDER, with a container for each part that xc up starts but the supervisor."""
     from flows.services.compose import compose as text_of
 
     setup = _setup(home, user, "xc", ports=ports, model=model, workers=workers, gpu=gpu, mlflow=mlflow, number=True)
@@ -56,12 +56,12 @@ def compose(folder: Folder, /, *, image: Image = "xcflow", home: Home = HOME, ml
 def run(part: str, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "",
         workers: Workers = 1, prepare: bool = False) -> None:
     """Become a part; service managers call it. prepare: also do what `wait` does, in the background."""
-    from flows.services.managed import become, part_of
+    from flows.services.service_manager import become, service_of
     from tasks.core.store import Store
 
     Store(home)
     environment(home)
-    found = part_of(part, home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model,
+    found = service_of(part, home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model,
                     workers=workers)
     if prepare:
         words = ["wait" if word == "run" else word for word in sys.argv[1:] if word != "--prepare"]
@@ -73,11 +73,11 @@ def run(part: str, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = 
 def wait(part: str, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "",
          workers: Workers = 1) -> None:
     """Wait until a part is well, then set up what depends on it; service managers call it."""
-    from flows.services.managed import part_of, wait_ready
+    from flows.services.service_manager import service_of, wait_ready
 
     require_home(home)
     environment(home)
-    wait_ready(part_of(part, home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model,
+    wait_ready(service_of(part, home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model,
                        workers=workers), home.absolute())
 
 
@@ -88,7 +88,7 @@ def _setup(home: Path, user: str, name: str, *, workers: int, number: bool = Fal
     """
     import pwd
 
-    from flows.services.managed import Setup
+    from flows.services.service_manager import Setup
 
     utf8(home)
     if not 1 <= workers <= WORKERS:
@@ -130,11 +130,11 @@ def _write(folder: Path, files: dict[str, str], force: bool) -> None:
 
 def _write_secrets(setup: "Setup") -> bool:
     """Write addresses and passwords of existing servers to HOME/service.env, mode 0600; return whether it exists."""
-    from flows.services.managed import SECRETS
+    from flows.services.service_manager import SERVER_VARIABLES
     from tasks.core.files import put_file
 
     path = setup.home / "service.env"
-    values = {name: os.environ[name] for name in SECRETS if os.environ.get(name)}
+    values = {name: os.environ[name] for name in SERVER_VARIABLES if os.environ.get(name)}
     if not values:
         return path.exists()
     if bad := [name for name, value in values.items() if not value.isprintable() or set(value) & set("\"'\\ ")]:

@@ -14,7 +14,7 @@ from tasks.core.wording import plural
 
 def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "") -> None:
     """Start what is not up: Prefect server, MLflow server, worker, app; they stay until `xc down`."""
-    from flows.services.catalogue import require_prefect, services
+    from flows.services.definitions import require_prefect, services
     from flows.services.stack import Stack
     from tasks.core.devices import gpus
     from tasks.core.store import Store
