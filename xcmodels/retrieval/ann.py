@@ -105,9 +105,8 @@ class Index:
     def _search_faiss(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return scores and ids (n, k) of the best that faiss finds, in its order; for codes, scores of the codes.
 
-        faiss cannot skip labels, so more than k are searched and those left out are dropped. The first depth suffices
-        where they are spread at random; queries still short of k are searched four times as deep, and exactly once that
-        is half of the labels.
+        faiss cannot skip labels, so more than k are searched and those left out dropped: as many as suffice where they
+        are spread at random, then for queries short of k four times as many, and exactly from half of the labels on.
         """
         if not len(without):
             return self._faiss(queries, k)
