@@ -82,8 +82,7 @@ class Batch:
 def epoch_order(rows: np.ndarray, clusters: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
     """Return `rows` shuffled, the members of a cluster adjacent where there are clusters (NGAME, Algorithm 1).
 
-    clusters (len(rows),) int: the cluster of each row. Of S neighbours in the result, about S / (rows of a cluster)
-    clusters have some, at random.
+    clusters (len(rows),) int: the cluster of each row. S neighbours in the result are of few clusters, at random.
     """
     if clusters is None:
         return rng.permutation(rows)
