@@ -1,5 +1,6 @@
 """Fixtures that many tests share: a Prefect server, the command line, a planted data set, a whole run, a toy corpus."""
 
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -35,6 +36,13 @@ ROOT = Path(__file__).parent.parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort whole runs, the longest files, to the front, so that the processors finish at about the same time."""
     items.sort(key=lambda item: item.path.parent.name != "e2e")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_new_objects_searched() -> None:
+    """Keep what was imported, and what earlier files left, out of garbage collections, which checks of tables cause."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
