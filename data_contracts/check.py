@@ -58,13 +58,11 @@ def _memory_released() -> Iterator[None]:
     Otherwise Arrow and the C library keep a gigabyte after ten million rows, and the process may run for hours.
     """
     quiet_context()    # import great-expectations before the freeze
-    frozen = gc.get_freeze_count() > 0
     gc.freeze()
     try:
         yield
     finally:
-        if not frozen:    # else its program wants it so
-            gc.unfreeze()
+        gc.unfreeze()
         pa.default_memory_pool().release_unused()
         with suppress(OSError, AttributeError):    # not every C library has it
             ctypes.CDLL(None).malloc_trim(0)

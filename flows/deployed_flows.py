@@ -34,7 +34,7 @@ TURN = 600.0    # seconds that a collection waits for a run that started right a
 @flow(name="prepare", flow_run_name="{config.method} · {config.subject} · prepare", persist_result=False)
 def prepare(config: PrepareForm) -> None:
     """Read, check and pack the raw files that are new; what was prepared before is reused."""
-    run_steps(config.run("prepare"), "prepare", patience=config.patience * HOUR)
+    run_steps(config.to_run_config("prepare"), "prepare", patience=config.patience * HOUR)
 
 
 @flow(name="retrain", flow_run_name="{config.method} · {config.subject}", persist_result=False)
@@ -100,5 +100,5 @@ def champion_task(config: RunConfig, pack: Artifact) -> ChampionScore:
 
 def _tracked(form: EvaluateForm) -> RunConfig:
     """Return the run of a form, tracked by the home's MLflow server where it runs and no other is named."""
-    config = form.run("run")
+    config = form.to_run_config("run")
     return replace(config, mlflow=mlflow_of(config.home, config.mlflow))

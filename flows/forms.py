@@ -67,7 +67,7 @@ class PrepareForm(BaseModel, extra="forbid"):
         """The name of the data set."""
         return Path(self.data).name
 
-    def run(self, verb: str) -> RunConfig:
+    def to_run_config(self, verb: str) -> RunConfig:
         """Return the run that the form describes; its command is the one that does the same by hand."""
         values = self.model_dump()
         overrides = [f"{key}={value}" for key, value in self.settings.items()]

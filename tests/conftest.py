@@ -38,16 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name != "e2e")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _only_new_objects_searched() -> None:
-    """Keep what was imported, and what earlier files left, out of garbage collections, which checks of tables cause."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture(scope="session", autouse=True)
-def _session(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     share_folder_of(tmp_path_factory)
+    with pytest.MonkeyPatch.context() as patch:
+        # A check of tables freezes what is there, searches, and thaws it: a million imported objects in a test process.
+        patch.setattr(gc, "unfreeze", lambda: None)
+        yield
 
 
 @pytest.fixture(scope="session")

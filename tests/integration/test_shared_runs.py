@@ -25,7 +25,7 @@ def test_a_deployment_keeps_addresses_and_no_credentials():
     """Prefect's server checks the pattern before it records a run, which reads and shares as the command does."""
     form = {"data": "s3://bucket/tickets", "store": "s3://bucket/results", "method": "ngame", "preset": "cpu",
             "home": "/home", "dask": "", "workers": 0}
-    config = PrepareForm(**form).run("prepare")
+    config = PrepareForm(**form).to_run_config("prepare")
     assert (config.data, config.store, config.subject) == ("s3://bucket/tickets", "s3://bucket/results", "tickets")
     assert "--data s3://bucket/tickets" in config.command and "--store s3://bucket/results" in config.command
     for data in ("tickets", "s3:/bucket", "", "s3://me:hunter2@bucket/x", "https://host/x?signature=hunter2"):

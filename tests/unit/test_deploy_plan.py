@@ -61,6 +61,6 @@ def test_every_preset_can_be_chosen_and_the_command_does_the_same():
         for preset in presets:
             form = RetrainForm.model_validate({**GIVEN, "method": method, "preset": preset, "settings": {"seed": "3"},
                                                "name": "mine"})
-            assert shlex.split(form.run("run").command) == [
+            assert shlex.split(form.to_run_config("run").command) == [
                 "xc", "run", "--data", "/data/wordnet", "--method", method, "--preset", preset, "--set", "seed=3",
                 "--home", "/home/me/.xc", "--name", "mine"]
