@@ -65,9 +65,9 @@ def full_disk(error: BaseException, place: Path) -> ProjectError | None:
                         hint="free space on that disk; the same command resumes")
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Create a file that must not exist yet, and flush it to the disk."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         while data:
             data = data[os.write(file, data) :]
@@ -76,14 +76,14 @@ def write_file(path: Path, data: bytes) -> None:
         os.close(file)
 
 
-def put_file(data: bytes, target: Path, move: Callable[[Path, Path], None], part: Path) -> bool:
+def put_file(data: bytes, target: Path, move: Callable[[Path, Path], None], part: Path, mode: int = 0o600) -> bool:
     """Create (os.link) or replace (os.replace) a small file atomically, by way of the file `part`.
 
     Returns False where os.link finds one: of two processes that create it, both get the first one.
     """
     placed = True
     try:
-        write_file(part, data)
+        write_file(part, data, mode)
         move(part, target)
     except FileExistsError:
         placed = False

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
+from tasks.core.files import put_file
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://(.*)", re.DOTALL)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}    # protocol -> the extra of xcflow that reads it
@@ -131,7 +132,8 @@ class Remote:
         with self._as_server_errors():
             self._make_folders(name)
             if (folder := local_path(self.address)) is not None:
-                return _place(data, folder / name, replace=replace)
+                part = (folder / name).with_name(f".{uuid.uuid4().hex}")
+                return put_file(data, folder / name, os.replace if replace else _link, part, mode=0o666)
             try:
                 files.pipe_file(f"{root}/{name}", data, mode="overwrite" if replace else "create")
             except FileExistsError:
@@ -190,27 +192,16 @@ class Remote:
             ) from error
 
 
-def _place(data: bytes, target: Path, *, replace: bool) -> bool:
-    """Write a file as a whole, which others may read or write meanwhile; return as `Remote.write`."""
-    part = target.with_name(f".{uuid.uuid4().hex}")
+def _link(part: Path, target: Path) -> None:
+    """Give a file a name that must be free, also where the file system has no hard links."""
     try:
-        part.write_bytes(data)
-        if replace:
-            os.replace(part, target)
-            return True
-        try:
-            os.link(part, target)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            if target.exists():
-                return False
-            os.replace(part, target)
-        return True
-    finally:
-        part.unlink(missing_ok=True)
+        os.link(part, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        os.replace(part, target)
 
 
 def _version(entry: Mapping[str, Any]) -> str:

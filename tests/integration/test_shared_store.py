@@ -205,7 +205,7 @@ def test_killed_at_any_request_of_a_publication_nothing_is_there_and_the_next_ru
 
 
 @pytest.fixture
-def many_switches():
+def frequent_thread_switches():
     """Let threads take turns a thousand times as often."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(usual / 1000)
@@ -213,7 +213,7 @@ def many_switches():
     sys.setswitchinterval(usual)
 
 
-def test_of_many_that_begin_at_a_new_address_at_once_none_meets_a_part_of_a_file(address, tmp_path, many_switches):
+def test_of_many_that_begin_at_once_none_meets_half_a_file(address, tmp_path, frequent_thread_switches):
     for attempt in range(20):
         gate = threading.Barrier(4)
 
