@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import signal
 import time
@@ -11,7 +12,6 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
 from tasks.core.machines import Machines
-from tasks.core.python_gc import collect_rarely
 
 # What jobs import, 200 MB and two seconds of a processor: once, by the process that all workers are forked from.
 IMPORTED = ["distributed", "pandas", "pyarrow.compute", "pyarrow.parquet", "scipy.sparse", "tokenizers", "torch"]
@@ -121,7 +121,7 @@ class Workers:
         if self.address is None:
             self._cluster = self._local_cluster()
             self._client = Client(self._cluster)
-            self._client.register_plugin(_set_up_plugin())
+            self._client.register_plugin(_silence_plugin())
             return
         try:
             self._client = Client(self.address, timeout=10)
@@ -137,8 +137,6 @@ class Workers:
 
     def _local_cluster(self) -> Any:
         """Start an embedded cluster; tried again, as one worker that dies at the start ends all of it."""
-        import multiprocessing
-
         import dask
         from distributed import LocalCluster
         from distributed.utils import get_mp_context
@@ -188,14 +186,13 @@ def _can_import() -> bool:
     return True
 
 
-def _set_up_plugin() -> Any:
-    """Return a plugin that sets up an embedded worker and silences it: its errors are raised, and shown by the run."""
+def _silence_plugin() -> Any:
+    """Return a plugin that silences an embedded worker: its errors are raised, and shown once, by the run."""
     from distributed import WorkerPlugin
 
-    class SetUp(WorkerPlugin):
+    class Quiet(WorkerPlugin):
         def setup(self, worker: Any) -> None:
-            collect_rarely()
             logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
             signal.signal(signal.SIGINT, signal.SIG_IGN)    # Ctrl-C reaches them too; the run ends them
 
-    return SetUp()
+    return Quiet()
