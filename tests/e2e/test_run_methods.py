@@ -36,7 +36,7 @@ LONGER = at_length("a training of half a minute; test_method_contract.py trains 
 
 
 @pytest.mark.parametrize("method", [
-    "unidec", "astra", *(pytest.param(name, marks=LONGER) for name in ("siamesexml++", "ramen-ance"))])
+    name if name in ("unidec", "astra") else pytest.param(name, marks=LONGER) for name in METHODS])
 def test_the_whole_job(planted, home, xc, method):
     """All in one home, so that the data is prepared once and later methods meet a champion."""
     chosen, *mined = METHODS[method]
