@@ -26,7 +26,7 @@ from data_contracts.errors import ServerError, UsageError
 from serving.answers import WAIT, Service
 from serving.app import create_app
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import BODY_SECONDS, LOOPBACK, Access, App, Guard
+from serving.http.guard import LOOPBACK, REQUEST_SECONDS, Access, App, Guard
 from serving.http.protocol import TimeoutProtocol
 from serving.model_watcher import AliasFollower, Registry
 from serving.workers.dispatcher import SHORTAGES, Dispatcher
@@ -92,7 +92,7 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
     board, counts, first = Board(count), Path(tempfile.mkdtemp(prefix="xc-serve-")), os.getpid()
     try:
         worker = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,
-                            patience=WAIT + BODY_SECONDS + END).run()
+                            patience=WAIT + REQUEST_SECONDS + END).run()
         if worker is None:    # the server has ended
             return
         torch.set_num_threads(max(1, torch.get_num_threads() // count))
@@ -141,7 +141,7 @@ def settings(app: App, protocol: type[TimeoutProtocol]) -> uvicorn.Config:
     """Return uvicorn's settings."""
     return uvicorn.Config(
         app, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
-        server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=int(WAIT + BODY_SECONDS))
+        server_header=False, backlog=BACKLOG, timeout_graceful_shutdown=int(WAIT + REQUEST_SECONDS))
 
 
 class Server(uvicorn.Server):

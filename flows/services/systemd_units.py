@@ -10,7 +10,7 @@ from flows.services.definitions import ROOT
 from flows.services.processes import START_SECONDS
 from flows.services.service_manager import Part, Setup
 
-LONGER_PAUSES = 254    # the first version of systemd that lengthens the pause before each restart
+LONGER_PAUSES_SINCE = 254    # the first version of systemd that lengthens the pause before each restart
 # Left out: MemoryDenyWriteExecute, as torch and faiss make code; PrivateNetwork, as the parts meet on loopback.
 HARDENING = """\
 NoNewPrivileges=yes
@@ -91,7 +91,7 @@ def _unit(setup: Setup, part: Part) -> str:
 
 def _pauses() -> list[str]:
     """Return how long systemd waits before a restart: longer each time, where its version knows how."""
-    if (version := systemd_version()) and version < LONGER_PAUSES:
+    if (version := systemd_version()) and version < LONGER_PAUSES_SINCE:
         return ["RestartSec=10"]
     return ["RestartSec=1", "RestartSteps=6", "RestartMaxDelaySec=60"]
 

@@ -29,9 +29,9 @@ MAX_DEPTH = 32             # of its JSON
 MAX_VALUES = 1 << 16       # in its JSON, keys not counted
 MAX_CONTAINERS = 1024      # of those, lists and objects
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
-BODY_SECONDS = 10.0        # that a request's headers may take to come, and its body
+REQUEST_SECONDS = 10.0        # that a request's headers may take to come, and its body
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-WITHOUT_TOKEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # need no token
+PATHS_WITHOUT_TOKEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # need no token
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
            "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Cache-Control": "no-store"}
 ON_THE_WIRE = {name.lower().encode(): (name.encode(), value.encode()) for name, value in HEADERS.items()}
@@ -77,7 +77,7 @@ class Access:
         origin = headers.get("origin")
         if method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
             raise Problem(403, "origin", "pages of other origins may not ask this server")
-        if self.token and path not in WITHOUT_TOKEN:
+        if self.token and path not in PATHS_WITHOUT_TOKEN:
             given = token_of(headers.get("authorization", ""))
             if not hmac.compare_digest(given.encode(), self.token.encode()):
                 raise Problem(401, "token", "send the server's token: Authorization: Bearer TOKEN",
@@ -154,12 +154,12 @@ class Guard:
 
 
 async def read_json(request: Request) -> Any:
-    """Return a request's body as JSON: at most MAX_BODY bytes within BODY_SECONDS, at most MAX_DEPTH deep."""
+    """Return a request's body as JSON: at most MAX_BODY bytes within REQUEST_SECONDS, at most MAX_DEPTH deep."""
     return parsed(await read_body(request, JSON))
 
 
 async def read_body(request: Request, kind: str) -> bytes:
-    """Return a request's body of a media type: at most MAX_BODY bytes within BODY_SECONDS."""
+    """Return a request's body of a media type: at most MAX_BODY bytes within REQUEST_SECONDS."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
         raise Problem(415, "content-type", f"send Content-Type: {kind}")
     # The rest of a body that is too large is read and dropped before the connection is closed: closing it at once would
@@ -170,13 +170,13 @@ async def read_body(request: Request, kind: str) -> bytes:
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(REQUEST_SECONDS):
             async for part in request.stream():
                 body += part
                 if len(body) > MAX_BODY:
                     raise too_large
     except TimeoutError:
-        raise Problem(408, "slow", f"the body did not come within {BODY_SECONDS:g} seconds",
+        raise Problem(408, "slow", f"the body did not come within {REQUEST_SECONDS:g} seconds",
                       headers={"Connection": "close"}) from None
     return bytes(body)
 

@@ -8,7 +8,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from serving.http.guard import BODY_SECONDS, Problem
+from serving.http.guard import REQUEST_SECONDS, Problem
 
 CHUNKS = 4096    # parts of a chunked body: h11 takes 15 microseconds for each, and blocks other requests
 CROWDED = Problem(503, "connections", "too many connections are open", headers={"Retry-After": "1"})
@@ -51,7 +51,7 @@ class Strict(h11.Connection):
 
 
 class TimeoutProtocol(H11Protocol):
-    """Waits BODY_SECONDS for a request's headers, and for an answer to be read, where uvicorn would wait for ever.
+    """Waits REQUEST_SECONDS for a request's headers, and for an answer to be read, where uvicorn would wait for ever.
 
     most: connections that are served at once; more get an error, before the process runs out of descriptors. refused:
     called with the problem's code of what is refused here, before the app sees a request.
@@ -68,7 +68,7 @@ class TimeoutProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of a request's headers."""
         super().connection_made(transport)
-        self._timer = self.loop.call_later(1 if len(self.connections) > self.most else BODY_SECONDS, self._time_out)
+        self._timer = self.loop.call_later(1 if len(self.connections) > self.most else REQUEST_SECONDS, self._time_out)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; stop the timer once a request's headers are complete."""
@@ -76,7 +76,7 @@ class TimeoutProtocol(H11Protocol):
             self._refuse(CROWDED)
             return
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._timer = self.loop.call_later(BODY_SECONDS, self._time_out)
+            self._timer = self.loop.call_later(REQUEST_SECONDS, self._time_out)
         super().data_received(data)
         if self._timer is not None and self.cycle is not None and not self.cycle.response_complete:
             self._timer.cancel()
@@ -96,13 +96,13 @@ class TimeoutProtocol(H11Protocol):
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, even if the client does not read the answer."""
         super().timeout_keep_alive_handler()
-        self.loop.call_later(BODY_SECONDS, self.transport.abort)
+        self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
     def on_response_complete(self) -> None:
         """Go on with the next request, or close, even if the client does not read the answer."""
         super().on_response_complete()
         if self.transport.is_closing():
-            self.loop.call_later(BODY_SECONDS, self.transport.abort)
+            self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are not HTTP, unless an answer is already being sent."""
@@ -121,4 +121,4 @@ class TimeoutProtocol(H11Protocol):
         self.refused(problem.code)
         self.transport.write(on_the_wire(problem))
         self.transport.close()
-        self.loop.call_later(BODY_SECONDS, self.transport.abort)
+        self.loop.call_later(REQUEST_SECONDS, self.transport.abort)

@@ -24,7 +24,7 @@ def scale(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def own_devices(monkeypatch):
+def devices_restored(monkeypatch):
     """Take back what the benchmark sets, or later tests of this process could not fork their programs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.http.guard import BODY_SECONDS, MAX_VALUES, Problem, count_values, parsed
+from serving.http.guard import MAX_VALUES, REQUEST_SECONDS, Problem, count_values, parsed
 from serving.http.protocol import CHUNKS
 from tests.support.running_server import World, problem, running
 
@@ -69,7 +69,7 @@ def test_slow_and_endless_connections_are_closed(server):
             connection.sendall(first)
             connection.settimeout(0.5)
             data = b""
-            while time.monotonic() < began + 3 * BODY_SECONDS:
+            while time.monotonic() < began + 3 * REQUEST_SECONDS:
                 try:
                     connection.sendall(more)
                     if not (part := connection.recv(1 << 16)):
@@ -90,7 +90,7 @@ def test_slow_and_endless_connections_are_closed(server):
         thread.join()
     assert {name: status for name, (_, status) in took.items()} == {
         "unread": 0, "nothing": 0, "headers": 0, "body": 408, "after the answer": 405}
-    assert all(BODY_SECONDS - 2 < seconds < 2 * BODY_SECONDS for seconds, _ in took.values()), took
+    assert all(REQUEST_SECONDS - 2 < seconds < 2 * REQUEST_SECONDS for seconds, _ in took.values()), took
     assert server.fine()
 
 
@@ -104,7 +104,7 @@ def unread(server):
         port, began = connection.getsockname()[1], time.monotonic()
         for there in (True, False):
             while there != (port in {each.raddr.port for each in process.net_connections("tcp") if each.raddr}
-                            ) and time.monotonic() < began + 3 * BODY_SECONDS:
+                            ) and time.monotonic() < began + 3 * REQUEST_SECONDS:
                 time.sleep(0.2)
         return time.monotonic() - began
 
@@ -242,7 +242,7 @@ def test_what_is_refused_before_it_is_a_request_is_counted(server):
     with socket.create_connection(("127.0.0.1", server.port), 30) as slow, \
             socket.create_connection(("127.0.0.1", server.port), 30) as idle:
         slow.sendall(b"GET / HTTP/1.1\r\nx: ")
-        slow.settimeout(3 * BODY_SECONDS)
-        idle.settimeout(3 * BODY_SECONDS)
+        slow.settimeout(3 * REQUEST_SECONDS)
+        idle.settimeout(3 * REQUEST_SECONDS)
         assert slow.recv(1) == idle.recv(1) == b""
     assert refusals(server, "slow") == before["slow"] + 1, "one that asks for nothing is not refused"

@@ -12,10 +12,10 @@ DRAWN = 2000    # queries, at most
 def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Generator) -> dict[str, float]:
     """Return the hardness of a mining result on a sample of training queries: mean inner products, a share in percent.
 
-    Of clusters, at unit length: "mates", a query with another of its cluster, in the first clusters, which are in no
-    order, and "strangers", a sampled query with any other. Of hard
-    negatives: "positives", "negatives" and "random", a query with its own labels, the mined ones, any; "harder", the
-    share of queries with a mined negative that scores above one of their own labels.
+    Of clusters, at unit length: "mates", a query with another of its cluster, in the first clusters, which have no
+    order, and "strangers", with any other. Of hard negatives: "positives", "negatives" and "random", a query with its
+    own labels, the mined ones, any; "harder", the share of queries with a mined negative that scores above one of their
+    own labels.
     """
     rows, measured = corpus.training_rows(), dict[str, float]()
     drawn = np.sort(rng.permutation(len(rows))[:DRAWN])
