@@ -5,12 +5,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from xcmodels.data import sorted_ids
 from xcmodels.data.sorted_ids import isin_sorted, locate, unique, unique_counts
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_sets_are_pythons(n: int, kind: type):
+@pytest.mark.parametrize("span", [0, sorted_ids._SPAN])    # 0: found by bisecting alone
+def test_sets_are_pythons(n: int, kind: type, span: int, monkeypatch):
+    monkeypatch.setattr(sorted_ids, "_SPAN", span)
     rng = np.random.default_rng(n)
     values, others = rng.integers(-5, 400, n).astype(kind), rng.integers(-5, 400, 150).astype(kind)
     assert unique(values).tolist() == sorted(set(values.tolist()))

@@ -6,6 +6,10 @@ million it takes thirty times as long as sorting, for ten thousand six times.
 
 import numpy as np
 
+# The integers between the ends of a sorted array for each value that is looked for in it, up to which a table of them
+# is faster than bisecting: 410,000 values among 6,400 of 1.3 million take 3 ms by a table, 31 by bisecting.
+_SPAN = 256
+
 
 def unique(values: np.ndarray) -> np.ndarray:
     """Return the unique values of an array (...), sorted, (u,)."""
@@ -21,10 +25,25 @@ def unique_counts(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def locate(values: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the position of each value (...) in a sorted array, and whether it is in it, bool (...)."""
+    """Return the position of each value (...) in a sorted array of integers, and whether it is in it, bool (...).
+
+    The position of a value that is not in it means nothing.
+    """
     if not len(ordered):
         return np.zeros(values.shape, dtype=np.int64), np.zeros(values.shape, dtype=bool)
+    if int(ordered[-1]) - int(ordered[0]) < _SPAN * values.size:
+        return _located_by_table(values, ordered)
     position = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return position, ordered[position] == values
+
+
+def _located_by_table(values: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `locate` does, by a table of all integers from the first to the last of `ordered`."""
+    first = int(ordered[0])
+    table = np.full(int(ordered[-1]) - first + 1, -1, dtype=np.int64)
+    table[ordered - first] = np.arange(len(ordered))
+    place = values - first
+    position = table.take(place, mode="clip")    # a value outside meets an end, which is another value
     return position, ordered[position] == values
 
 

@@ -126,7 +126,7 @@ class SiameseModule(EncoderStage[Encoder]):
         train, block = corpus.sides["train"], label_block(corpus, rows, first)
         # the centroid of a single query is that query: it has no positive, but would have negatives
         assert block.weights is not None
-        with_two = replace(block, weights=block.weights * torch.from_numpy(first != second)[:, None])
+        with_two = replace(block, weights=block.weights.masked_fill(torch.from_numpy(first == second)[:, None], 0))
         return Batch({"labels": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["label"].tokens(rows)),
                       "queries": BatchSide(torch.from_numpy(first), tokens=train.tokens(first)),
                       "seconds": BatchSide(torch.from_numpy(second), tokens=train.tokens(second))},
