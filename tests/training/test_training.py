@@ -14,6 +14,7 @@ from xcmodels.method import Mined
 from xcmodels.methods.encoder_module import STAGE, EncoderModule
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.retriever import Retriever
+from xcmodels.training import loop
 from xcmodels.training.local_run import UNWATCHED, run_round
 from xcmodels.training.loop import P1, Interrupted, Watch
 
@@ -57,6 +58,14 @@ def assert_same(one: Path, other: Path):
 
 def checkpoints(folder):
     return sorted((folder / "scratch").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("name", [MINED, CLASSIFIERS])
+def test_several_threads_make_the_batches_of_one(toy, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_makers", lambda: 5)
+    out, measured = again(toy, name, tmp_path)
+    assert measured == toy.metrics[name]
+    assert_same(out, toy.outs[name])
 
 
 def test_a_round_can_be_repeated(toy, tmp_path):

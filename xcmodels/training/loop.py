@@ -38,6 +38,7 @@ from xcmodels.training.optimisers import Optimisers
 VALIDATION_QUERIES = 500       # of an epoch, at most
 VALIDATION_LABELS = 200_000    # with more labels, epochs are not validated
 P1 = "validation/P@1"
+MAKERS = 4                     # threads that make batches for an accelerator, at most
 _TOGETHER = 64                 # queries scored at once: 50 MB for 200,000 labels
 
 
@@ -204,7 +205,7 @@ class _Loop:
         return [rows] if passes == 1 else [order(epoch * passes + number) for number in range(passes)]
 
     def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
-        """Yield the rows and the batch of each step; the next is prepared while this one is trained on."""
+        """Yield the rows and the batch of each step; the next ones are made while this one is trained on."""
         n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
         size, steps_per_pass = self.stage.plan.batch_size_for(n), self.stage.plan.steps_per_pass(n)
 
@@ -215,10 +216,10 @@ class _Loop:
             batch = self.stage.batch(self.corpus, self.round_, self.mined, rows, rng)
             return rows, batch.map(torch.Tensor.pin_memory) if device().type == "cuda" else batch
 
-        with ThreadPoolExecutor(1) as worker:
+        with ThreadPoolExecutor(threads := _makers()) as worker:
             for step in steps:
                 ahead.append(worker.submit(make, step))
-                if len(ahead) > 1:
+                if len(ahead) > threads:
                     yield ahead.popleft().result()
             for last in ahead:
                 yield last.result()
@@ -252,6 +253,11 @@ class _Loop:
         if distributed.rank() == 0:
             done = position.epoch * steps + pending.step + 1
             watch.report(Progress(self.stage.name, position.epoch, done, self.stage.plan.epochs * steps, value))
+
+
+def _makers() -> int:
+    """Return how many threads make batches: on a processor one, since a step takes all cores."""
+    return 1 if device().type == "cpu" else max(1, min(MAKERS, (os.cpu_count() or 1) - 1))
 
 
 def validation_rows(corpus: Corpus) -> np.ndarray:
