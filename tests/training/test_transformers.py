@@ -127,8 +127,64 @@ def test_padding_does_not_change_a_vector(bert, idf, texts):
         torch.testing.assert_close(alone, together[row], rtol=1e-4, atol=1e-5)
     assert together.norm(dim=1).tolist() == pytest.approx([1.0] * len(texts), rel=1e-5)
     queries, labels = both(encoder, texts, tokens([([5, 6], [])]))
-    assert torch.equal(queries, encoder(texts, QUERY))
-    assert torch.equal(labels, encoder(tokens([([5, 6], [])]), LABEL))
+    torch.testing.assert_close(queries, encoder(texts, QUERY), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(labels, encoder(tokens([([5, 6], [])]), LABEL), rtol=1e-4, atol=1e-5)
+
+
+def in_rows(encoder, texts):
+    """Return the backbone's vectors as a GPU computes them."""
+    own, lengths = encoder.backbone, texts.offsets.diff()
+    own.model.set_attn_implementation("sdpa")    # as where there is a GPU
+    return own._in_rows(F.pad(texts.ids, (0, 1)), texts.offsets[:-1], lengths, lengths.numpy())
+
+
+@pytest.mark.parametrize(("width", "at_once"), [(1, 1), (12, 2), (128, 512)])
+def test_texts_in_rows_are_encoded_as_those_that_are_padded(bert, idf, texts, monkeypatch, *, width, at_once):
+    monkeypatch.setattr(transformer, "ROW", width)
+    monkeypatch.setattr(transformer, "ROWS", at_once)
+    encoder = build_encoder(replace(bert, drops=False), idf, 0)
+    wanted, found = encoder.eval().backbone(texts, QUERY), in_rows(encoder, texts)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for compute in (lambda: encoder.backbone(texts, QUERY), lambda: in_rows(encoder, texts)):
+        encoder.train().zero_grad()
+        (compute() * weights).sum().backward()
+        gradients.append({name: value.grad for name, value in encoder.named_parameters() if value.grad is not None})
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-3, atol=1e-4)
+
+
+def test_rows_that_train_in_bf16_move_the_same_parameters_alike(bert, idf, texts):
+    encoder = build_encoder(replace(bert, drops=False), idf, 0)
+    gradients = []
+    for bf16 in (False, True):
+        encoder.train().zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            vectors = in_rows(encoder, texts)
+        assert vectors.dtype == torch.float32
+        (vectors * torch.arange(1.0, 17)).sum().backward()
+        gradients.append({name: value.grad for name, value in encoder.named_parameters() if value.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    exact, rounded = (torch.cat([value.flatten() for value in each.values()]) for each in gradients)
+    assert exact.dtype == rounded.dtype == torch.float32 and not torch.equal(exact, rounded)
+    assert (rounded - exact).norm() < .05 * exact.norm()
+
+
+def test_rows_hold_every_text_whole_and_are_few_in_number():
+    rng = np.random.default_rng(0)
+    shapes = set()
+    for _ in range(20):
+        sizes = rng.integers(2, 50, 4000)
+        layout = transformer.Rows.of(sizes)
+        cells = np.concatenate([np.arange(size) + begin for size, begin in
+                                zip(sizes.tolist(), layout.begins.tolist(), strict=True)])
+        assert len(np.unique(cells)) == len(cells) == layout.tokens and cells.max() < layout.rows * layout.width
+        column = layout.begins.numpy() % layout.width
+        assert (column + sizes <= layout.width).all()
+        assert layout.tokens > .75 * layout.rows * layout.width
+        shapes.add((layout.rows, layout.width))
+    assert len(shapes) <= 3
+    assert transformer.Rows.of(np.array([300, 2])).width == 304
 
 
 def test_a_transformer_through_a_folder(bert, idf, texts, tmp_path):

@@ -1,5 +1,7 @@
 """Transformers as backbones, texts of similar length padded together."""
 
+from bisect import bisect_right
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from xcmodels import checks
-from xcmodels.data.tokens import MINILM, Tokens, minilm_folder
+from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
 from xcmodels.nn import distributed
-from xcmodels.nn.encoder_config import Backbone, EncoderConfig
+from xcmodels.nn.encoder_config import QUERY, Backbone, EncoderConfig
 
-# Tokens, padding included, of the texts that are encoded at once. On two cores a step of MiniLM's two top layers on
+# Tokens, padding included, of the texts that are padded together. On two cores a step of MiniLM's two top layers on
 # 1,950 texts of 14 tokens takes 2.6 s by 2,048, 3.1 by 4,096, 3.8 by 16,384 and 2.7 to 3.0 by 1,024 and 512.
 TOGETHER = {"cpu": 2048, "cuda": 65_536}
-_LONGEST = 1 << 30    # tokens of a text that has no limit
+ROW, ROWS = 128, 512    # tokens of a row of texts on a GPU, at least; rows encoded at once outside training
+PLACED = ("bert", "distilbert")    # types of models whose tokens can be told their positions, from 0 on
+_LONGEST = 1 << 30      # tokens of a text that has no limit
 
 
 class Transformer(Backbone):
@@ -27,6 +31,7 @@ class Transformer(Backbone):
         super().__init__()
         self.model, (self.first, self.last) = model, special
         self.dim = int(model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+        self.places_tokens = model.config.model_type in PLACED  # type: ignore[union-attr, operator]
         self.batch, self.lr_share, self.max_tokens, self.bf16 = (
             config.batch, config.lr_share, config.max_tokens, config.bf16)
         self.dropping: list[nn.Module] = [model] if config.drops else []
@@ -51,25 +56,76 @@ class Transformer(Backbone):
             return distributed.by_shards(len(tokens), lambda part: self._encoded(tokens.part(part)))
         return self._encoded(tokens)
 
+    def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
+        """Return the vectors of several groups of texts, encoded together."""
+        if len(texts) == 1:
+            return [self(*texts[0])]
+        vectors = self(join(*(tokens for tokens, _ in texts)), QUERY)
+        return list(vectors.split([len(tokens) for tokens, _ in texts]))
+
     def _encoded(self, tokens: Tokens) -> torch.Tensor:
         """Return (n, dim) vectors; texts of similar length are padded together."""
         if len(tokens) == 0:
             return torch.empty(0, self.dim, device=tokens.offsets.device)
         # Widths are computed on the host: asked for them, a GPU would first have to finish all that it was given.
-        lengths, known = (offsets.diff().clamp(max=self.max_tokens or _LONGEST) for offsets in (
+        lengths, on_host = (offsets.diff().clamp(max=self.max_tokens or _LONGEST) for offsets in (
             tokens.offsets, tokens.host_offsets))
-        longest, ended = known.sort().values.tolist(), F.pad(tokens.ids, (0, 1))
-        if (width := longest[-1] + 2) > (most := getattr(self.model.config, "max_position_embeddings", width)):
+        known, ended = on_host.numpy(), F.pad(tokens.ids, (0, 1))
+        if (width := int(known.max()) + 2) > (most := getattr(self.model.config, "max_position_embeddings", width)):
             raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
                              "lower prepare.max_title, prepare.max_content or encoder.max_tokens")
-        order = lengths.argsort(stable=True)
         kind = lengths.device.type
         with torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind)):
+            if kind == "cuda" and self.places_tokens:
+                return self._in_rows(ended, tokens.offsets[:-1], lengths, known)
+            longest, order = np.sort(known).tolist(), lengths.argsort(stable=True)
             parts, end = [], 0
             for rows in _packed(order, longest, TOGETHER[kind]):
                 end += len(rows)
                 parts.append(self._padded(ended, tokens.offsets[rows], lengths[rows], longest[end - 1] + 2))
-        return torch.cat(parts)[order.argsort()]
+            return torch.cat(parts)[order.argsort()]
+
+    def _in_rows(self, ids: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor,
+                 known: np.ndarray) -> torch.Tensor:
+        """Return what `_padded` does for texts of any lengths, one after another in rows of the same width.
+
+        Padding each to the longest, a GPU would compute twice as much for titles, and every batch would be of a shape
+        for which no product was ever chosen. known: `lengths` in the host's memory.
+        """
+        layout = Rows.of(known + 2)
+        cells = layout.begins.to(ids.device, non_blocking=True)
+        text = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths + 2, output_size=layout.tokens)
+        ends = F.pad((lengths + 2).cumsum(0), (1, 0))
+        position = torch.arange(layout.tokens, device=ids.device) - ends[text]
+        cell = cells[text] + position
+
+        def in_cells(values: torch.Tensor, others: int) -> torch.Tensor:
+            filled = torch.full((layout.rows * layout.width,), others, device=ids.device)
+            return filled.index_copy_(0, cell, values).view(layout.rows, layout.width)
+
+        inside = (position > 0) & (position <= lengths[text])
+        marked = torch.where(inside, ids[(starts[text] + position - 1).clamp(0, len(ids) - 1)], self.last)
+        marked = torch.where(position == 0, self.first, marked)
+        inputs = in_cells(marked, self.last), in_cells(position, 0), in_cells(text, -1)
+        hidden = [self._hidden(ids, positions, (owner[:, None, :, None] == owner[:, None, None, :]))
+                  for ids, positions, owner in zip(*(each.split(layout.rows if self.training else ROWS)
+                                                     for each in inputs), strict=True)]
+        tokens = torch.cat(hidden).flatten(0, 1).index_select(0, cell)
+        # unsafe: no check of the offsets, for which the host would wait
+        return torch.segment_reduce(tokens.float(), "mean", offsets=ends, unsafe=True)
+
+    def _hidden(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the last hidden states of rows of ids (n, width), (n, width, dim).
+
+        In training in bf16 all is computed in it, with copies of the weights: by autocast, sums and normalisations
+        would be in single precision, and every layer would convert its values back and forth.
+        """
+        inputs, kind = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}, ids.device.type
+        if not (self.training and torch.is_autocast_enabled(kind)):
+            return self.model(**inputs).last_hidden_state
+        weights = {name: value.to(torch.bfloat16) for name, value in self.model.named_parameters()}
+        with torch.autocast(kind, enabled=False):
+            return torch.func.functional_call(self.model, weights, (), inputs).last_hidden_state
 
     def _padded(self, ids: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, width: int) -> torch.Tensor:
         """Return the vectors of the tokens of texts that begin at `starts` in `ids`, padded to `width` with marks.
@@ -84,6 +140,37 @@ class Transformer(Backbone):
         hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         masked = hidden.float() * mask[:, :, None]
         return masked.sum(1) / mask.sum(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where texts lie in rows of the same width, a whole text in one row and in the order of the texts.
+
+    begins (n,) int64: the cell, row * width + column, of each text's first token; tokens: of all texts.
+    """
+
+    begins: torch.Tensor
+    rows: int
+    width: int
+    tokens: int
+
+    @classmethod
+    def of(cls, sizes: np.ndarray) -> "Rows":
+        """Return the layout of texts of these sizes (n,), in pinned memory where there is a GPU.
+
+        Numbers of rows are few, so that batches of about as many tokens are of one shape: of each shape that it meets
+        anew a GPU has to choose its products and to get memory.
+        """
+        width = max(ROW, -(-int(sizes.max()) // 8) * 8)
+        ends, firsts = [0, *np.cumsum(sizes).tolist()], [0]
+        while (following := bisect_right(ends, ends[firsts[-1]] + width) - 1) < len(sizes):
+            firsts.append(following)
+        counts = np.diff([*firsts, len(sizes)])
+        before = np.repeat(np.arange(len(firsts)) * width - np.array(ends)[firsts], counts)
+        begins = torch.from_numpy(np.array(ends[:-1]) + before)
+        step = 1 << max(0, len(firsts).bit_length() - 5)
+        return cls(begins.pin_memory() if torch.cuda.is_available() else begins, -(-len(firsts) // step) * step, width,
+                   ends[-1])
 
 
 @cache

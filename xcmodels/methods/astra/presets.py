@@ -41,7 +41,7 @@ def _paper(source: str = HUB, *, positives: int, texts: bool = True, **settings:
     """
     config = AstraConfig(
         token_lr=0.0, refresh_from=5, refresh_every=5, positives=positives, start="random", scale=1.0, summed=True,
-        encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=256), **settings)  # type: ignore[arg-type]
+        encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=1024), **settings)  # type: ignore[arg-type]
     return Settings(PrepareConfig(tokenizer=source, augment=texts), config)
 
 

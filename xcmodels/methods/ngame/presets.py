@@ -39,7 +39,7 @@ def _paper(source: str = HUB, *, batch: int, epochs: int = 300, length: int = 32
     that clusters start at epoch 10, and that none is larger than a batch.
     """
     return Settings(PrepareConfig(tokenizer=source, max_content=length - 32 if length > 32 else 64), NgameConfig(
-        encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=256),
+        encoder=EncoderConfig(kind="transformer", source=source, tied=True, batch=1024),
         m1=ModuleConfig(epochs=epochs, batch_size=batch, lr=1e-4, table_lr=0.0, warmup=100, refresh_from=10,
                         refresh_every=5, double_every=25, cluster_size=2, temperature=0.0,
                         cluster_max=512 if batch >= 512 else 256),
