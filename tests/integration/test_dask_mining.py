@@ -17,10 +17,11 @@ from tasks.core.step import Console, StepContext, run, run_all, unwatched
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tasks.training import dask_executor, embed
-from tasks.training.dask_executor import DaskExecutor
+from tasks.training.dask_executor import DaskExecutor, executor_for
 from tests.support.fatal_jobs import kill_worker_once
 from tests.support.long_tests import at_length
 from tests.support.planted import QUICK, QUICK_JOINT
+from tests.support.toy import toy_corpus
 from xcmodels.data.executor import IN_PROCESS, RowFunction, equal_cuts
 from xcmodels.mining import clustering
 from xcmodels.mining.per_query_index import PerQueryIndex
@@ -58,6 +59,14 @@ def made_again(step, done, store, workers, folder, *, say=str):
     inputs = {role: store.open(done[name]) for role, name in step.needs.items()}
     step.action(StepContext(folder / "out", inputs, folder / "scratch", store.home, workers, told, unwatched))
     return folder_digests(folder / "out"), lines
+
+
+@pytest.mark.parametrize(("gpu", "address", "here"), [
+    (False, None, False), (True, None, True), (True, "tcp://elsewhere:8786", False)])
+def test_workers_of_a_run_do_not_share_its_gpu(tmp_path, small_ranges, monkeypatch, *, gpu, address, here):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
+    context = StepContext(tmp_path, {}, tmp_path / "scratch", tmp_path, Workers(address, 2), str, unwatched)
+    assert (executor_for(context, toy_corpus(tmp_path / "corpus")) is IN_PROCESS) == here
 
 
 OTHERS = at_length("as long again; ASTRA's refreshes are jobs of the same kinds")

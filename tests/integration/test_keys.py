@@ -23,8 +23,9 @@ LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "metrics", "nn.losses", "nn.rounding", "nn.row_optimisers", "training.checkpoint", "training.loop",
     "training.optimisers")}
 MINING = {f"xcmodels.{name}" for name in (
-    "mining", "mining.clustering", "mining.graph", "mining.grouped_index", "mining.int8_products", "mining.label_index",
-    "mining.negatives", "mining.per_query_index", "mining.query_groups", "mining.schedule", "retrieval",
+    "mining", "mining.clustering", "mining.device_index", "mining.graph", "mining.grouped_index",
+    "mining.int8_products", "mining.label_index", "mining.negatives", "mining.per_query_index",
+    "mining.query_groups", "mining.schedule", "retrieval",
     "retrieval.ann", "retrieval.codes", "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "folder", "fusion", "lexical", "proposers", "scorers",

@@ -9,7 +9,8 @@ import pytest
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
-from xcmodels.mining import negatives
+from xcmodels.mining import device_index, negatives
+from xcmodels.mining.device_index import DeviceIndex
 from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.hardness import hardness
 from xcmodels.mining.negatives import mine
@@ -104,6 +105,23 @@ def test_auto_searches_many_labels_by_groups(corpus, vectors, monkeypatch):
     assert 90 < mined.measured["recall"] <= 100
     np.testing.assert_array_equal(mine(lazily(vectors), corpus, asked, seed=0, index="grouped").negatives,
                                   mined.negatives)
+
+
+def test_search_on_a_device_finds_the_nearest_that_are_not_excluded(corpus, vectors, monkeypatch):
+    rows, labels = corpus.training_rows(), vectors["labels"]
+    exact = negatives.build_index(labels, vectors["queries"], rows, 4, kind="exact", seed=0)
+    wanted = negatives.hard_negatives(exact, vectors["queries"], corpus, rows, 4)
+    monkeypatch.setattr(device_index, "_QUERIES", 5)
+    for block in (3, len(labels) - 1, 2 * len(labels)):
+        monkeypatch.setattr(device_index, "_LABELS", block)
+        index = DeviceIndex(ann.build(labels, "exact"), "cpu")
+        np.testing.assert_array_equal(
+            negatives.hard_negatives(index, vectors["queries"], corpus, rows, 4), wanted)
+        all_asked = index.nearest(vectors["queries"][:6], len(labels) + 2,
+                                  lambda some: np.arange(len(some)) * len(labels) + some)
+        assert all_asked.shape == (6, len(labels) + 2)
+        for row, found in enumerate(all_asked.tolist()):
+            assert sorted(found) == [-1, -1, -1, *sorted({*range(len(labels))} - {row})]
 
 
 def test_a_retriever_takes_another_index_than_one_that_only_mines():
