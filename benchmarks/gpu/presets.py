@@ -68,8 +68,7 @@ def epochs(method: Method) -> int:
 def seconds_needed(scale: Scale, method: Method, corpus: Corpus) -> float:
     """Return the seconds that all steps of a method would take, by those of its first stage."""
     stage, n = method.stages[0], len(corpus.training_rows())
-    each = loop_figures(scale, stage, corpus, mined_at_random(stage, corpus))["seconds"]
-    assert each is not None
+    each, _ = loop_figures(scale, stage, corpus, mined_at_random(stage, corpus))
     return each * sum(stage.plan.steps(n) for stage in method.stages)
 
 

@@ -3,8 +3,8 @@
 The batches and the loop are those of training, on a synthetic corpus of WordNet's shape, in the last round of the
 method's first stage, with hard negatives drawn at random. "bare": on batches that are on the device already. "kept":
 the share of the bare throughput that the loop keeps. "of the card": a step's products over the card's own rate in
-bfloat16. "idle": the share of the loop's time in which a GPU does nothing. "waits": operations of a step for which the
-host waits for a GPU.
+bfloat16. "idle": the share of the loop's time for which a step gives the GPU no work. "waits": operations of a step for
+which the host waits for a GPU.
 """
 
 import tempfile
@@ -28,10 +28,10 @@ from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.nn.row_table import Model
-from xcmodels.training.loop import Interrupted, Progress, Watch, device, fast_products, train_round
+from xcmodels.training.loop import Interrupted, Watch, device, fast_products, train_round
 from xcmodels.training.optimisers import Optimisers
 
-WARM_UP = 3
+WARM_UP = 8    # steps: a GPU chooses its products, and gets memory, at the first batches of a shape
 # Methods without the preset `minilm`: the preset and the settings that make them a transformer's.
 TRANSFORMERS: Mapping[str, tuple[str, str, dict[str, str]]] = {
     "renee": ("astra", "minilm", {"every_label": "true", "negatives": "random"}),
@@ -105,52 +105,49 @@ def bare_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) 
     for number in range(steps):
         bare.step(number)
     scale.wait()
-    return {"seconds": (time.perf_counter() - began) / steps, "operations": operations.get_total_flops(),
+    seconds = (time.perf_counter() - began) / steps
+    return {"seconds": seconds, "busy": busy_seconds_of(scale, bare), "operations": operations.get_total_flops(),
             "waits": sum(waits.counts.values()), "making": bare.making}
 
 
-def loop_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) -> dict[str, float | None]:
-    """Return the seconds of a step of the training loop, the share of them that a GPU idles, and the peak memory."""
-    steps, ends, idle = scale.sizes.steps, list[float](), None
-    on_gpu = scale.device == CUDA
-    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) if on_gpu else None
+def busy_seconds_of(scale: Scale, bare: Bare) -> float | None:
+    """Return the seconds of a step for which a GPU works; None on a CPU.
 
-    def report(progress: Progress) -> None:
-        if profile and len(ends) == WARM_UP + steps:
-            scale.wait()
-            profile.start()
-            ends.append(time.perf_counter())
-        ends.append(time.perf_counter())
+    They are set against the loop's time, not against that of these steps: a host that is watched launches more slowly.
+    """
+    if scale.device != CUDA:
+        return None
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for number in range(scale.sizes.steps):
+            bare.step(number)
+        scale.wait()
+    return busy_seconds(profile) / scale.sizes.steps
 
+
+def loop_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) -> tuple[float, float | None]:
+    """Return the seconds of a step of the training loop, and the peak memory in gigabytes."""
+    steps, ends = scale.sizes.steps, list[float]()
     model: Model = stage.build(corpus, {})
     scale.forget_memory()
     with tempfile.TemporaryDirectory(dir=scale.scratch) as folder, suppress(Interrupted):
         train_round(stage, model, corpus, stage.rounds[-1], mined, start=None, scratch=Path(folder) / "steps",
-                    out=Path(folder), watch=Watch(
-                        report, lambda: len(ends) > WARM_UP + (2 if profile else 1) * steps, save_every=float("inf")))
-    if profile:
-        scale.wait()
-        wall = time.perf_counter() - ends[WARM_UP + steps]
-        profile.stop()
-        idle = 1 - busy_seconds(profile) / wall
-    timed = np.diff(ends[WARM_UP - 1:WARM_UP + steps])
-    return {"seconds": float(timed.mean()), "idle": idle, "memory": scale.peak_memory()}
+                    out=Path(folder), watch=Watch(lambda progress: ends.append(time.perf_counter()),
+                                                  lambda: len(ends) >= WARM_UP + steps, save_every=float("inf")))
+    return float(np.diff(ends[WARM_UP - 1:WARM_UP + steps]).mean()), scale.peak_memory()
 
 
 @fast_products()
 def row(scale: Scale, stage: Stage[Any], corpus: Corpus) -> dict[str, Any]:
     """Return what is measured of a stage's steps."""
     mined = mined_at_random(stage, corpus)
-    loop = loop_figures(scale, stage, corpus, mined)
-    bare = bare_figures(scale, stage, corpus, mined)
-    seconds, rows = loop["seconds"], stage.plan.batch_size_for(len(corpus.training_rows()))
-    assert seconds is not None
+    seconds, memory = loop_figures(scale, stage, corpus, mined)
+    bare, rows = bare_figures(scale, stage, corpus, mined), stage.plan.batch_size_for(len(corpus.training_rows()))
     rate = product_rate(scale.device, scale.sizes.product)
     return {"rows": rows, "examples a second": rows / seconds, "loop ms": 1000 * seconds,
             "bare ms": 1000 * bare["seconds"], "kept": bare["seconds"] / seconds,
             "batch made in ms": 1000 * bare["making"], "T operations": bare["operations"] / 1e12,
             "of the card": bare["operations"] / seconds / rate,
-            "idle": loop["idle"], "GB": loop["memory"], "waits": bare["waits"]}
+            "idle": None if bare["busy"] is None else 1 - bare["busy"] / seconds, "GB": memory, "waits": bare["waits"]}
 
 
 def tried(measure: Any) -> dict[str, Any]:
