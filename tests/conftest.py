@@ -19,7 +19,7 @@ from tests.support.faults import artifact, quick, store  # noqa: F401
 from tests.support.forked import run_xc
 from tests.support.object_store import s3, s3_server  # noqa: F401
 from tests.support.planted import write_planted
-from tests.support.prefect_server import running_prefect
+from tests.support.prefect_server import shared_prefect
 from tests.support.raw_folders import xc_json, xc_sparse  # noqa: F401
 from tests.support.run_command import command
 from tests.support.shared import share_folder_of, shared
@@ -49,14 +49,13 @@ def _session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start a Prefect server on loopback for the session and set its address in the environment."""
-    home = tmp_path_factory.mktemp("prefect")
-    with running_prefect(home) as (address, _):
-        os.environ.update({"PREFECT_API_URL": address, "PREFECT_HOME": str(home)})
-        try:
-            yield address
-        finally:
-            os.environ.pop("PREFECT_API_URL", None)
+    """Set the address of the test processes' Prefect server in the environment for the session."""
+    address = shared_prefect()
+    os.environ.update({"PREFECT_API_URL": address, "PREFECT_HOME": str(tmp_path_factory.mktemp("prefect"))})
+    try:
+        yield address
+    finally:
+        os.environ.pop("PREFECT_API_URL", None)
 
 
 @pytest.fixture(scope="module")

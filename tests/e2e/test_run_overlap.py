@@ -1,6 +1,7 @@
 """A refresh beside the training that does not wait for it: the same model, and a retry that costs no training."""
 
 import json
+import os
 import time
 
 import pytest
@@ -83,6 +84,7 @@ def run_steps(home, planted, refresh, round_=train):
              Step("next", "model", train, code, {"round": 2}, {"start": "round", "mined": "mine"})]
     store = Store(home)
     from prefect import flow
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from flows.progress import Terminal
     from flows.run import Runner
@@ -93,7 +95,8 @@ def run_steps(home, planted, refresh, round_=train):
         with Workers(count=1) as workers:
             Runner(laid_out, store, workers, Terminal(), len(steps), overlap=True)(steps)
 
-    all_steps()
+    with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):
+        all_steps()
     return (home / "trained").read_text().splitlines()
 
 

@@ -17,11 +17,13 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.support.shared import end_with_tests, shared
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = (
@@ -102,52 +104,82 @@ class Forked(subprocess.Popen):
 
 @cache
 def _server() -> tuple[socket.socket, dict[str, str]]:
-    """Start what forks; return the socket for requests, at whose end it ends, and its environment."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """Connect to what forks, which is started first where no test process has; return the socket, and its environment.
+    """
+    folder = shared("forked", _start)
+    with _address(folder) as address:
+        requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        requests.connect(address)
+    return requests, json.loads((folder / "environment.json").read_text())
+
+
+def _start(folder: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PREFECT_HOME": str(ROOT)}    # a folder that is there
-    with theirs:
-        subprocess.Popen([sys.executable, "-m", "tests.support.forked"], stdin=theirs, stdout=theirs, cwd=ROOT,
-                         env=environment)
-    return ours, environment
+    (folder / "environment.json").write_text(json.dumps(environment))
+    with _address(folder) as address, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(address)
+        listening.listen()
+        end_with_tests(subprocess.Popen([sys.executable, "-m", "tests.support.forked"], stdin=listening,
+                                        stdout=listening, cwd=ROOT, env=environment))
+
+
+@contextmanager
+def _address(folder: Path) -> Iterator[str]:
+    """Yield the address of the folder's socket, short enough for one wherever the folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/socket"
+    finally:
+        os.close(descriptor)
 
 
 def serve() -> None:
-    """Import the libraries; then fork a process for each request, and tell how it ends, until stdin closes."""
+    """Import the libraries; then fork a process for each request of those that connect, and tell how it ends."""
     before = dict(os.environ)
     _import_libraries()
     imported = {name: value for name, value in os.environ.items() if name not in before}
-    requests, running = socket.socket(fileno=os.dup(0)), dict[int, tuple[int, socket.socket]]()
-    while True:
-        ready = select.select([requests, *running], [], [])[0][0]
-        if ready is not requests:
-            os.close(ready)
-            pid, told = running.pop(ready)
-            with told, suppress(OSError):    # nobody may wait for it
-                told.send(str(os.waitpid(pid, 0)[1]).encode())
-            continue
-        message, descriptors, _, _ = socket.recv_fds(requests, MESSAGE, 4)
-        if not message:
-            return
-        *streams, last = descriptors
-        told = socket.socket(fileno=last)
-        if (pid := os.fork()) == 0:
-            break
-        running[os.pidfd_open(pid)] = pid, told
-        for stream in streams:
-            os.close(stream)
-    for descriptor, (_, other) in running.items():
-        os.close(descriptor)
-        other.close()
+    message, streams, told = _forked(socket.socket(fileno=os.dup(0)))
     words, environment, folder, own_session = json.loads(message)
     with told:
         if own_session:
             os.setsid()
         told.send(str(os.getpid()).encode())
-    requests.close()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     _become(words, {**imported, **environment}, folder)
+
+
+def _forked(listening: socket.socket) -> tuple[bytes, list[int], socket.socket]:
+    """Fork a process for each request; return in it the request, its streams, and the socket to tell of the process."""
+    connected, running = {listening}, dict[int, tuple[int, socket.socket]]()    # by descriptors of processes
+    while True:
+        ready = select.select([*connected, *running], [], [])[0][0]
+        if ready is listening:
+            connected.add(listening.accept()[0])
+            continue
+        if isinstance(ready, int):
+            os.close(ready)
+            pid, told = running.pop(ready)
+            with told, suppress(OSError):    # nobody may wait for it
+                told.send(str(os.waitpid(pid, 0)[1]).encode())
+            continue
+        message, descriptors, _, _ = socket.recv_fds(ready, MESSAGE, 4)
+        if not message:    # a test process ended
+            connected.remove(ready)
+            ready.close()
+            continue
+        *streams, last = descriptors
+        told = socket.socket(fileno=last)
+        if (pid := os.fork()) == 0:
+            for descriptor in running:
+                os.close(descriptor)
+            for other in (*connected, *(each for _, each in running.values())):
+                other.close()
+            return message, streams, told
+        running[os.pidfd_open(pid)] = pid, told
+        for stream in streams:
+            os.close(stream)
 
 
 def _import_libraries() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.support.shared import shared
+from tests.support.shared import end_with_tests, shared
 
 DATABASE = "prefect.db"
 # Services that no run by hand needs: together they take most of the time of a server that waits.
@@ -22,9 +22,30 @@ WITHOUT = {f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false" for name in (
     "SCHEDULER", "TRIGGERS")}
 
 
+def shared_prefect() -> str:
+    """Return the address of the Prefect server of all test processes."""
+    return (shared("prefect", _start_shared) / "address").read_text()
+
+
+def _start_shared(home: Path) -> None:
+    address, server = start_prefect(home)
+    end_with_tests(server)
+    (home / "address").write_text(address)
+
+
 @contextmanager
 def running_prefect(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.Popen]]:
-    """Run a Prefect server with its database in `home`, as the leader of a process group; yield (address, process)."""
+    """Run a Prefect server as `start_prefect` does; yield (address, process)."""
+    address, server = start_prefect(home, port)
+    try:
+        yield address, server
+    finally:
+        _stop(server)
+
+
+def start_prefect(home: Path, port: int = 0) -> tuple[str, subprocess.Popen]:
+    """Start a Prefect server with its database in `home`, as the leader of a process group; return (address, process).
+    """
     if not (home / DATABASE).exists():
         copy_database(home)
     if not port:
@@ -36,17 +57,22 @@ def running_prefect(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess
             [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
             env={**os.environ, **WITHOUT, "PREFECT_HOME": str(home)}, stdout=log, stderr=subprocess.STDOUT,
             start_new_session=True)
-        try:
-            _wait(f"http://127.0.0.1:{port}/api/health", server, home / "log")
-            yield f"http://127.0.0.1:{port}/api", server
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGTERM)
-            try:
-                server.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(server.pid, signal.SIGKILL)
-                server.wait()
+    try:
+        _wait(f"http://127.0.0.1:{port}/api/health", server, home / "log")
+    except BaseException:
+        _stop(server)
+        raise
+    return f"http://127.0.0.1:{port}/api", server
+
+
+def _stop(server: subprocess.Popen) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)
+    try:
+        server.wait(60)
+    except subprocess.TimeoutExpired:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
 
 
 def copy_database(folder: Path) -> None:
