@@ -92,7 +92,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class Round:
-    """Epochs [first, last) of a stage, trained on files mined before it.
+    """Epochs first to stop - 1 of a stage, trained on files mined before it.
 
     cluster_size: size of the clusters of training queries that batches are made of; 0 = no clusters.
     negatives: hard negative labels mined for each training query; 0 = none.
@@ -103,7 +103,7 @@ class Round:
     stage: str
     index: int
     first: int
-    last: int
+    stop: int
     cluster_size: int = 0
     negatives: int = 0
     source: int = -1

@@ -15,8 +15,8 @@ import numpy as np
 from xcmodels.method import Method, Round, Stage
 from xcmodels.mining import query_groups
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.codes import codes_of
 from xcmodels.retrieval.examples import MAX_EXAMPLES
+from xcmodels.retrieval.vector_codes import codes_of
 from xcmodels.training.optimisers import Optimisers
 
 PROBED = (1000, 2000)    # numbers of labels for which models are built
@@ -132,7 +132,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         parts += _refresh_parts(refreshes[-1], size, width, len(refreshes))
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
     return Budget(parts, *_seconds(method, refreshes[-1] if refreshes else None, size, width, rates),
-                  refreshes[-1].last - refreshes[-1].first if refreshes else 0)
+                  refreshes[-1].stop - refreshes[-1].first if refreshes else 0)
 
 
 def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:

@@ -82,7 +82,7 @@ def _by_epoch(trained: TrainedMethod, rows: np.ndarray) -> Figures:
             encoder = getattr(model, "encoder", model)
             ids = ann.build(labels, "exact").search(encode_all(encoder, corpus.sides["test"], QUERY, rows=rows), 50)[1]
             ids, _ = metrics.drop_filtered(ids, np.zeros(ids.shape), corpus.filters["test"].subset(rows), 10)
-            figures[f"P/1 epoch {round_.last}"] = _precision(corpus, ids, rows)["P/1"]
+            figures[f"P/1 epoch {round_.stop}"] = _precision(corpus, ids, rows)["P/1"]
     return figures
 
 

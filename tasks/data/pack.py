@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds
-from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Texts
+from xcmodels.data.label_branches import Branches
 from xcmodels.data.sorted_ids import unique
 from xcmodels.data.text import shown
 from xcmodels.data.tokens import Tokenizer

@@ -11,8 +11,8 @@ from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.support.toy import FAMILIES
 from xcmodels.data import seeds
-from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.label_branches import Branches
 from xcmodels.method import Mined
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
 from xcmodels.methods.registry import METHODS

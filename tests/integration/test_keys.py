@@ -26,7 +26,7 @@ MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.device_index", "mining.graph", "mining.grouped_index",
     "mining.int8_products", "mining.label_index", "mining.negatives", "mining.per_query_index",
     "mining.query_groups", "mining.schedule", "retrieval",
-    "retrieval.ann", "retrieval.codes", "retrieval.inner_products", "retrieval.serving_config")}
+    "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "folder", "fusion", "lexical", "proposers", "scorers",
     "sparse_classifiers")} | {"xcmodels.data.seen_texts"}
@@ -41,7 +41,7 @@ KEYS = {
     "contract": RULES,
     "tokens": TOKENS | {"data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
     "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.mining.graph"},
-    "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.branches",
+    "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.label_branches",
                          "xcmodels.data.seeds"},
     "checkpoint": LOOP | MINING | NGAME | {"data_contracts.errors", "tasks.training.mined_files",
                                            "tasks.training.train_round"},
@@ -52,11 +52,11 @@ KEYS = {
     "retriever": (LOOP | MINING | NGAME | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
         "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples",
-        "xcmodels.data.branches", "xcmodels.retrieval.sparse_training"})
+        "xcmodels.data.label_branches", "xcmodels.retrieval.sparse_training"})
     - {"xcmodels.metrics", "xcmodels.training.loop"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",
-        "xcmodels.retrieval.codes",
+        "xcmodels.retrieval.vector_codes",
         "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker",
         "xcmodels.retrieval.serving_config"},
 }

@@ -19,7 +19,7 @@ from xcmodels.methods.registry import METHODS
 from xcmodels.mining import grouped_index
 from xcmodels.resources import DEVICE, DISK, HOST, REFRESH, ROUND, SCORED, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
-from xcmodels.retrieval.codes import codes_of
+from xcmodels.retrieval.vector_codes import codes_of
 from xcmodels.training.checkpoint import MODEL, OPTIMISER, row_ranges_of, save_model, write
 from xcmodels.training.optimisers import Optimisers
 

@@ -10,7 +10,7 @@ from serving.http.guard import MAX_BODY, MAX_CONTAINERS, MAX_VALUES
 from serving.schemas import MAX_LISTED, PredictRequest
 from tests.support import tiny
 from tests.support.running_server import World, problem, running
-from xcmodels.data.branches import Branches
+from xcmodels.data.label_branches import Branches
 from xcmodels.retrieval.retriever import Retriever
 
 UIDS = [f"tiny:{i}" for i in range(50)]

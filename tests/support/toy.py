@@ -275,7 +275,7 @@ def ends_the_same_when_stopped(made: TrainedMethod, folder: Path, every: int) ->
                 assert len(list((folder / name / "scratch").glob("*.safetensors"))) == 1
                 stops += 1
         rows = len(stage.order(made.corpus, mined, round_.first))
-        assert stops == (round_.last - round_.first) * stage.plan.steps_an_epoch(rows) // every
+        assert stops == (round_.stop - round_.first) * stage.plan.steps_an_epoch(rows) // every
         assert measured == made.metrics[name]
         for file in ("model.safetensors", "optimiser.safetensors"):
             mine, wanted = load_file(out / file), load_file(made.outs[name] / file)

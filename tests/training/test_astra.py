@@ -194,7 +194,7 @@ def test_training_begins_at_the_prior(corpus, start):
 def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(corpus, trained):
     last = list(trained.rounds.values())[-1]
     source = trained.rounds[f"joint round {last.source}"]
-    assert (source.last, last.first, last.last) == (5, 6, 8)
+    assert (source.stop, last.first, last.stop) == (5, 6, 8)
     known = embed(corpus, trained.method.stages[0], trained.outs[source.name])
     held = load_file(trained.outs[source.name] / "model.safetensors")["labels.weight"].numpy()
     for row in corpus.training_rows()[:50]:
@@ -205,7 +205,7 @@ def test_negatives_are_mined_over_the_classifiers_of_the_round_before_the_last(c
 
 def test_rounds_end_where_vectors_are_taken():
     def shape(**changed):
-        return [(r.first, r.last, r.negatives, r.source) for r in astra(replace(ASTRA, **changed)).rounds]
+        return [(r.first, r.stop, r.negatives, r.source) for r in astra(replace(ASTRA, **changed)).rounds]
 
     assert shape(ahead=0) == [(0, 3, 0, -1), (3, 6, 5, 0), (6, 8, 5, 1)]
     assert shape(ahead=1) == [(0, 2, 0, -1), (2, 3, 0, -1), (3, 5, 5, 0), (5, 6, 5, 0), (6, 8, 5, 2)]
@@ -239,7 +239,7 @@ def test_the_rates_of_a_gpu_preset_raise_the_logits_of_positives_by_a_useful_amo
             return (queries @ labels.T)[np.repeat(np.arange(len(rows)), truth.lengths), truth.values].mean()
 
         before = logits()
-        first = replace(stage.rounds[0], last=1)
+        first = replace(stage.rounds[0], stop=1)
         out, _ = run_round(corpus, stage, first, Mined(), tmp_path / summed)
         load_model(model, out)
         return config.epochs * float(logits() - before)

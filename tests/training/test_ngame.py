@@ -26,7 +26,7 @@ def test_what_is_mined_before_any_training_is_by_the_encoder_as_it_begins(name):
         ("train", QUERY), ("label", LABEL)))
     rows, mined = corpus.training_rows(), made.mined[first.name]
     if name == "tas":
-        assert [(round_.first, round_.last, round_.cluster_size) for round_ in stage.rounds] == [(0, 8, 64)]
+        assert [(round_.first, round_.stop, round_.cluster_size) for round_ in stage.rounds] == [(0, 8, 64)]
         wanted = balanced_kmeans(queries[rows], 64, seed=seeds.key_of(stage.seed, first.name))
         assert np.array_equal(mined.clusters, wanted) and mined.negatives is None
         return

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.toy import trained
-from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Ragged, Texts
+from xcmodels.data.label_branches import Branches
 from xcmodels.retrieval import selection, uid_index
 from xcmodels.retrieval.folder import REMOVED
 from xcmodels.retrieval.label_editing import ADD, Edit, edit_retriever

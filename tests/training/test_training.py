@@ -94,7 +94,7 @@ def test_stopped_again_and_again(toy, tmp_path, name, every):
             assert len(checkpoints(tmp_path)) == 1
             stops += 1
     round_ = toy.rounds[name]
-    steps = (round_.last - round_.first) * -(-len(toy.corpus.training_rows()) // 64)
+    steps = (round_.stop - round_.first) * -(-len(toy.corpus.training_rows()) // 64)
     assert stops == steps // every
     assert_same(out, toy.outs[name])
     assert metrics == toy.metrics[name]

@@ -25,11 +25,11 @@ def toy():
 
 
 def test_the_rounds_follow_the_schedule(toy):
-    shape = [(r.stage, r.index, r.first, r.last, r.cluster_size, r.negatives) for r in toy.rounds.values()]
+    shape = [(r.stage, r.index, r.first, r.stop, r.cluster_size, r.negatives) for r in toy.rounds.values()]
     assert shape == [("encoder", 0, 0, 4, 0, 0), ("encoder", 1, 4, 8, 4, 0), ("encoder", 2, 8, 12, 8, 0),
                      ("classifier", 0, 0, 6, 4, 0)]
     for name, round_ in toy.rounds.items():
-        assert [each["epoch"] for each in toy.metrics[name]] == list(range(round_.first, round_.last))
+        assert [each["epoch"] for each in toy.metrics[name]] == list(range(round_.first, round_.stop))
 
 
 def test_the_learning_rate_rises_and_falls():
@@ -142,4 +142,4 @@ def test_every_batch_has_draws_of_its_own_and_an_epoch_every_row_once(toy, tmp_p
 def test_rounds_of_odd_schedules(epochs, first, edges):
     config = toy_config()
     method = ngame(replace(config, m2=replace(config.m2, epochs=epochs, refresh_from=first, refresh_every=4)))
-    assert [(r.first, r.last) for r in method.rounds if r.stage != STAGE] == edges
+    assert [(r.first, r.stop) for r in method.rounds if r.stage != STAGE] == edges

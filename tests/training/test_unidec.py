@@ -112,7 +112,7 @@ def test_mined_negatives_are_the_nearest_that_are_none_of_the_querys(corpus, tra
 
 def test_the_rounds_of_the_relatives():
     def shape(name):
-        return [(r.first, r.last, r.cluster_size, r.negatives) for r in unidec((FAMILIES | VARIANTS)[name]).rounds]
+        return [(r.first, r.stop, r.cluster_size, r.negatives) for r in unidec((FAMILIES | VARIANTS)[name]).rounds]
 
     assert shape("unidec") == [(0, 4, 0, 0), (4, 6, 4, 6), (6, 8, 8, 6)]
     assert shape("dpr") == [(0, 8, 0, 0)]

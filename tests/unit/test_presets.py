@@ -3,9 +3,9 @@
 import pytest
 
 from xcmodels.methods.ngame.method import ngame
+from xcmodels.methods.preset_parts import BOOSTED, BOOSTED_WEIGHT_2
 from xcmodels.methods.presets import PRESETS, explained, flat, nearest, resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.methods.settings import BOOSTED, BOOSTED_WEIGHT_2
 from xcmodels.retrieval.serving_config import FUSED
 
 
@@ -98,7 +98,7 @@ def test_the_rounds_of_a_preset_cover_every_epoch_once(preset):
     method = ngame(resolve("ngame", preset, {}).method)
     for stage in method.stages:
         rounds = stage.rounds
-        assert [epoch for each in rounds for epoch in range(each.first, each.last)] == list(range(stage.plan.epochs))
+        assert [epoch for each in rounds for epoch in range(each.first, each.stop)] == list(range(stage.plan.epochs))
         assert [each.index for each in rounds] == list(range(len(rounds)))
         sizes = [each.cluster_size for each in rounds if each.mines]
         assert sizes == sorted(sizes)

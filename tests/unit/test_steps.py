@@ -129,7 +129,7 @@ def test_settings_as_json_and_slug():
 
     settings = {"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}
     assert Step("step", "kind", print, (), settings).about()["settings"] == {
-        "round": {"stage": "encoder", "index": 1, "first": 2, "last": 3, "cluster_size": 0, "negatives": 0,
+        "round": {"stage": "encoder", "index": 1, "first": 2, "stop": 3, "cluster_size": 0, "negatives": 0,
                   "source": -1},
         "path": "a/b", "pair": [1, 2]}
     assert slug("a b/../c") == "a-b-..-c" and slug("///") == "unnamed"

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from xcmodels.data.corpus import PrepareConfig
+from xcmodels.methods.preset_parts import Preset, Settings
 from xcmodels.methods.registry import METHODS
-from xcmodels.methods.settings import Preset, Settings
 
 PRESETS: dict[str, Mapping[str, Preset]] = {name: entry.presets for name, entry in METHODS.items()}
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
-from xcmodels.methods.settings import MethodEntry
+from xcmodels.methods.preset_parts import MethodEntry
 
 METHODS: Mapping[str, MethodEntry] = {
     name: entry for folder in pkgutil.iter_modules([str(Path(__file__).parent)]) if folder.ispkg

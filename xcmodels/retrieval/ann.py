@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from xcmodels.data.sorted_ids import isin_sorted
-from xcmodels.retrieval.codes import codes_index
 from xcmodels.retrieval.inner_products import largest, pair_scores, put, single_threaded
+from xcmodels.retrieval.vector_codes import codes_index
 
 KINDS = ("exact", "quantised", "hnsw")
 CHOICES = ("auto", *KINDS, "grouped")    # values of the setting `index`; "grouped" only mines: a retriever takes "auto"

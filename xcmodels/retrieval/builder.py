@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from xcmodels.data import seen_texts
-from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Corpus
+from xcmodels.data.label_branches import Branches
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all, save_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.calibration import Calibration, ScoredPairs, calibrate

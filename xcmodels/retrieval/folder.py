@@ -8,7 +8,7 @@
     calibration.json   what turns a score into the chance that its label is right (`calibration`)
     examples/          training texts of each label, to explain predictions (`examples`)
     label.uid.* label.title.*    uids and texts of the labels
-    branch.uid.* branch.broader.*    the broader relation of its vocabulary, if it has one (`xcmodels.data.branches`)
+    branch.uid.* branch.broader.*    the broader relation of its vocabulary, if any (`xcmodels.data.label_branches`)
     removed.npy        ids of labels that are no longer predicted
     trained.npy        digests of the texts it was trained on (`xcmodels.data.seen_texts`)
 

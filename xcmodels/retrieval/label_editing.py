@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds, seen_texts
-from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Texts
+from xcmodels.data.label_branches import Branches
 from xcmodels.data.tokens import Tokens
 from xcmodels.nn.encoder_config import LABEL, QUERY
 from xcmodels.retrieval import ann

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Texts
+from xcmodels.data.label_branches import Branches
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.examples import Examples
 from xcmodels.retrieval.proposers import Selection

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from xcmodels.data.branches import Branches
 from xcmodels.data.corpus import Texts
+from xcmodels.data.label_branches import Branches
 from xcmodels.retrieval.proposers import Selection
 from xcmodels.retrieval.uid_index import UidIndex
 

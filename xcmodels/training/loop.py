@@ -130,9 +130,9 @@ def train_round(stage: Stage[Any], model: Model, corpus: Corpus, round_: Round, 
         distributed.check_same((asdict(position), dense_digest(model)), "weights or step checkpoints to begin with")
     model.train()
     loop = _Loop(stage, model, corpus, round_, mined, optimisers)
-    while position.epoch < round_.last:
+    while position.epoch < round_.stop:
         loop.epoch(position, checkpoints, watch)
-    optimisers.apply_pending_decay(seeds.key_of(stage.seed, "rounding decay", stage.name, round_.last))
+    optimisers.apply_pending_decay(seeds.key_of(stage.seed, "rounding decay", stage.name, round_.stop))
     save_model(model, out)
     write(out / OPTIMISER, optimisers.state(), optimisers.row_ranges())
     return position.epochs or []

@@ -83,6 +83,6 @@ class AstraConfig(ServingConfig, schedule.Schedule, TableConfig):
         total = self.hard + self.uniform
         if not round_.negatives:
             return 0, total
-        done = (round_.last - self.refresh_from) / (self.epochs - self.refresh_from)
+        done = (round_.stop - self.refresh_from) / (self.epochs - self.refresh_from)
         hard = {"both": self.hard, "hard": total, "curriculum": round(total * done)}[self.negatives]
         return hard, total - hard

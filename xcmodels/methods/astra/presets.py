@@ -6,7 +6,7 @@ from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import astra
-from xcmodels.methods.settings import (
+from xcmodels.methods.preset_parts import (
     BAG,
     BOOSTED_WEIGHT_2,
     M1,

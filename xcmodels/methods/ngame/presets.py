@@ -7,7 +7,7 @@ from xcmodels.data.tokens import MINILM
 from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.method import ngame
-from xcmodels.methods.settings import BAG, BOOSTED, M1, MethodEntry, Preset, Settings, fine_tuned, learned
+from xcmodels.methods.preset_parts import BAG, BOOSTED, M1, MethodEntry, Preset, Settings, fine_tuned, learned
 from xcmodels.nn.encoder_config import EncoderConfig
 
 HUB = "sentence-transformers/msmarco-distilbert-base-v4"

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame.presets import NGAME
+from xcmodels.methods.preset_parts import MethodEntry, Preset, Settings
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
 from xcmodels.methods.ramen.method import ramen
-from xcmodels.methods.settings import MethodEntry, Preset, Settings
 from xcmodels.methods.unidec.method import unidec
 from xcmodels.methods.unidec.presets import ANCE, UNIDEC
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from xcmodels.methods.settings import (
+from xcmodels.methods.preset_parts import (
     BAG,
     BOOSTED_WEIGHT_2,
     MIN_STEPS_PER_EPOCH,

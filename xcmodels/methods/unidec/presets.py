@@ -6,7 +6,7 @@ from functools import partial
 
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
-from xcmodels.methods.settings import (
+from xcmodels.methods.preset_parts import (
     BAG,
     BOOSTED,
     BOOSTED_WEIGHT_2,
