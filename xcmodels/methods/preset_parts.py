@@ -66,6 +66,11 @@ def fine_tuned(base: Settings) -> Settings:
     return replace(base, method=replace(base.method, encoder=encoder))
 
 
+def boosted(base: Settings) -> Settings:
+    """Return `base` fused as the CPU presets are, with the sparse view."""
+    return replace(base, method=replace(base.method, fusion=BOOSTED))
+
+
 def learned(base: Settings) -> Settings:
     """Return `base` from scratch: a bag of tokens on a vocabulary learned from the data, whatever its language.
 

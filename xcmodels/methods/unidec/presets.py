@@ -14,6 +14,7 @@ from xcmodels.methods.preset_parts import (
     MethodEntry,
     Preset,
     Settings,
+    boosted,
     fine_tuned,
     learned,
 )
@@ -61,7 +62,7 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
         "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores",
                              lambda: fine_tuned(_cpu(**cpu))),
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
-                         lambda: _paper(MINILM, 576, 60, **({"bce": 0.0} | changed))),
+                         lambda: boosted(_paper(MINILM, 576, 60, **({"bce": 0.0} | changed)))),
         **{name: Preset(f"{about}; Table 2's batch for {name}, DistilBERT from the hub, a GPU",
                         partial(_paper, HUB, batch, 100, **papers, **_NARROW.get((name, batch), {})))
            for name, batch in batches.items()},
