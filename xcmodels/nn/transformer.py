@@ -107,9 +107,9 @@ class Transformer(Backbone):
         marked = torch.where(inside, ids[(starts[text] + position - 1).clamp(0, len(ids) - 1)], self.last)
         marked = torch.where(position == 0, self.first, marked)
         inputs = in_cells(marked, self.last), in_cells(position, 0), in_cells(text, -1)
-        hidden = [self._hidden(ids, positions, (owner[:, None, :, None] == owner[:, None, None, :]))
-                  for ids, positions, owner in zip(*(each.split(layout.rows if self.training else ROWS)
-                                                     for each in inputs), strict=True)]
+        parts = zip(*(each.split(layout.rows if self.training else ROWS) for each in inputs), strict=True)
+        hidden = [self._hidden(marks, places, owners[:, None, :, None] == owners[:, None, None, :])
+                  for marks, places, owners in parts]
         tokens = torch.cat(hidden).flatten(0, 1).index_select(0, cell)
         # unsafe: no check of the offsets, for which the host would wait
         return torch.segment_reduce(tokens.float(), "mean", offsets=ends, unsafe=True)
