@@ -6,6 +6,8 @@ import os
 import shutil
 
 import pytest
+from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter, LogFilter
+from prefect.client.schemas.sorting import FlowRunSort
 
 import xcflow
 from tasks.core.manifest import MANIFEST
@@ -113,24 +115,23 @@ def test_mlflow_holds_the_run(whole):
 
 
 def test_prefect_shows_what_a_person_can_read(whole, planted, xc):
-    from prefect.client.schemas.filters import LogFilter
-    from prefect.client.schemas.sorting import ArtifactSort, FlowRunSort
-
     assert xc(*command(planted, whole[0]))[0] == 0
-    with prefect_client() as client:    # the server has seen other runs, too: the latest is ours
-        runs = client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=200)
-        steps = [run for run in client.read_task_runs(limit=200) if run.name == "ngame · planted · encoder round 1"]
-        latest = client.read_artifacts(sort=ArtifactSort.CREATED_DESC, limit=50)
-        ours = next(run for run in runs if run.name == "ngame · planted")
+    with prefect_client() as client:    # the server sees the runs of other tests, too
+        ours = next(run for run in client.read_flow_runs(sort=FlowRunSort.START_TIME_DESC, limit=200)
+                    if run.name == "ngame · planted" and str(whole[0]) in str(run.parameters))
+        below = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": [ours.id]}}))
+        of_these = {"any_": [ours.id, *(run.id for run in below)]}
+        steps = client.read_task_runs(flow_run_filter=FlowRunFilter.model_validate({"id": of_these}), limit=200)
+        made = client.read_artifacts(artifact_filter=ArtifactFilter.model_validate({"flow_run_id": of_these}), limit=50)
         logged = client.read_logs(LogFilter.model_validate({"flow_run_id": {"any_": [ours.id]}}))
     assert any("planted version 1: it is the champion already" in each.message for each in logged)
-    artifacts = {each.key: each for each in reversed(latest)}
-    assert {"ngame · planted", *(f"ngame · planted · {part}" for part in ("prepare", "train", "evaluate"))} <= {
-        run.name for run in runs}
+    assert {run.name for run in below} == {f"ngame · planted · {part}" for part in ("prepare", "train", "evaluate")}
     assert set(ours.tags) == {"method:ngame", "data:planted", "preset:cpu-learned"}
-    assert all(set(run.tags) == set(ours.tags) for run in runs if run.parent_task_run_id
-               and run.start_time > ours.start_time)
-    assert "Reused" in {step.state.name for step in steps} and not any(step.tags for step in steps)
+    assert all(set(run.tags) == set(ours.tags) for run in below)
+    round_1 = [step for step in steps if step.name == "ngame · planted · encoder round 1"]
+    assert {step.state.name for step in round_1} == {"Reused"} and not any(step.tags for step in round_1)
+    artifacts = {each.key: each for each in made}
     assert "P@1" in str(artifacts["metrics"].data) and "it is the champion already" in str(artifacts["report"].data)
     assert "index.html" in str(artifacts["contracts"].data) and artifacts["progress"].data == 100.0
 
