@@ -22,7 +22,8 @@ class Sizes:
     corpus: CorpusShape                # of the steps of every method
     encoders: Mapping[str, Mapping[str, int]]  # by name: width, layers, heads, feed-forward
     rows: int | None                   # of a batch; None = as the preset says
-    steps: int                         # timed, after as many to warm up
+    steps: int                         # timed
+    warm_up: int                       # before: a GPU chooses its products, and gets memory, at the first of a shape
     labels: tuple[int, ...]            # of classifiers and of searches
     widths: tuple[int, ...]            # of their vectors
     queries: int                       # searched for
@@ -33,12 +34,12 @@ class Sizes:
 WHOLE = Sizes(
     WORDNET, {"MiniLM-sized": {"dim": 384, "layers": 6, "heads": 12, "inner": 1536},
               "DistilBERT-sized": {"dim": 768, "layers": 6, "heads": 12, "inner": 3072}},
-    rows=None, steps=12, labels=(131_000, 1_305_265), widths=(64, 768), queries=8192, product=8192,
+    rows=None, steps=12, warm_up=8, labels=(131_000, 1_305_265), widths=(64, 768), queries=8192, product=8192,
     rates=CorpusShape(180_000, 260_000, 22.2, 14.0))
 SMALL = Sizes(
     CorpusShape(400, 120, 1.6, 6.0, 300), {"MiniLM-sized": {"dim": 32, "layers": 1, "heads": 2, "inner": 64},
                                            "DistilBERT-sized": {"dim": 48, "layers": 1, "heads": 2, "inner": 64}},
-    rows=16, steps=3, labels=(2000,), widths=(16,), queries=64, product=128,
+    rows=16, steps=3, warm_up=1, labels=(2000,), widths=(16,), queries=64, product=128,
     rates=CorpusShape(400, 300, 3.0, 6.0, 300))
 
 

@@ -31,7 +31,6 @@ from xcmodels.nn.row_table import Model
 from xcmodels.training.loop import Interrupted, Watch, device, fast_products, train_round
 from xcmodels.training.optimisers import Optimisers
 
-WARM_UP = 8    # steps: a GPU chooses its products, and gets memory, at the first batches of a shape
 # Methods without the preset `minilm`: the preset and the settings that make them a transformer's.
 TRANSFORMERS: Mapping[str, tuple[str, str, dict[str, str]]] = {
     "renee": ("astra", "minilm", {"every_label": "true", "negatives": "random"}),
@@ -94,7 +93,7 @@ def bare_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) 
     """Return the seconds of a bare step, its operations, its waits, and the seconds to make a batch."""
     steps = scale.sizes.steps
     bare = Bare(stage, corpus, mined, steps)
-    for number in range(min(WARM_UP, steps)):
+    for number in range(min(scale.sizes.warm_up, steps)):
         bare.step(number)
     with HostWaits(bare.numbers_of_steps()) as waits:
         bare.step(0)
@@ -126,14 +125,15 @@ def busy_seconds_of(scale: Scale, bare: Bare) -> float | None:
 
 def loop_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) -> tuple[float, float | None]:
     """Return the seconds of a step of the training loop, and the peak memory in gigabytes."""
-    steps, ends = scale.sizes.steps, list[float]()
+    first, ends = scale.sizes.warm_up, list[float]()
+    last = first + scale.sizes.steps
     model: Model = stage.build(corpus, {})
     scale.forget_memory()
     with tempfile.TemporaryDirectory(dir=scale.scratch) as folder, suppress(Interrupted):
         train_round(stage, model, corpus, stage.rounds[-1], mined, start=None, scratch=Path(folder) / "steps",
                     out=Path(folder), watch=Watch(lambda progress: ends.append(time.perf_counter()),
-                                                  lambda: len(ends) >= WARM_UP + steps, save_every=float("inf")))
-    return float(np.diff(ends[WARM_UP - 1:WARM_UP + steps]).mean()), scale.peak_memory()
+                                                  lambda: len(ends) >= last, save_every=float("inf")))
+    return float(np.diff(ends[first - 1:last]).mean()), scale.peak_memory()
 
 
 @fast_products()
