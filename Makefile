@@ -26,9 +26,9 @@ $(DATA)/dataset.json: | $(VENV)/.ready
 run: $(VENV)/.ready $(DATA)/dataset.json
 	$(BIN)/xc run --data $(DATA) --preset cpu-quick --home $(HOME_DIR)
 
-## test: every test, four files at a time: some of them wait
+## test: every test, three files at a time: some of them wait
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 ## test-fast: units and trainings of toys, which start no server and no command, for while one writes
 test-fast: $(VENV)/.ready
