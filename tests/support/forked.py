@@ -91,8 +91,11 @@ class Forked(subprocess.Popen):
         self._close_pipe_fds(*pipes)
 
     def _try_wait(self, wait_flags):
-        if wait_flags & os.WNOHANG and not select.select([self._said], [], [], 0)[0]:
-            return 0, 0
+        if wait_flags & os.WNOHANG:
+            said = select.poll()    # not select, which takes no descriptor above 1,023
+            said.register(self._said, select.POLLIN)
+            if not said.poll(0):
+                return 0, 0
         with self._said:
             return self.pid, int(self._said.recv(MESSAGE))
 
