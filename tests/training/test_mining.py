@@ -124,6 +124,16 @@ def test_search_on_a_device_finds_the_nearest_that_are_not_excluded(corpus, vect
             assert sorted(found) == [-1, -1, -1, *sorted({*range(len(labels))} - {row})]
 
 
+def test_an_index_of_a_device_is_searched_on_a_processor_where_there_is_none(corpus, vectors, tmp_path):
+    rows = corpus.training_rows()
+    index = DeviceIndex(ann.build(vectors["labels"], "exact"), "cpu")
+    index.save(tmp_path)
+    loaded = negatives.load_index(tmp_path)
+    assert loaded.kind == "exact"
+    np.testing.assert_array_equal(negatives.hard_negatives(loaded, vectors["queries"], corpus, rows, 4),
+                                  negatives.hard_negatives(index, vectors["queries"], corpus, rows, 4))
+
+
 def test_a_retriever_takes_another_index_than_one_that_only_mines():
     assert ann.choose("grouped", 10) == "exact" and ann.choose("grouped", 10**6) == "quantised"
 

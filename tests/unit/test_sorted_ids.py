@@ -27,3 +27,9 @@ def test_sets_are_pythons(n: int, kind: type, span: int, monkeypatch):
         assert there.tolist() == isin_sorted(values, of).tolist()
         assert np.array_equal(of[place[there]], values[there])
     assert isin_sorted(others.reshape(15, 10), unique(values)).shape == (15, 10)
+
+
+def test_values_of_few_bytes_are_looked_for_among_large_ones():
+    values, ordered = np.array([7, -1, 2**31 - 1], np.int32), np.array([2**31 - 1, 2**31 + 5, 2**33], np.int64)
+    for of in (ordered, ordered[1:], ordered[:2]):
+        assert isin_sorted(values, of).tolist() == [False, False, 2**31 - 1 in of]

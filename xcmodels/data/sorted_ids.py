@@ -42,7 +42,7 @@ def _located_by_table(values: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarr
     first = int(ordered[0])
     table = np.full(int(ordered[-1]) - first + 1, -1, dtype=np.int64)
     table[ordered - first] = np.arange(len(ordered))
-    place = values - first
+    place = np.subtract(values, first, dtype=np.int64)
     position = table.take(place, mode="clip")    # a value outside meets an end, which is another value
     return position, ordered[position] == values
 

@@ -24,7 +24,8 @@ def fits(labels: np.ndarray) -> bool:
     """Return whether there is a GPU whose free memory has room for label vectors (L, d) and a block of scores."""
     if not torch.cuda.is_available():
         return False
-    return 4 * labels.size + _SCORES <= SHARE * torch.cuda.mem_get_info()[0]
+    kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()    # freed tensors' memory, which torch keeps
+    return 4 * labels.size + _SCORES <= SHARE * (torch.cuda.mem_get_info()[0] + kept)
 
 
 class DeviceIndex(PerQueryIndex):
