@@ -14,7 +14,7 @@ from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.steps import first_stage, tried
 from benchmarks.gpu.tables import Row
 from benchmarks.synthetic import AMAZON_TITLES_1_3M
-from xcmodels.mining.device_index import DeviceIndex
+from xcmodels.mining.gpu_index import GpuIndex
 from xcmodels.nn.autograd import normalise
 from xcmodels.retrieval import ann
 from xcmodels.training.loop import device, fast_products
@@ -28,7 +28,7 @@ def search(scale: Scale, labels: int, width: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     queries, targets = (normalise(rng.standard_normal((n, width), np.float32)) for n in
                         (scale.sizes.queries, labels))
-    index = DeviceIndex(ann.build(targets, "exact"), scale.device)
+    index = GpuIndex(ann.build(targets, "exact"), scale.device)
     recall = ann.recall(index.nearest(queries[:COMPARED], DEEP), targets, queries[:COMPARED], DEEP)
     scale.forget_memory()
     seconds = scale.seconds(lambda: index.nearest(queries, DEEP), 3) / len(queries)

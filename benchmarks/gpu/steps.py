@@ -105,11 +105,11 @@ def bare_figures(scale: Scale, stage: Stage[Any], corpus: Corpus, mined: Mined) 
         bare.step(number)
     scale.wait()
     seconds = (time.perf_counter() - began) / steps
-    return {"seconds": seconds, "busy": busy_seconds_of(scale, bare), "operations": operations.get_total_flops(),
+    return {"seconds": seconds, "busy": gpu_seconds_a_step(scale, bare), "operations": operations.get_total_flops(),
             "waits": sum(waits.counts.values()), "making": bare.making}
 
 
-def busy_seconds_of(scale: Scale, bare: Bare) -> float | None:
+def gpu_seconds_a_step(scale: Scale, bare: Bare) -> float | None:
     """Return the seconds of a step for which a GPU works; None on a CPU.
 
     They are set against the loop's time, not against that of these steps: a host that is watched launches more slowly.

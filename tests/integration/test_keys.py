@@ -23,7 +23,7 @@ LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "metrics", "nn.losses", "nn.rounding", "nn.row_optimisers", "training.checkpoint", "training.loop",
     "training.optimisers")}
 MINING = {f"xcmodels.{name}" for name in (
-    "mining", "mining.clustering", "mining.device_index", "mining.graph", "mining.grouped_index",
+    "mining", "mining.clustering", "mining.gpu_index", "mining.graph", "mining.grouped_index",
     "mining.int8_products", "mining.label_index", "mining.negatives", "mining.per_query_index",
     "mining.query_groups", "mining.schedule", "retrieval",
     "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products", "retrieval.serving_config")}

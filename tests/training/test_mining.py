@@ -9,8 +9,8 @@ import pytest
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Round
-from xcmodels.mining import device_index, negatives
-from xcmodels.mining.device_index import DeviceIndex
+from xcmodels.mining import gpu_index, negatives
+from xcmodels.mining.gpu_index import GpuIndex
 from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.hardness import hardness
 from xcmodels.mining.negatives import mine
@@ -111,10 +111,10 @@ def test_search_on_a_device_finds_the_nearest_that_are_not_excluded(corpus, vect
     rows, labels = corpus.training_rows(), vectors["labels"]
     exact = negatives.build_index(labels, vectors["queries"], rows, 4, kind="exact", seed=0)
     wanted = negatives.hard_negatives(exact, vectors["queries"], corpus, rows, 4)
-    monkeypatch.setattr(device_index, "_QUERIES", 5)
+    monkeypatch.setattr(gpu_index, "_QUERIES", 5)
     for block in (3, len(labels) - 1, 2 * len(labels)):
-        monkeypatch.setattr(device_index, "_LABELS", block)
-        index = DeviceIndex(ann.build(labels, "exact"), "cpu")
+        monkeypatch.setattr(gpu_index, "_LABELS", block)
+        index = GpuIndex(ann.build(labels, "exact"), "cpu")
         np.testing.assert_array_equal(
             negatives.hard_negatives(index, vectors["queries"], corpus, rows, 4), wanted)
         all_asked = index.nearest(vectors["queries"][:6], len(labels) + 2,
@@ -126,7 +126,7 @@ def test_search_on_a_device_finds_the_nearest_that_are_not_excluded(corpus, vect
 
 def test_an_index_of_a_device_is_searched_on_a_processor_where_there_is_none(corpus, vectors, tmp_path):
     rows = corpus.training_rows()
-    index = DeviceIndex(ann.build(vectors["labels"], "exact"), "cpu")
+    index = GpuIndex(ann.build(vectors["labels"], "exact"), "cpu")
     index.save(tmp_path)
     loaded = negatives.load_index(tmp_path)
     assert loaded.kind == "exact"

@@ -175,7 +175,7 @@ def test_rows_hold_every_text_whole_and_are_few_in_number():
     shapes = set()
     for _ in range(10):
         sizes = rng.integers(2, 50, 2000)
-        layout = transformer.Rows.of(sizes)
+        layout = transformer.RowLayout.of(sizes)
         cells = np.concatenate([np.arange(size) + begin for size, begin in
                                 zip(sizes.tolist(), layout.begins.tolist(), strict=True)])
         assert len(np.unique(cells)) == len(cells) == layout.tokens and cells.max() < layout.rows * layout.width
@@ -184,7 +184,7 @@ def test_rows_hold_every_text_whole_and_are_few_in_number():
         assert layout.tokens > .75 * layout.rows * layout.width
         shapes.add((layout.rows, layout.width))
     assert len(shapes) <= 3
-    assert transformer.Rows.of(np.array([300, 2])).width == 304
+    assert transformer.RowLayout.of(np.array([300, 2])).width == 304
 
 
 def test_a_transformer_through_a_folder(bert, idf, texts, tmp_path):

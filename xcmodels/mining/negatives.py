@@ -9,9 +9,9 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction, equal_cuts
 from xcmodels.method import Mined, Round, Vectors
-from xcmodels.mining import device_index, grouped_index
+from xcmodels.mining import gpu_index, grouped_index
 from xcmodels.mining.clustering import balanced_kmeans
-from xcmodels.mining.device_index import DeviceIndex
+from xcmodels.mining.gpu_index import GpuIndex
 from xcmodels.mining.label_index import LabelIndex
 from xcmodels.mining.per_query_index import PerQueryIndex
 from xcmodels.retrieval import ann
@@ -72,8 +72,8 @@ def build_index(labels: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: in
     "auto" is exact search on a GPU that has room for the labels; else on the processor, up to ann.EXACT_MAX_BATCH
     labels, and search by groups of queries beyond.
     """
-    if kind == "auto" and device_index.fits(labels):
-        return DeviceIndex(ann.build(labels, "exact"))
+    if kind == "auto" and gpu_index.has_room(labels):
+        return GpuIndex(ann.build(labels, "exact"))
     if kind == grouped_index.KIND or (kind == "auto" and ann.choose(kind, len(labels)) != "exact"):
         return grouped_index.build(labels, queries, k, rows=rows, seed=seed)
     return PerQueryIndex(ann.build(labels, kind))
@@ -84,8 +84,8 @@ def load_index(folder: Path) -> LabelIndex:
     if (folder / grouped_index.FACTS).exists():
         return grouped_index.load(folder)
     index = ann.load(folder)
-    on_gpu = (folder / device_index.MARK).exists() and device_index.fits(index.vectors)
-    return DeviceIndex(index) if on_gpu else PerQueryIndex(index)
+    on_gpu = (folder / gpu_index.MARK).exists() and gpu_index.has_room(index.vectors)
+    return GpuIndex(index) if on_gpu else PerQueryIndex(index)
 
 
 def excluded_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:

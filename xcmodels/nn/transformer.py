@@ -92,7 +92,7 @@ class Transformer(Backbone):
         Padding each to the longest, a GPU would compute twice as much for titles, and every batch would be of a shape
         for which no product was ever chosen. known: `lengths` in the host's memory.
         """
-        layout = Rows.of(known + 2)
+        layout = RowLayout.of(known + 2)
         cells = layout.begins.to(ids.device, non_blocking=True)
         text = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths + 2, output_size=layout.tokens)
         ends = F.pad((lengths + 2).cumsum(0), (1, 0))
@@ -143,7 +143,7 @@ class Transformer(Backbone):
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowLayout:
     """Where texts lie in rows of the same width, a whole text in one row and in the order of the texts.
 
     begins (n,) int64: the cell, row * width + column, of each text's first token; tokens: of all texts.
@@ -155,7 +155,7 @@ class Rows:
     tokens: int
 
     @classmethod
-    def of(cls, sizes: np.ndarray) -> "Rows":
+    def of(cls, sizes: np.ndarray) -> "RowLayout":
         """Return the layout of texts of these sizes (n,), in pinned memory where there is a GPU.
 
         Numbers of rows are few, so that batches of about as many tokens are of one shape: of each shape that it meets

@@ -14,13 +14,13 @@ from xcmodels.mining.label_index import Excluded, nothing_excluded
 from xcmodels.mining.per_query_index import PerQueryIndex
 from xcmodels.retrieval import ann
 
-KIND, MARK = "device", "device.txt"
+MARK = "gpu.txt"    # of an index that was made on a GPU
 SHARE = 0.5                           # of a GPU's free memory that vectors and scores may take
 _QUERIES, _LABELS = 2048, 131_072     # of a block: scores of 1 GB
 _SCORES = 3 * 4 * _QUERIES * _LABELS  # bytes of a block's scores, and of what chooses the largest of them
 
 
-def fits(labels: np.ndarray) -> bool:
+def has_room(labels: np.ndarray) -> bool:
     """Return whether there is a GPU whose free memory has room for label vectors (L, d) and a block of scores."""
     if not torch.cuda.is_available():
         return False
@@ -28,12 +28,12 @@ def fits(labels: np.ndarray) -> bool:
     return 4 * labels.size + _SCORES <= SHARE * (torch.cuda.mem_get_info()[0] + kept)
 
 
-class DeviceIndex(PerQueryIndex):
-    """Label vectors on a GPU; `device`: another one, for tests."""
+class GpuIndex(PerQueryIndex):
+    """Label vectors on a GPU; device: a processor in tests."""
 
     def __init__(self, index: ann.Index, device: str = "cuda") -> None:
         super().__init__(index)
-        self.kind, self.device = KIND, torch.device(device)
+        self.kind, self.device = "gpu", torch.device(device)
 
     @cached_property
     def labels(self) -> torch.Tensor:
@@ -57,9 +57,10 @@ class DeviceIndex(PerQueryIndex):
         The best of each block of labels join those of the blocks before.
         """
         starts = range(0, len(self.vectors), _LABELS)
-        pairs = pairs[np.argsort(pairs % len(self.vectors))]
-        ends = np.searchsorted(pairs % len(self.vectors), [*starts, len(self.vectors)])
-        row, label = (torch.from_numpy(each).to(self.device) for each in np.divmod(pairs, len(self.vectors)))
+        rows, labels = np.divmod(pairs, len(self.vectors))
+        order = np.argsort(labels)
+        ends = np.searchsorted(labels[order], [*starts, len(self.vectors)])
+        row, label = (torch.from_numpy(each[order]).to(self.device) for each in (rows, labels))
         best, ids = queries.new_empty(len(queries), 0), label.new_empty(len(queries), 0)
         for start, low, high in zip(starts, ends, ends[1:], strict=False):
             scores = queries @ self.labels[start:start + _LABELS].T
