@@ -5,8 +5,13 @@ import os
 import time
 
 import pytest
+from prefect import flow
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data_contracts.errors import Stopped
+from flows.config import RunConfig
+from flows.progress import Terminal
+from flows.run import Runner, open_run
 from tasks.core.dask_workers import Workers
 from tasks.core.step import Step, StepContext
 from tasks.core.store import Store
@@ -25,11 +30,9 @@ def latest(name: str):
     return next(run for run in runs if run.name == name)
 
 
-def test_what_is_mined_with_an_older_model_is_mined_while_training_goes_on(whole, planted, xc, tmp_path):
+def test_what_is_mined_with_an_older_model_is_the_same_beside_training(whole, planted, xc, tmp_path):
     """With `ahead` 2, epoch 4 has the negatives of the model of epoch 2: epochs 2 and 3 train meanwhile."""
-    # epochs so long that the refresh, which asks Prefect's server first, begins before they have ended
-    changed = ASTRA_ALONE | {"ahead": "2", "least_steps": "60"}
-    settings = [word for key, value in changed.items() for word in ("--set", f"{key}={value}")]
+    settings = [word for key, value in (ASTRA_ALONE | {"ahead": "2"}).items() for word in ("--set", f"{key}={value}")]
     made = {}
     for overlap in ("always", "never"):
         home = prepared(whole[0], tmp_path / overlap)
@@ -37,10 +40,21 @@ def test_what_is_mined_with_an_older_model_is_mined_while_training_goes_on(whole
                              str(home), "--name", overlap, "--overlap", overlap, "--workers", "1", "--json", *settings)
         assert code == 0, said
         made[overlap] = objects(home), json.loads(out)["metrics"]
-        mining, training = (latest(f"astra · planted · {name}") for name in ("mine joint round 2", "joint round 1"))
-        assert (mining.start_time < training.end_time) == (overlap == "always")
+        mining = latest("astra · planted · mine joint round 2")
         assert "5 hard negatives each" in mining.state.message and "made in" in mining.state.message
+    assert mining.start_time >= latest("astra · planted · joint round 1").end_time
     assert made["always"] == made["never"]
+
+
+@pytest.mark.parametrize("overlap", ["always", "never"])
+def test_a_run_overlaps_as_it_is_told(prefect_server, planted, tmp_path, overlap):
+    @flow
+    def opened():
+        with open_run(RunConfig(str(planted), home=tmp_path, overlap=overlap), "train", 0) as runner:
+            return runner.overlap
+
+    with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):
+        assert opened() == (overlap == "always")
 
 
 def fail_once(context: StepContext) -> None:
@@ -66,6 +80,21 @@ def train(context: StepContext) -> None:
     (context.out / "model").write_text("x")
 
 
+def mine(context: StepContext) -> None:
+    """A refresh that tells when it begins."""
+    (context.home / "mining").touch()
+    (context.out / "mined").write_text("x")
+
+
+def train_until_mined(context: StepContext) -> None:
+    """A round that ends once the refresh has begun."""
+    for _ in range(600):
+        if (context.home / "mining").exists():
+            return train(context)
+        time.sleep(0.1)
+    raise TimeoutError("nothing was mined in a minute of training")
+
+
 def wait_long(context: StepContext) -> None:
     """A refresh that takes long."""
     time.sleep(200)
@@ -85,12 +114,6 @@ def run_steps(home, planted, refresh, round_=train):
              Step("mine", "mined", refresh, code, {}, {"start": "start"}, can_overlap=True),
              Step("next", "model", train, code, {"round": 2}, {"start": "round", "mined": "mine"})]
     store = Store(home)
-    from prefect import flow
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
-    from flows.progress import Terminal
-    from flows.run import Runner
-
     @flow(name="steps")
     def all_steps():
         laid_out = pipeline(planted, "astra", "cpu-learned", {})
@@ -100,6 +123,10 @@ def run_steps(home, planted, refresh, round_=train):
     with temporary_settings({PREFECT_API_URL: os.environ["PREFECT_API_URL"]}):
         all_steps()
     return (home / "trained").read_text().splitlines()
+
+
+def test_a_refresh_begins_while_training_goes_on(prefect_server, planted, tmp_path):
+    assert len(run_steps(tmp_path / "home", planted, mine, train_until_mined)) == 3
 
 
 def test_a_refresh_that_fails_for_a_while_is_tried_again_and_no_round_is(prefect_server, planted, tmp_path, capsys):
