@@ -26,10 +26,11 @@ from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import Tokens
+from xcmodels.retrieval.ranker import by_filters
 from xcmodels.retrieval.retriever import Retriever
 
-DEPTH = 100      # predictions per query, before labels that not all retrievers know are left out
-COMPARED = 10        # predictions per query that are compared
+COMPARED = 10    # predictions per query that are compared
+UNSHARED = 90    # more of them, where a retriever has labels that not all know, which are left out
 CHUNK = 1024     # queries per search
 TIMED = 40       # texts that are tagged one by one to time a retriever
 
@@ -175,13 +176,15 @@ def _predict(retriever: Retriever, labels: np.ndarray, corpus: Corpus, rows: np.
     labels: the corpus' number of each of the retriever's labels. filters: of the same queries.
     """
     best = np.full((len(rows), COMPARED), -1, np.int64)
-    depth = min(DEPTH + int(filters.lengths.max(initial=0)), len(labels))
-    for part, tokens in _tokens(retriever, corpus, rows):
-        ids, _ = retriever.search(tokens, depth)
-        candidates = np.full((len(ids), max(depth, COMPARED)), -1, np.int64)
-        candidates[:, :depth] = np.where(ids >= 0, labels[ids], -1)
-        excluded = filters.subset(np.arange(part.start, part.stop))
-        best[part] = metrics.drop_filtered(candidates, np.zeros(candidates.shape, np.float32), excluded, COMPARED)[0]
+    spare = UNSHARED if (np.delete(labels, retriever.removed) < 0).any() else 0
+    for some, more in by_filters(filters):
+        depth = min(COMPARED + spare + more, len(labels))
+        for part, tokens in _tokens(retriever, corpus, rows[some]):
+            ids, _ = retriever.search(tokens, depth)
+            candidates = np.full((len(ids), max(depth, COMPARED)), -1, np.int64)
+            candidates[:, :depth] = np.where(ids >= 0, labels[ids], -1)
+            best[some[part]] = metrics.drop_filtered(candidates, np.zeros(candidates.shape, np.float32),
+                                                     filters.subset(some[part]), COMPARED)[0]
     return best
 
 

@@ -51,7 +51,8 @@ KEYS = {
     "vectors": LOOP | MINING | NGAME | {"tasks.training.embed", "tasks.training.mined_files"},
     "retriever": (LOOP | MINING | NGAME | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
-        "xcmodels.methods.retriever_builder", "xcmodels.retrieval.builder", "xcmodels.retrieval.examples",
+        "xcmodels.methods.retriever_builder", "xcmodels.mining.nearest_labels", "xcmodels.retrieval.builder",
+        "xcmodels.retrieval.examples",
         "xcmodels.data.label_branches", "xcmodels.retrieval.sparse_training"})
     - {"xcmodels.metrics", "xcmodels.training.loop"},
     "evaluation": ENCODERS | SCORES | {

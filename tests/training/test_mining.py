@@ -13,8 +13,10 @@ from xcmodels.mining import gpu_index, negatives
 from xcmodels.mining.gpu_index import GpuIndex
 from xcmodels.mining.grouped_index import GroupedIndex
 from xcmodels.mining.hardness import hardness
+from xcmodels.mining.nearest_labels import nearest_labels
 from xcmodels.mining.negatives import mine
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.proposers import Proposer
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +160,14 @@ def test_of_nothing(corpus, vectors):
     assert hardness(Mined(), lazily(vectors), corpus, np.random.default_rng(0)) == {}
     single = Mined(clusters=np.arange(len(corpus.training_rows())))
     assert hardness(single, lazily(vectors), corpus, np.random.default_rng(0))["mates"] == 0.0
+
+
+@pytest.mark.parametrize(("codes_up_to", "recall"), [(10**6, 0.7), (100, 0.9)])
+def test_the_nearest_labels_of_each_training_query_are_found(codes_up_to, recall, monkeypatch):
+    """By the served codes or by groups of queries: most of those that an exact search finds."""
+    monkeypatch.setattr(ann, "EXACT_MAX_BATCH", codes_up_to)
+    rng = np.random.default_rng(3)
+    labels, queries = (rng.normal(size=(n, 8)).astype(np.float32) for n in (3000, 900))
+    proposer, rows = Proposer(ann.build(labels, "quantised")), rng.permutation(900)[:700]
+    found = nearest_labels(proposer, lambda some: queries[some], rows, 10)
+    assert found.shape == (700, 10) and ann.recall(found, labels, queries[rows], 10) > recall

@@ -106,7 +106,7 @@ def test_it_minimises_the_logistic_loss_with_a_pull_to_the_centroid(corpus, word
 
 def test_blocks_change_no_bit(words, nearest, made, monkeypatch):
     monkeypatch.setattr(sparse_training, "BLOCK", 50)
-    again = train_sparse(words, nearest, CONFIG)
+    again = train_sparse(words, nearest, CONFIG)    # from the same centroids, which training leaves as they are
     assert np.array_equal(again.bias, made.bias) and np.array_equal(again.words.weights, made.words.weights)
 
 

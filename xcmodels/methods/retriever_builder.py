@@ -9,6 +9,7 @@ import numpy as np
 
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Stage
+from xcmodels.mining.nearest_labels import nearest_labels
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained, build_retriever
 from xcmodels.retrieval.serving_config import ENCODER, ServingConfig
@@ -50,7 +51,8 @@ class BaseRetrieverBuilder(Generic[C, S]):
                  out: Path) -> dict[str, float]:
         """Write the retriever to `out`."""
         trained = self.trained(corpus, models, vectors)
-        measured = build_retriever(trained, self.config, corpus, out, method=self.method)
+        measured = build_retriever(trained, self.config, corpus, out, method=self.method,
+                                   nearest=nearest_labels)
         return measured | self.measure(corpus, models, trained)
 
 

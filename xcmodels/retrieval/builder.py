@@ -6,6 +6,7 @@ Any method can be served in any of the ways that `serving_config` lists; trainin
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ from xcmodels.retrieval.serving_config import FUSED, SUM, FusionConfig, ServingC
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 from xcmodels.retrieval.sparse_training import train_sparse
 
-CHUNK = 8192    # training texts whose nearest labels are searched at once
+Vectors = Callable[[np.ndarray], np.ndarray]    # makes the vectors (n, width) of rows of the training side
+NearestLabels = Callable[[Proposer, Vectors, np.ndarray, int], np.ndarray]    # (proposer, vectors, rows, k) -> (n, k)
 HELD_OUT = 100  # labels of a validation query from which its best are calibrated, without a fusion
 
 
@@ -51,9 +53,12 @@ class Trained:
         return tuple(self.labels) if serve in (SUM, FUSED) else (serve,)
 
 
-def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out: Path, *,
-                    method: str) -> dict[str, float]:
-    """Write a retriever to `out`, an empty folder; return the measurements of the fusion's fit."""
+def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out: Path, *, method: str,
+                    nearest: NearestLabels) -> dict[str, float]:
+    """Write a retriever to `out`, an empty folder; return the measurements of the fusion's fit.
+
+    nearest: finds labels near to the training queries, which are negatives of the sparse view.
+    """
     names, fused = trained.served(config.serve), config.serve == FUSED
     heads: tuple[str, ...] = ()
     offsets = {}     # of each score's dimensions in a query vector
@@ -83,7 +88,7 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     if fused:
         depth = config.fusion.shortlist
         terms = {name: FusedScore(trained.labels[name], offsets[name]) for name in names}
-        words, sparse = _lexical(corpus, proposer, vectors, config.fusion)
+        words, sparse = _lexical(corpus, partial(nearest, proposer, vectors), config.fusion)
         others = [sparse.propose(train.tokens(corpus.validation))] if sparse else []
         scorer, measured, pairs = fit_fusion(
             corpus, queries, candidates([proposer], queries, depth, others=others), terms=terms, indexed=proposing,
@@ -97,19 +102,18 @@ def build_retriever(trained: Trained, config: ServingConfig, corpus: Corpus, out
     return measured
 
 
-def _lexical(corpus: Corpus, proposer: Proposer, vectors: Callable[[np.ndarray], np.ndarray],
+def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray],
              fusion: FusionConfig) -> tuple[CorpusWords | None, SparseClassifiers | None]:
     """Return the words of the corpus and the classifiers over them, where a fusion has them.
 
-    vectors: makes the vectors of rows of the training side, for which the proposer finds negatives.
+    nearest: finds labels near to rows of the training side.
     """
     if not (fusion.words or fusion.sparse.steps):
         return None, None
-    words, rows = CorpusWords(corpus), corpus.training_rows()
+    words = CorpusWords(corpus)
     if not fusion.sparse.steps:
         return words, None
-    nearest = [proposer(vectors(rows[start:start + CHUNK]), fusion.sparse.hard) for start in range(0, len(rows), CHUNK)]
-    return words, train_sparse(words, np.concatenate(nearest), fusion.sparse)
+    return words, train_sparse(words, nearest(corpus.training_rows(), fusion.sparse.hard), fusion.sparse)
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],

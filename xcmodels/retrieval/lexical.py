@@ -96,12 +96,18 @@ class CorpusWords:
         self.corpus, sides = corpus, corpus.sides
         self.lexicon = make_lexicon(sides["train"], len(corpus.idf) // 2)
         self.queries, self.texts = self.lexicon.side(sides["train"]), self.lexicon.side(sides["label"])
+        self._centroids = dict[bool, sp.csr_array]()
 
     def centroids(self, with_validation: bool) -> sp.csr_array:
         """Return the sum of each label's training queries and its own text, cut to MAX_WORDS words, at unit length.
 
-        (L, words) float32; with_validation: include the validation split.
+        (L, words) float32, made at the first call; with_validation: include the validation split.
         """
+        if with_validation not in self._centroids:
+            self._centroids[with_validation] = self._summed(with_validation)
+        return self._centroids[with_validation]
+
+    def _summed(self, with_validation: bool) -> sp.csr_array:
         queries_of = label_matrix(self.corpus, with_validation)
         parts = [heaviest(queries_of[start:start + CHUNK] @ self.queries + self.texts[start:start + CHUNK], MAX_WORDS)
                  for start in range(0, queries_of.shape[0], CHUNK)]

@@ -1,6 +1,6 @@
 """From texts to ranked label ids: embed, propose candidates, score."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 
 from xcmodels import metrics
 from xcmodels.data import seen_texts
-from xcmodels.data.corpus import Corpus, Side, Texts
+from xcmodels.data.corpus import Corpus, Ragged, Side, Texts
 from xcmodels.data.tokens import Tokenizer, Tokens
 from xcmodels.nn.encoders import QUERY, Encoder, load_encoder
 from xcmodels.retrieval.calibration import Calibration
@@ -129,9 +129,14 @@ def predict(ranker: Ranker, corpus: Corpus, depth: int,
     filters = corpus.filters["test"].subset(rows)
     ids = np.full((len(rows), depth + int(filters.lengths.max(initial=0))), -1, dtype=np.int64)
     scores = np.full(ids.shape, -np.inf, dtype=np.float32)
-    # Queries are searched by groups of similar numbers of filter pairs, since a few have many more than the others.
-    extra = 2 ** np.ceil(np.log2(np.maximum(filters.lengths, 1))).astype(np.int64)
-    for more in np.unique(extra):
-        part, k = np.flatnonzero(extra == more), min(depth + int(more), ids.shape[1])
+    for part, more in by_filters(filters):
+        k = min(depth + more, ids.shape[1])
         ids[part, :k], scores[part, :k] = ranker.search_side(corpus.sides["test"], k, rows[part])
     return metrics.drop_filtered(ids, scores, filters, depth)
+
+
+def by_filters(filters: Ragged) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield rows of similar numbers of filter pairs, and a number that none exceeds: a few have many more than most."""
+    most = 2 ** np.ceil(np.log2(np.maximum(filters.lengths, 1))).astype(np.int64)
+    for more in np.unique(most):
+        yield np.flatnonzero(most == more), int(more)

@@ -71,8 +71,7 @@ def train_sparse(words: CorpusWords, nearest: np.ndarray, config: SparseConfig) 
     Each starts at its label's tf-idf centroid, and has weights for the centroid's words alone. The loss of a label is
     the weighted sum over its pairs + pull / 2 ||w - start||^2; `steps` steps of Adagrad over all of them minimise it.
     """
-    start = words.centroids(with_validation=False)
-    start.data *= np.float32(START_SCALE)
+    start = words.centroids(with_validation=False) * np.float32(START_SCALE)
     pairs = training_pairs(words.corpus, nearest, config.uniform)
     weights, bias = start.copy(), np.full(start.shape[0], START_BIAS, np.float32)
 
