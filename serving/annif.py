@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from serving import openapi
-from serving.answers import Question, Service
+from serving.answers import ModelService, Question
 from serving.feedback import FeedbackKeeper
 from serving.http.guard import FORM, MAX_CONTAINERS, Problem, read_body, read_json
 from serving.model_watcher import Served
@@ -152,7 +152,7 @@ class ApiInfo(BaseModel):
     version: str = Field(description="Of xcflow")
 
 
-def add_annif(app: FastAPI, service: Service, keeper: FeedbackKeeper | None) -> None:
+def add_annif(app: FastAPI, service: ModelService, keeper: FeedbackKeeper | None) -> None:
     """Add the routes of Annif's REST API; keeper: of what it learns, None = it learns nothing."""
     @app.get("/v1/", response_model=ApiInfo, **openapi.document("/v1/", "get"))
     async def info() -> Response:
@@ -212,7 +212,7 @@ def _feedback(served: Served, documents: list[IndexedDocument]) -> Iterator[Feed
             yield Feedback(title, accepted=known, content=content)
 
 
-async def _suggested(service: Service, served: Served, documents: list[tuple[str, str]],
+async def _suggested(service: ModelService, served: Served, documents: list[tuple[str, str]],
                      wanted: SuggestOptions) -> list[list[dict[str, Any]]]:
     """Return the suggestions for each document (text, title)."""
     if not wanted.limit:

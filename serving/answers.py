@@ -45,7 +45,7 @@ class Question:
     content: str = ""
 
 
-class Service:
+class ModelService:
     """Answers with the follower's version, in batches; draining: whether the server is about to stop.
 
     peers: what the other workers of the server say.

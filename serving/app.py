@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from serving import schemas
 from serving.annif import add_annif
-from serving.answers import Service
+from serving.answers import ModelService
 from serving.feedback import FeedbackKeeper
 from serving.http.guard import Access, Guard, Message, Problem, Receive, Send, read_json
 from serving.model_watcher import AliasFollower
@@ -29,7 +29,7 @@ INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
 def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper | None,
                metrics: Callable[[frozenset[str]], ServerMetrics] = ServerMetrics,
-               peers: Peers | None = None) -> tuple[Guard, Service]:
+               peers: Peers | None = None) -> tuple[Guard, ModelService]:
     """Return the guarded app and its prediction service; the follower starts and stops with the app.
 
     keeper: of the feedback that it takes; None = it takes none. metrics: counts, by routes. peers: what the other
@@ -46,7 +46,7 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
     app = FastAPI(title="xcflow", version="1", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None,
                   redirect_slashes=False, description="Tags short texts with the few right labels out of very many.")
     counters = metrics(frozenset({"/", "/docs", "/openapi.json", *(path for path, _ in CODES)}))
-    service = Service(follower, counters, peers)
+    service = ModelService(follower, counters, peers)
 
     def refuse(problem: Problem) -> Response:
         counters.refused(problem.code)
@@ -77,11 +77,11 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
     return Guard(app, access, counters.request, counters.refused, {("POST", "/predict"): predict}), service
 
 
-async def _predicted(service: Service, request: Request) -> Response:
+async def _predicted(service: ModelService, request: Request) -> Response:
     return _json(await service.predict(schemas.checked(await read_json(request))))
 
 
-def _operations(app: FastAPI, service: Service, counters: ServerMetrics, keeper: FeedbackKeeper | None) -> None:
+def _operations(app: FastAPI, service: ModelService, counters: ServerMetrics, keeper: FeedbackKeeper | None) -> None:
     @app.post("/predict", response_model=schemas.Answers, **document("/predict", "post", body=schemas.PredictRequest))
     async def predict(request: Request) -> Response:
         """Return the best labels of each text."""

@@ -23,7 +23,7 @@ import torch
 import uvicorn
 
 from data_contracts.errors import ServerError, UsageError
-from serving.answers import WAIT, Service
+from serving.answers import WAIT, ModelService
 from serving.app import create_app
 from serving.feedback import FeedbackKeeper
 from serving.http.guard import LOOPBACK, REQUEST_SECONDS, Access, App, Guard
@@ -76,7 +76,7 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
 
 
 def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], AliasFollower],
-                      make: Callable[..., tuple[Guard, Service]], ready: Callable[[str, str], None]) -> None:
+                      make: Callable[..., tuple[Guard, ModelService]], ready: Callable[[str, str], None]) -> None:
     """Serve by processes that are forked from this one, in which the libraries are in memory that they share.
 
     Each opens the registry and the version by itself: its files are mapped, and so shared too.
@@ -126,7 +126,7 @@ def follower(home: Path, mlflow: str, model: str, wait: bool) -> AliasFollower:
     return following
 
 
-def limit_connections(service: Service) -> int:
+def limit_connections(service: ModelService) -> int:
     """Limit the connections of this process to what its descriptors allow; count those that are refused.
 
     Return how many may be open, those that are being refused included.
@@ -147,7 +147,7 @@ def settings(app: App, protocol: type[TimeoutProtocol]) -> uvicorn.Config:
 class Server(uvicorn.Server):
     """A uvicorn server that announces its stop on /readyz, so that a load balancer sends no more requests."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: ModelService) -> None:
         super().__init__(config)
         self.service, self.stop_at = service, float("inf")
 

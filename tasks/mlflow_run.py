@@ -18,14 +18,14 @@ from tasks.data.feedback.journal import FeedbackJournal
 from tasks.data.prepare import ADD_FEEDBACK
 from tasks.evaluation.feedback_effect import FeedbackEffect, feedback_effect
 from tasks.evaluation.gates import Score
-from tasks.evaluation.report import EvaluationFiles, Report, ReportFacts, verdict
+from tasks.evaluation.report import EvaluationFiles, ReportFacts, ReportPage, verdict
 from tasks.evaluation.thresholds import advice
 from tasks.home_gc import METRICS
 from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import with_edits
 from tasks.registry.model_card import model_card
-from tasks.registry.promotion import Decision, promote_by_gates
+from tasks.registry.promotion import PromotionDecision, promote_by_gates
 from tasks.registry.register import check_owner, register
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
@@ -55,7 +55,7 @@ class Finished:
     mlflow: str
     unsent: list[str] = field(default_factory=list)       # what could not be sent to MLflow
     examples: list[dict[str, Any]] = field(default_factory=list)
-    champion: dict[str, Any] | None = None                # the previous one, as in `Decision`
+    champion: dict[str, Any] | None = None                # the previous one, as in `PromotionDecision`
     about: dict[str, Any] = field(default_factory=dict)   # as `Pipeline.about` returns it
 
 
@@ -144,7 +144,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
 
 
 @dataclass(frozen=True)
-class RegisteredDecision(Decision):
+class RegisteredDecision(PromotionDecision):
     """A registered version and what the gates decided; reused: the retriever was a version already."""
 
     version: str = ""
@@ -222,7 +222,7 @@ def _report(session: Session, corpus: Corpus, done: Mapping[str, Artifact], fact
     page.parent.mkdir(exist_ok=True)
     try:
         facts = replace(facts, feedback=_feedback(session, corpus, done, facts))
-        report = Report(corpus, session.store.open(done["evaluate"]), facts)
+        report = ReportPage(corpus, session.store.open(done["evaluate"]), facts)
         page.write_text(report.page(), encoding="utf-8")
         session.tracker.log_file(page, "report")
         if facts.feedback:

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from serving.answers import Service
+from serving.answers import ModelService
 from serving.http.guard import App, Message, Receive, Send
 from serving.http.protocol import TimeoutProtocol
 from serving.workers.shared_status import BoardPeers, WorkerLoad, WorkerStatus
@@ -39,7 +39,7 @@ class WorkerServer(uvicorn.Server):
     most: connections that it takes at most; more wait at the dispatcher.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, peers: BoardPeers, channel: socket.socket,
+    def __init__(self, config: uvicorn.Config, service: ModelService, peers: BoardPeers, channel: socket.socket,
                  most: int) -> None:
         super().__init__(config)
         self.service, self.peers, self.channel, self.most = service, peers, channel, most

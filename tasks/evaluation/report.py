@@ -1,8 +1,8 @@
 """The HTML report of a trained model: is it better than the champion, and where?
 
-`Report` has the page and its charts, `verdict` its first sentence. The page loads no other file and runs no script. Its
-size does not grow with the data: bins are fixed, tables are cut, texts are shortened. Texts are untrusted, so each is
-made inert and then escaped. The page contains no time: the same inputs give the same bytes.
+`ReportPage` has the page and its charts, `verdict` its first sentence. The page loads no other file and runs no script.
+Its size does not grow with the data: bins are fixed, tables are cut, texts are shortened. Texts are untrusted, so each
+is made inert and then escaped. The page contains no time: the same inputs give the same bytes.
 """
 
 import json
@@ -43,7 +43,7 @@ class ReportFacts:
     settings: dict[str, Any]               # flat
     changed: dict[str, Any]                # the settings that differ from the preset
     curves: dict[str, list[dict[str, float]]]  # stage -> {"epoch", "loss", ...} per epoch
-    champion: dict[str, Any] | None        # the previous champion, as in `promotion.Decision`
+    champion: dict[str, Any] | None        # the previous champion, as in `PromotionDecision`
     promoted: bool
     reason: str                            # why it was not promoted
     seconds: dict[str, float]              # step -> seconds
@@ -84,7 +84,7 @@ class EvaluationFiles:
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportPage:
     """The page of the model of an `evaluation` folder, and its charts, which are drawn once."""
 
     corpus: Corpus

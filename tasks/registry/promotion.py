@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Decision:
+class PromotionDecision:
     """Whether a version was promoted, and why.
 
     champion: "version", "metrics" and "deciles" of the previous champion, and "gains", how much higher the version's
@@ -46,7 +46,7 @@ class Decision:
 
 
 def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare | None = None, *,
-                     dry_run: bool = False, edited: Callable[[], str] | None = None) -> Decision:
+                     dry_run: bool = False, edited: Callable[[], str] | None = None) -> PromotionDecision:
     """Check a version by the gates against the champion, and promote it where all of them hold.
 
     compare: compares both; without one, their recorded metrics are compared, if they are of the same test set.
@@ -56,7 +56,7 @@ def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
         if champion is not None and _trained(champion) == _trained(ours):
             current = {**_champion_facts(champion, score_of(champion)), "version": version}
-            return Decision(False, "it is the champion already", champion=current)
+            return PromotionDecision(False, "it is the champion already", champion=current)
         decision = _decide(tracker, ours, champion, compare)
         if not dry_run:
             record = {"promoted": decision.promoted, "reason": str(decision),
@@ -68,7 +68,7 @@ def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare
         return decision
 
 
-def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: Compare | None) -> Decision:
+def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: Compare | None) -> PromotionDecision:
     if champion is None:
         return _apply_gates(Comparison([score_of(ours)]), None, "there was no champion")
     try:
@@ -84,7 +84,7 @@ def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: 
             comparison, note = _recorded(ours, champion, "no test set is prepared here (xc prepare --data DIR)"
                                          if champion_opened else "its files cannot be opened")
     except Incomparable as error:
-        return Decision(False, f"it cannot be compared with champion v{champion.version}: {error}",
+        return PromotionDecision(False, f"it cannot be compared with champion v{champion.version}: {error}",
                         champion=_champion_facts(champion))
     score, champion_score = comparison.scores
     score, champion_score = (replace(compared, metrics={**_of_itself(version), **compared.metrics})
@@ -121,7 +121,7 @@ def _recorded(ours: Version, champion: Version, why: str) -> tuple[Comparison, s
     return Comparison([score_of(ours), score_of(champion)]), "; ".join(notes)
 
 
-def _apply_gates(comparison: Comparison, champion: Version | None, reason: str = "") -> Decision:
+def _apply_gates(comparison: Comparison, champion: Version | None, reason: str = "") -> PromotionDecision:
     """Return the decision of the gates; reason: why the version is promoted where there is no champion."""
     score, champion_score = comparison.scores[0], comparison.scores[1] if champion else None
     gates = evaluate_gates(score, champion_score, errors=comparison.errors)
@@ -130,7 +130,7 @@ def _apply_gates(comparison: Comparison, champion: Version | None, reason: str =
         reason = "; ".join(map(str, failed[:3]))
     elif champion is not None:
         reason = f"{gates[0]} of champion v{champion.version}; {len(gates)} gates hold"
-    return Decision(not failed, reason, gates, champion and _champion_facts(champion, champion_score, score))
+    return PromotionDecision(not failed, reason, gates, champion and _champion_facts(champion, champion_score, score))
 
 
 def _with_latency(*scored: tuple[Score, Path]) -> list[Score]:
@@ -153,7 +153,7 @@ def score_of(version: Version) -> Score:
 
 def _champion_facts(champion: Version, score: Score | None = None,
                     ours: Score | None = None) -> dict[str, Any]:
-    """Return the champion as in `Decision`; ours: the score of the version that it is compared with."""
+    """Return the champion as in `PromotionDecision`; ours: the score of the version that it is compared with."""
     metrics = dict(score.metrics) if score else {}
     gains = {key: ours.metrics[key] - value for key, value in metrics.items() if key in ours.metrics} if ours else {}
     return {"version": str(champion.version), "metrics": metrics, "gains": gains,
@@ -166,7 +166,7 @@ def _trained(version: Version) -> str:
 
 
 def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: Compare | None = None,
-            edited: Callable[[], str] | None = None, force: bool = False, dry_run: bool = False) -> Decision:
+            edited: Callable[[], str] | None = None, force: bool = False, dry_run: bool = False) -> PromotionDecision:
     """Make a version the champion because a person says so, if it passes the gates or with `force`.
 
     compare, edited: as in `promote_by_gates`. Raises GateRefused, which names the gate, and UsageError where it is the
@@ -179,7 +179,8 @@ def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: 
                 raise UsageError(f"{name}/{version} is the champion already")
             raise UsageError(f"{name}/{version} is the champion already, as {name}/{champion.version}: its labels were "
                              "edited", hint="xc labels list shows the edits; one is undone by its opposite")
-        decision = Decision(True, reason) if force else promote_by_gates(tracker, name, version, compare, dry_run=True)
+        decision = PromotionDecision(True, reason) if force else promote_by_gates(
+            tracker, name, version, compare, dry_run=True)
         if not decision.promoted:
             raise GateRefused(f"{name}/{version} does not pass the gates: {decision}",
                               hint=f"xc promote {name}/{version} --force --reason '...' overrules them")

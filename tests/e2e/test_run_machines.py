@@ -3,7 +3,6 @@
 import json
 import random
 import signal
-import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from subprocess import Popen
 import psutil
 import pytest
 
+from flows.services.processes import free_port
 from tasks.core.store import Store
 from tests.e2e.test_run_processes import of_home, words
 from tests.support.forked import start_xc
@@ -36,9 +36,7 @@ class Two:
 
     def start(self) -> list[Popen]:
         """Start the same command on both, but for its home and number."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.logs = [home.parent / f"{home.name}.log" for home in self.homes]
         return [start_xc(*words(self.planted, home, "--store", f"file://{self.store}", "--nodes", "2", "--node",
                                 str(number), "--rendezvous", f"127.0.0.1:{port}", **self.settings),

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flows.services.processes import free_port
 from tests.conftest import ROOT
 from tests.integration.test_distributed import job, run
 from tests.support import toy
@@ -24,10 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def run_machines(processes: tuple[int, ...], jobs: list[dict[str, Any]], folders: list[Path]) -> list[dict[str, Any]]:
     """Train the rounds by machines of so many processes, each with a folder; -> as `run`, from the first one."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = []
+    port, started = free_port(), []
     for number, folder in enumerate(folders):
         folder.mkdir(exist_ok=True)
         (folder / "jobs").write_bytes(pickle.dumps(jobs))

@@ -7,18 +7,13 @@ import psutil
 import pytest
 
 from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError
+from flows.services.processes import free_port
 from tasks.core import machines
 from tasks.core.machines import join, lead
 from tasks.core.network import Rendezvous
 from tasks.core.shared_store import SharedStore
 from tasks.training.follower import _check_code, _fetched
 from tasks.training.recipe import Recipe
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def two_machines(count: int = 2, seconds: float = 60.0) -> tuple[Rendezvous, Rendezvous]:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import ProjectError, ServerError
+from flows.services.processes import free_port
 from tasks.core.dask_workers import Workers
 from tasks.core.step import run
 from tasks.core.store import Store
@@ -209,9 +209,7 @@ def test_a_job_whose_worker_stands_still_is_named():
 @contextmanager
 def scheduler(folder: Path, before: str = "") -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run a Dask scheduler on loopback, after some Python of its own; yield its address and process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    address = f"tcp://127.0.0.1:{free_port()}"
     command = [sys.executable, "-c", f"{before}from distributed.cli.dask_scheduler import main; main()", "--port",
                address.rpartition(":")[2], "--host", "127.0.0.1", "--no-dashboard"]
     with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True,

@@ -15,7 +15,7 @@ from data_contracts.errors import DamagedArtifact, ServerError, UsageError
 from tasks.core.store import Artifact
 from tasks.evaluation.gates import Score
 from tasks.registry.model_card import model_card
-from tasks.registry.promotion import Decision
+from tasks.registry.promotion import PromotionDecision
 from tasks.registry.register import Registered, register
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import registered_digests
@@ -33,7 +33,7 @@ def world(tmp_path):
 def test_the_pyfunc_answers_as_the_retriever_does(world):
     import mlflow
 
-    assert world.enter(0) == Decision(True, "there was no champion", became="1")
+    assert world.enter(0) == PromotionDecision(True, "there was no champion", became="1")
     retriever = Retriever.load(world.store.open(world.publish()))
     contents = ["", "of the forest", "", "", ""]
     with tiny.global_uri(world.tracker.uri):

@@ -18,7 +18,7 @@ import pytest
 
 from tasks.core.wording import one_line
 from tasks.evaluation.gates import Score, evaluate_gates
-from tasks.evaluation.report import Report, ReportFacts, verdict
+from tasks.evaluation.report import ReportFacts, ReportPage, verdict
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 
@@ -98,7 +98,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(toy):
-    return Report(*toy, facts()).page()
+    return ReportPage(*toy, facts()).page()
 
 
 class Reader(HTMLParser):
@@ -168,20 +168,20 @@ def test_what_scores_reach_alone_is_shown_where_it_was_measured(toy, page, tmp_p
         "P/1/by classifier": 41.26, "PSP/5/by classifier": 30.0, "P/1/by sum": 37.31, "PSP/5/by sum": 33.0,
         "points/alone": 5000.0}
     (tmp_path / "e" / "metrics.json").write_text(json.dumps(measured))
-    text = Reader(Report(corpus, tmp_path / "e", facts()).page()).text
+    text = Reader(ReportPage(corpus, tmp_path / "e", facts()).page()).text
     assert "on 5,000 test queries" in text
     assert "Ranked by P@1 PSP@5 classifier 41.3 30.0 sum 37.3 33.0" in text
 
 
 def test_the_champion_within_the_interval_is_said_to_be(toy):
     near = {"version": "3", "gains": {"P/1": 0.1, "P/5": 30.0}}
-    text = Reader(Report(*toy, facts(champion=near)).page()).text
+    text = Reader(ReportPage(*toy, facts(champion=near)).page()).text
     assert "+0.1 over the champion, within the interval" in text
     assert "+30.0 over the champion PSP@1" in text, "no other note on P@5, none on PSP@1"
 
 
 def test_charts_carry_a_finding_an_alternative_text_and_their_numbers(toy, page):
-    drawn = Report(*toy, facts()).plots()
+    drawn = ReportPage(*toy, facts()).plots()
     assert list(drawn) == ["deciles", "calibration", "thresholds", "learning-1-encoder", "frequencies", "lengths"]
     images = [attributes for tag, attributes in Reader(page).tags if tag == "img"]
     captions = re.findall(r"<figcaption><bdi>(.*?)</bdi></figcaption>", page)
@@ -198,12 +198,12 @@ def test_the_gates_the_contract_and_the_champions_deciles_are_shown(toy):
     champion = {"version": "3", "gains": {"P/1": -1.0}, "deciles": [{**row, "recall/5": 12.34} for row in table]}
     gates = evaluate_gates(Score({"P/1": 9.0, "PSP/5": 9.0}), Score({"P/1": 10.0, "PSP/5": 9.0}))
     contract = {"rules": 184, "tables": {"labels": 60, "queries.train": 1000}}
-    page = Report(*toy, facts(champion=champion, gates=gates, contract=contract)).page()
+    page = ReportPage(*toy, facts(champion=champion, gates=gates, contract=contract)).page()
     text = Reader(page).text
     assert "P@1 9.00 10.00 9.50 ✕ fails" in text and "PSP@5 9.00 9.00 8.50 ✓ holds" in text
     assert "Its contract holds: 184 rules on 2 tables, 1,060 rows." in text
     assert page.count(">12.3</td>") == sum(row["positives"] > 0 for row in table)
-    assert "The gates" not in Reader(Report(*toy, facts()).page()).text
+    assert "The gates" not in Reader(ReportPage(*toy, facts()).page()).text
 
 
 def test_no_script_and_no_request(page):
@@ -226,14 +226,14 @@ def test_hostile_texts_stay_texts(tmp_path):
                  settings={HOSTILE: HOSTILE}, changed={HOSTILE: HOSTILE}, seconds={HOSTILE: 1.0}, date=HOSTILE,
                  note=HOSTILE, champion={"version": HOSTILE, "gains": {"P/1": 1.0}},
                  curves={HOSTILE: [{"epoch": 0.0, "loss": 1.0, HOSTILE: 2.0}, {"epoch": 1.0, "loss": 0.5}]})
-    page = Report(corpus, evaluation, told).page()
+    page = ReportPage(corpus, evaluation, told).page()
     tags = Reader(page).tags
     assert {tag for tag, _ in tags} & {"script", "iframe", "object"} == set()
     assert all("onerror" not in attributes for _, attributes in tags)
     assert all(attributes["src"].startswith("data:") for tag, attributes in tags if tag == "img")
     assert not [char for char in page if not char.isprintable() and char != "\n"]
     assert "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt;" in page and "\\u202e" in page
-    for svg in Report(corpus, evaluation, told).plots().values():
+    for svg in ReportPage(corpus, evaluation, told).plots().values():
         assert b"<script" not in svg and b"<img" not in svg
 
 
@@ -245,11 +245,11 @@ def test_one_line_keeps_scripts_that_need_joiners_and_drops_what_steers():
 
 def test_same_inputs_same_bytes(toy, page, tmp_path):
     with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "svg.fonttype": "path"}):
-        assert Report(*toy, facts()).page() == page, "the user's own matplotlib settings do not show"
+        assert ReportPage(*toy, facts()).page() == page, "the user's own matplotlib settings do not show"
     (tmp_path / "facts").write_bytes(pickle.dumps((toy[0].folder, toy[1], facts())))
     code = ("import pickle, sys; from tasks.evaluation import report; from xcmodels.data.corpus import Corpus;"
             "folder, evaluation, facts = pickle.load(open(sys.argv[1], 'rb'));"
-            "sys.stdout.buffer.write(report.Report(Corpus(folder), evaluation, facts).page().encode())")
+            "sys.stdout.buffer.write(report.ReportPage(Corpus(folder), evaluation, facts).page().encode())")
     elsewhere = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo"}
     again = subprocess.run([sys.executable, "-c", code, str(tmp_path / "facts")], stdout=subprocess.PIPE, check=True,
                            cwd=Path(__file__).parents[2], env=elsewhere)
@@ -265,7 +265,7 @@ def test_the_page_stays_small_whatever_the_size(tmp_path):
     evaluation = write_evaluation(tmp_path / "e", corpus, ids, scores)
     many = {f"setting.{i}": long for i in range(3000)}
     curve = [{"epoch": float(i), **{name: 1 / (i + 1) for name in ("loss", *"abcdefgh")}} for i in range(2000)]
-    page = Report(corpus, evaluation, facts(
+    page = ReportPage(corpus, evaluation, facts(
         settings=many, changed=many, seconds=dict.fromkeys(many, 1.0), command=long * 50, reason=long, promoted=False,
         curves={f"stage {i}": curve for i in range(40)})).page()
     assert len(page.encode()) < 1_000_000

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.evaluation import report
-from tasks.evaluation.report import Report, intervals
+from tasks.evaluation.report import ReportPage, intervals
 from tests.integration.test_report import Reader, facts, make, write_corpus, write_evaluation
 from xcmodels import metrics
 
@@ -37,7 +37,7 @@ def test_one_query_gives_the_widest_interval(tmp_path):
     evaluation = write_evaluation(tmp_path / "e", corpus, np.arange(10)[None], np.ones((1, 10), np.float32))
     assert set(intervals(report.EvaluationFiles.load(corpus, evaluation)).values()) == {(0.0, 100.0)}
     told = facts(curves={"encoder": [{"epoch": 0.0, "loss": 1.0}]})
-    assert "One epoch, loss 1." in Report(corpus, evaluation, told).page()
+    assert "One epoch, loss 1." in ReportPage(corpus, evaluation, told).page()
 
 
 def test_a_model_that_is_always_right_has_intervals_and_a_champion_as_good_lies_within(tmp_path):
@@ -49,6 +49,6 @@ def test_a_model_that_is_always_right_has_intervals_and_a_champion_as_good_lies_
     for name in ("P/1", "PSP/1", "PSP/5", "nDCG/5"):
         assert bounds[name] == pytest.approx((96.38, 100), abs=0.01), name
     told = facts(champion={"version": "3", "gains": {"P/1": 0.0, "recall/100": 0.0}})
-    text = Reader(Report(corpus, evaluation, told).page()).text
+    text = Reader(ReportPage(corpus, evaluation, told).page()).text
     assert "P@1 100.0 96.4 to 100.0 ±0.0 over the champion, within the interval" in text
     assert text.count("within the interval") == 1, "recall@100 has no interval"

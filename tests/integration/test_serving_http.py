@@ -4,7 +4,6 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.services.processes import free_port
 from serving.http.guard import MAX_BODY, MAX_DEPTH
 from serving.schemas import MAX_TEXT
 from tasks.registry.fetch import fetch
@@ -65,9 +65,7 @@ def test_a_threshold_leaves_the_labels_that_are_as_sure(server, explain):
 def test_mlflows_own_server_answers_the_same(server, world, tmp_path):
     """`mlflow models serve` of the champion as it was fetched, where the project is not on the path."""
     fetch(world.tracker, "xc@champion", tmp_path / "model")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with (tmp_path / "log").open("w") as log:
         theirs = subprocess.Popen(

@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.errors import DamagedArtifact
 from serving import model_watcher
-from serving.answers import Question, Service, answer
+from serving.answers import ModelService, Question, answer
 from serving.file_watcher import Watch
 from serving.http.guard import Problem
 from serving.model_watcher import AliasFollower, Registry
@@ -51,7 +51,8 @@ def poison(path):
 
 def ask(follower):
     """Return a served answer of a text by the version that answers."""
-    return asyncio.run(Service(follower, ServerMetrics(frozenset())).predict(PredictRequest(texts=["a wolf"], k=3)))
+    service = ModelService(follower, ServerMetrics(frozenset()))
+    return asyncio.run(service.predict(PredictRequest(texts=["a wolf"], k=3)))
 
 
 def test_a_change_is_told_apart_from_another_name_and_from_a_cure(world):
@@ -150,7 +151,7 @@ def test_a_score_that_is_not_finite_never_leaves(follower, caplog, monkeypatch, 
     combine = follower.current.retriever.scorer
     monkeypatch.setattr(type(combine), "__call__", lambda self, queries, found, tokens: np.where(
         found == found.max(), number, 1.0).astype(np.float32))
-    service = Service(follower, ServerMetrics(frozenset()))
+    service = ModelService(follower, ServerMetrics(frozenset()))
     for _ in range(2):
         with pytest.raises(Problem) as told:
             asyncio.run(service.predict(PredictRequest(texts=["a wolf"], k=1, explain=explain)))

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from data_contracts.errors import ProjectError, ServerError
+from flows.services.processes import free_port
 from tasks.tracking import mlflow_client
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
@@ -84,10 +85,7 @@ def test_a_deleted_database_is_rebuilt(home):
 
 
 def test_training_goes_on_without_a_server(tmp_path, caplog):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        uri = f"http://user:secret@127.0.0.1:{free.getsockname()[1]}"
-    tracker = Tracker(tmp_path, uri)
+    tracker = Tracker(tmp_path, f"http://user:secret@127.0.0.1:{free_port()}")
     began = time.monotonic()
     assert tracker.start("k1", **ABOUT) is None
     tracker.sync(STEPS)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from flows.services.processes import free_port
 from tests.support.shared import end_with_tests, shared
 
 DATABASE = "prefect.db"
@@ -48,10 +48,7 @@ def start_prefect(home: Path, port: int = 0) -> tuple[str, subprocess.Popen]:
     """
     if not (home / DATABASE).exists():
         copy_database(home)
-    if not port:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+    port = port or free_port()
     with (home / "log").open("a") as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from tokenizers.models import WordPiece
 
+from flows.services.processes import free_port
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Score
 from tasks.registry.promotion import promote_by_gates
@@ -157,9 +157,7 @@ def mlflow_server(home: Path, port: int = 0) -> Iterator[tuple[str, subprocess.P
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "mlflow.db").exists():
         shutil.copy(_template(), home / "mlflow.db")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = port or free.getsockname()[1]
+    port = port or free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{home}/mlflow.db",
                "--artifacts-destination", str(home / "artifacts"), "--port", str(port), "--workers", "1"]
     with (home / "log").open("w") as log:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.evaluation import report, report_charts, report_confidence
-from tasks.evaluation.report import Report
+from tasks.evaluation.report import ReportPage
 from tasks.evaluation.thresholds import Answers, recommended
 from tests.integration.test_report import facts, make, write_corpus, write_evaluation
 
@@ -19,7 +19,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(toy):
-    return Report(*toy, facts()).page()
+    return ReportPage(*toy, facts()).page()
 
 
 def test_the_decile_finding_is_computed(toy, page):
@@ -70,8 +70,8 @@ def test_the_thresholds_are_listed_and_one_is_recommended(toy):
     assert chart.rows[0][1:] == (f"{100 * found.right.mean():.1f}", chart.rows[0][2], "10.00", "0.0")
     best = recommended(found, 0.9)
     assert f"For 90% right, the threshold is {best.threshold:.2f}" in chart.finding
-    assert chart.finding in Report(*toy, facts(wanted_precision=0.9)).page()
-    assert chart.finding not in Report(*toy, facts(wanted_precision=0.5)).page()
+    assert chart.finding in ReportPage(*toy, facts(wanted_precision=0.9)).page()
+    assert chart.finding not in ReportPage(*toy, facts(wanted_precision=0.5)).page()
 
 
 @pytest.mark.parametrize(("loss", "finding"), [
