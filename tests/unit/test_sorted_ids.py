@@ -1,5 +1,6 @@
 """Sets of ids agree with Python's own."""
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from xcmodels.data.sorted_ids import isin_sorted, locate, unique, unique_counts
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-@pytest.mark.parametrize("span", [0, sorted_ids._SPAN])    # 0: found by bisecting alone
+@pytest.mark.parametrize("span", [0, 256])    # found by bisecting, by a table wherever there are two values or more
 def test_sets_are_pythons(n: int, kind: type, span: int, monkeypatch):
     monkeypatch.setattr(sorted_ids, "_SPAN", span)
     rng = np.random.default_rng(n)
@@ -27,6 +28,17 @@ def test_sets_are_pythons(n: int, kind: type, span: int, monkeypatch):
         assert there.tolist() == isin_sorted(values, of).tolist()
         assert np.array_equal(of[place[there]], values[there])
     assert isin_sorted(others.reshape(15, 10), unique(values)).shape == (15, 10)
+
+
+@pytest.mark.parametrize("span", [10**5, 3 * 10**5, 10**7, 10**12])
+def test_memory_grows_with_the_values_and_not_with_the_span_of_what_is_searched(span):
+    values, ordered = np.arange(10**5), np.array([0, 17, span])
+    tracemalloc.start()
+    try:
+        assert isin_sorted(values, ordered).sum() == 2
+        assert tracemalloc.get_traced_memory()[1] < 60 * len(values)
+    finally:
+        tracemalloc.stop()
 
 
 def test_values_of_few_bytes_are_looked_for_among_large_ones():
