@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -105,11 +104,12 @@ def test_fields_of_different_lengths_are_an_error(tokenizer):
         tokenizer(["a", "b"], ["c"])
 
 
-def test_a_book_is_cut_before_it_is_tokenised(tokenizer):
+def test_a_book_is_cut_before_it_is_tokenised(tokenizer, monkeypatch):
+    read, clean = [], module.clean
+    monkeypatch.setattr(module, "clean", lambda text: read.append(len(text)) or clean(text))
     book = "l0w1 filler3 unheardof " * 1_000_000
-    before = time.perf_counter()
     made = tokenizer([book], [book])
-    assert time.perf_counter() - before < 0.5
+    assert read == [64 * 3, 64 * 2]
     assert made.ids.tolist() == ids(tokenizer, "l0w1 filler3 [UNK] l0w1 filler3")
 
 
