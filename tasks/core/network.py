@@ -31,7 +31,7 @@ class Rendezvous:
 def is_here(host: str) -> bool:
     """Return whether a host's name or address is one of this machine."""
     own = {each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found}
-    return is_loopback(host) or not own.isdisjoint(addresses(host))
+    return any(address in own or ip_address(address).is_loopback for address in addresses(host))
 
 
 def names_loopback(host: str) -> bool:

@@ -114,6 +114,7 @@ def run_steps(home, planted, refresh, round_=train):
              Step("mine", "mined", refresh, code, {}, {"start": "start"}, can_overlap=True),
              Step("next", "model", train, code, {"round": 2}, {"start": "round", "mined": "mine"})]
     store = Store(home)
+
     @flow(name="steps")
     def all_steps():
         laid_out = pipeline(planted, "astra", "cpu-learned", {})

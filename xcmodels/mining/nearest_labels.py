@@ -1,6 +1,5 @@
 """The labels that a served index proposes for every training query: negatives of the sparse view."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -8,13 +7,13 @@ import numpy as np
 from xcmodels.data.executor import equal_cuts
 from xcmodels.mining import grouped_index
 from xcmodels.retrieval import ann
+from xcmodels.retrieval.builder import RowVectors
 from xcmodels.retrieval.proposers import Proposer
 
 CHUNK = 8192    # queries whose codes are compared at once
 
 
-def nearest_labels(proposer: Proposer, vectors: Callable[[np.ndarray], np.ndarray], rows: np.ndarray,
-                   k: int) -> np.ndarray:
+def nearest_labels(proposer: Proposer, vectors: RowVectors, rows: np.ndarray, k: int) -> np.ndarray:
     """Return labels that are probably nearest to each query of `rows` (n,), ids (n, k), -1 for none.
 
     vectors: makes the vectors (n, width) of rows. Positives are not left out. The time of a query by the served codes

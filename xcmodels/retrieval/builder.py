@@ -27,8 +27,8 @@ from xcmodels.retrieval.serving_config import FUSED, SUM, FusionConfig, ServingC
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
 from xcmodels.retrieval.sparse_training import train_sparse
 
-Vectors = Callable[[np.ndarray], np.ndarray]    # makes the vectors (n, width) of rows of the training side
-NearestLabels = Callable[[Proposer, Vectors, np.ndarray, int], np.ndarray]    # (proposer, vectors, rows, k) -> (n, k)
+RowVectors = Callable[[np.ndarray], np.ndarray]    # makes the vectors (n, width) of rows of the training side
+NearestLabels = Callable[[Proposer, RowVectors, np.ndarray, int], np.ndarray]    # (proposer, vectors, rows, k)
 HELD_OUT = 100  # labels of a validation query from which its best are calibrated, without a fusion
 
 
