@@ -9,12 +9,14 @@ HOME_DIR ?= .xc
 
 .PHONY: run test test-fast check bench bench-claims sbom pins clean
 
-$(VENV)/.ready: constraints.txt pyproject.toml
+$(VENV)/.ready: constraints.txt constraints-cuda.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	# From hashes pip takes the index's torch before a build in a folder of its own (find-links), for CPUs alone, say.
 	sed -n '/^torch==/,/[^\\]$$/p' constraints.txt > $(VENV)/torch.txt
 	$(BIN)/pip install --quiet --no-deps --no-index --require-hashes -r $(VENV)/torch.txt 2> $(VENV)/torch.log || true
 	$(BIN)/pip install --quiet --no-deps --require-hashes -r constraints.txt
+	# The index's torch for Linux needs CUDA's libraries; a build for CPUs alone lacks nothing now.
+	$(BIN)/pip check > $(VENV)/missing.log || $(BIN)/pip install --quiet --no-deps --require-hashes -r constraints-cuda.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/pip check
 	touch $@
@@ -60,7 +62,7 @@ bench-claims: $(VENV)/.ready $(DATA)/dataset.json
 sbom: $(VENV)/.ready
 	$(BIN)/python tools/sbom.py > sbom.cdx.json
 
-## pins: constraints.txt anew, with the sha256 of every file; PINS="NAME==VERSION ..." upgrades; needs uv on the path
+## pins: constraints.txt and constraints-cuda.txt anew, with the sha256 of every file; PINS="NAME==VERSION ..." upgrades; needs uv on the path
 pins: $(VENV)/.ready
 	$(BIN)/python -m tools.pin_hashes $(PINS)
 

@@ -2,9 +2,10 @@
 
     python -m tools.pin_hashes [NAME==VERSION ...]
 
-The arguments replace or add pins. Needs `uv` on the path, which asks the package index for the files. Listed are files
-for CPython 3.11 to 3.14 on Linux (x86-64, arm64) and macOS, and wheels in the folders that PIP_FIND_LINKS names, such
-as a build of torch for CPUs only.
+The arguments replace or add pins. What the index's torch needs beyond them, CUDA's libraries on Linux, is pinned in
+constraints-cuda.txt, which builds of torch for CPUs alone do without. Needs `uv` on the path, which asks the package
+index for the files. Listed are files for CPython 3.11 to 3.14 on Linux (x86-64, arm64) and macOS, and wheels in the
+folders that PIP_FIND_LINKS names, such as a build of torch for CPUs only.
 """
 
 import os
@@ -27,6 +28,8 @@ from tools.sbom import ROOT, pinned
 HEAD = "# Written by tools/pin_hashes.py, as upgrades are: make pins PINS=NAME==VERSION"
 OLDEST, PYTHONS = "3.11.5", [(3, minor) for minor in range(11, 15)]
 GLIBC, MACOS = 40, 26    # newest versions whose wheels are accepted: glibc 2.40, macOS 26
+
+Packages = dict[str, dict[str, Any]]
 
 
 def platforms() -> list[list[str]]:
@@ -72,32 +75,42 @@ def local_wheels(folders: Iterable[Path], pins: Mapping[str, str]) -> Iterator[t
             yield name, file_digest(path)
 
 
-def lock(requirements: str) -> dict[str, Any]:
-    """Return the pylock.toml of requirements, one NAME==VERSION a line, from the package index."""
+def lock(requirements: str, constraints: str | None = None) -> Packages:
+    """Return the packages of requirements, one NAME==VERSION a line, as pylock.toml has them, from the package index.
+
+    constraints: where given, what the requirements need is locked with them, at these versions where it is listed.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder) / "requirements.txt", Path(folder) / "pylock.toml"
+        source, limits, target = (Path(folder) / name for name in ("in.txt", "constraints.txt", "pylock.toml"))
         source.write_text(requirements)
-        subprocess.run(["uv", "pip", "compile", "--quiet", "--no-deps", "--universal", "--python-version", OLDEST,
+        limits.write_text(constraints or "")
+        subprocess.run(["uv", "pip", "compile", "--quiet", *(["--no-deps"] if constraints is None else []),
+                        "--universal", "--python-version", OLDEST, "--constraint", str(limits),
                         "--format", "pylock.toml", "--output-file", str(target), str(source)], check=True)
-        return tomllib.loads(target.read_text())
+        packages = tomllib.loads(target.read_text())["packages"]
+        return {canonicalize_name(package["name"]): package for package in packages}
+
+
+def block(package: Mapping[str, Any], more: Iterable[str] = ()) -> str:
+    """Return the lines of a pin: name and version, and the sha256 of each file, `more` of them from elsewhere."""
+    digests = sorted({*hashes(package, environments()), *more})
+    return " \\\n    ".join([f"{canonicalize_name(package['name'])}=={package['version']}",
+                            *(f"--hash=sha256:{sha256}" for sha256 in digests)])
 
 
 def main(upgrades: list[str]) -> None:
-    """Rewrite constraints.txt with upgrades, each NAME==VERSION."""
+    """Rewrite constraints.txt with upgrades, each NAME==VERSION, and constraints-cuda.txt."""
     if invalid := [pin for pin in upgrades if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)]:
         sys.exit(f"{invalid[0]!r} is not NAME==VERSION")
-    path = ROOT / "constraints.txt"
+    path, cuda_path = ROOT / "constraints.txt", ROOT / "constraints-cuda.txt"
     pins = pinned(path.read_text()) | pinned("\n".join(upgrades))
-    locked = lock("".join(f"{name}=={version}\n" for name, version in sorted(pins.items())))
-    folders = [Path(name) for name in os.environ.get("PIP_FIND_LINKS", "").split() if Path(name).is_dir()]
-    supported, local = environments(), list(local_wheels(folders, pins))
-    packages = {canonicalize_name(package["name"]): package for package in locked["packages"]}
-    blocks = []
-    for name, version in sorted(pins.items()):
-        digests = {*hashes(packages[name], supported), *(sha256 for other, sha256 in local if other == name)}
-        lines = [f"{name}=={version}", *(f"--hash=sha256:{sha256}" for sha256 in sorted(digests))]
-        blocks.append(" \\\n    ".join(lines))
-    path.write_text("\n".join([HEAD, *blocks, ""]))
+    requirements = "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
+    packages, folders = lock(requirements), os.environ.get("PIP_FIND_LINKS", "").split()
+    local = list(local_wheels([Path(name) for name in folders if Path(name).is_dir()], pins))
+    cuda = lock(f"torch=={pins['torch']}\n", requirements)
+    path.write_text("\n".join([HEAD, *(
+        block(packages[name], [sha256 for other, sha256 in local if other == name]) for name in sorted(pins)), ""]))
+    cuda_path.write_text("\n".join([HEAD, *(block(cuda[name]) for name in sorted(cuda.keys() - pins)), ""]))
 
 
 if __name__ == "__main__":

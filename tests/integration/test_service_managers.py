@@ -185,7 +185,8 @@ def test_an_image_has_what_the_package_is_made_of_and_no_more():
     first, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     assert first == "*" and set(rest) == {"**/__pycache__", *(f"!{name.removesuffix('*')}" for name in packages), *(
-        f"!{name}" for name in ("LICENSE", "README.md", "constraints.txt", "pyproject.toml"))}
+        f"!{name}" for name in ("LICENSE", "README.md", "constraints.txt", "constraints-cuda.txt",
+                                  "pyproject.toml"))}
     assert all((ROOT / name.removeprefix("!")).exists() for name in rest if name.startswith("!"))
     text = (ROOT / "Dockerfile").read_text()
     assert "--require-hashes --requirement constraints.txt" in text and "\nUSER 1000:1000\n" in text

@@ -161,6 +161,6 @@ def _environment(folder: Path) -> None:
                        ("dask", f'#!/bin/bash\nexec {bin_ / "python"} -m dask "$@"\n')):
         (bin_ / name).write_text(text)
         (bin_ / name).chmod(0o755)
-    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+    for name in ("Makefile", "constraints.txt", "constraints-cuda.txt", "pyproject.toml"):
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv" / ".ready").touch()
