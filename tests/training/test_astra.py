@@ -252,6 +252,9 @@ def test_presets_hold_table_11():
             "amazon-3m"} <= set(PRESETS["astra"])
     made = resolve("astra", "amazon-670k", {})
     assert (made.method.batch_size, made.method.uniform, made.method.hard) == (16 * 16, 16 * 400, 16 * 50)
+    assert made.method.positives == 16 * 7
+    # torch's SGD of momentum .9 makes ten times as much of a decay of .001
+    assert made.method.weight_decay == pytest.approx(0.01)
     assert not made.prepare.augment and resolve("astra", "lf-amazon-131k", {}).prepare.augment
     for preset in PRESETS["astra"]:
         assert resolve("astra", preset, {"seed": "3"}).seed == 3

@@ -90,6 +90,15 @@ def test_a_pool_holds_some_positives_and_some_mined_negatives(corpus, trained):
     assert (block.positives.sum(1).numpy() > 2).any()
 
 
+def test_of_dpr_a_querys_own_positive_counts_and_its_others_are_ignored(corpus):
+    stage = JointStage(VARIANTS["dpr"])
+    rows = corpus.training_rows()[:40]
+    batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "own"))
+    block, pool = batch.blocks["pool"], batch.sides["labels"].ids.numpy()
+    positives = np.array([np.isin(pool, corpus.positives["train"][row]) for row in rows])
+    assert ((positives & (block.weights.numpy() > 0)).sum(1) == 1).all() and (positives.sum(1) > 1).any()
+
+
 def test_every_label_is_in_every_pool(corpus):
     stage = JointStage(replace(UNIDEC, every_label=True))
     batch = stage.batch(corpus, stage.rounds[0], Mined(), np.array([3, 5]), seeds.generator(0, "all"))
@@ -108,6 +117,14 @@ def test_mined_negatives_are_the_nearest_that_are_none_of_the_querys(corpus, tra
         excluded = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
         assert negatives[row].tolist() == [label for label in order.tolist() if label not in excluded][:6]
     assert (negatives[corpus.validation] == -1).all(), "nothing is mined for queries that are held out"
+
+
+def test_presets_hold_table_2():
+    """A batch is a cluster; DEPSL's row of the largest data set is the one without the loss of labels over queries."""
+    rows = [resolve("unidec", name, {}).method for name in ("lf-amazon-131k", "lf-wikiseealso-320k")]
+    assert [(row.batch_size, row.cluster_size, row.cluster_max) for row in rows] == [(576,) * 3, (677,) * 3]
+    assert [resolve("depsl", name, {}).method.symmetric for name in ("lf-wikipedia-500k", "lf-amazontitles-1.3m")] \
+        == [0.5, 0.0]
 
 
 def test_the_rounds_of_the_relatives():

@@ -8,7 +8,7 @@ accuracy over the previous stretch, minus its moving average. All state is in bu
 import torch
 from torch import nn
 
-FLOOR, SIGMA, STRETCH, MOMENTUM = 0.1, 0.01, 10, 0.8
+FLOOR, SIGMA, STRETCH, MOMENTUM = 0.01, 0.01, 10, 0.8
 
 
 class Bandit(nn.Module):

@@ -46,7 +46,7 @@ class SiamesexmlConfig(ServingConfig):
     scored_centroid: float = 1.0    # share of a label's centroid in its score, beside its text's embedding
     scored_query: str = "final"     # of a query, scored against label texts and centroids: intermediate | final
     correlation: bool = True     # label embeddings are smoothed over labels that share queries
-    shortlist: int = 500         # labels of a query from the three indexes together, to mine and to predict
+    shortlist: int = 500         # labels of a query from each of the three indexes, to mine and to predict
     mined: int = 50              # the best of them, of which batches take the hardest
     positives: int = 20          # of a query in a batch of module IV
     partitions: int = 1          # of labels, each with a residual layer of its own

@@ -24,6 +24,7 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
     decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
     refresh_every: int = 5       # tau: epochs between two refreshes
     positives: int = 3           # beta: positives of a query that enter the pool
+    pooled: bool = True          # positives picked for other queries count, too (pick-some-labels); false: are ignored
     negatives: int = 6           # eta: mined negatives of a query that enter the pool, of eta * tau mined; 0 = none
     every_label: bool = False    # every label is in every pool (DEXML)
     loss: str = "decoupled"      # decoupled | supcon
@@ -52,6 +53,8 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
         checks.one_of(self, decay=("linear", "cosine"), loss=tuple(LOSSES), head=("residual", "tanh", "unit"))
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature must be above 0, got {self.temperature}")
+        if self.every_label and not self.pooled:
+            raise ValueError("pooled must be true with every_label, got false: every label is picked then")
         if self.dim and self.head != "tanh":
             raise ValueError(f"dim must be 0 unless head is tanh, got {self.dim}: no other head projects")
         if self.classifies and not self.softmax + self.bce:

@@ -3,7 +3,7 @@
 Kharbanda et al., 2025. A batch is made of clusters of queries; its labels are up to beta positives of each query and
 eta of its mined hard negatives, and every positive of a query among them counts: pick-some-labels (section 3.1). The
 dual encoder scores with one pair of heads, the classifier with a third head and a vector per label. DEPSL is the dual
-encoder alone; DPR, ANCE and DEXML are settings of it.
+encoder alone; DPR, TAS, ANCE and DEXML are settings of it.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xcmodels.data.batching import Batch, BatchSide, Block, pooled_block, sample_negatives, sample_positives
+from xcmodels.data.batching import (
+    Batch,
+    BatchSide,
+    Block,
+    padded,
+    pooled_block,
+    sample_negatives,
+    sample_positives,
+)
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.every_label import EveryLabelBatch, every_label_batch
 from xcmodels.data.executor import IN_PROCESS, Executor
@@ -75,8 +83,8 @@ class JointStage(EncoderStage[Joint]):
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their picked positives, hard negatives and rejected labels."""
-        picked = [sample_positives(corpus.train_positives, rows, self.config.positives, rng)[0],
-                  corpus.rejected.take(rows)[0]]
+        positives, counts = sample_positives(corpus.train_positives, rows, self.config.positives, rng)
+        picked = [positives, corpus.rejected.take(rows)[0]]
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else unique(np.concatenate(picked))
@@ -84,7 +92,8 @@ class JointStage(EncoderStage[Joint]):
                  "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
         if self.config.every_label and not self.whole_pool:
             return every_label_batch(corpus, rows, Batch(sides, {}))
-        return Batch(sides, {"pool": pooled_block(corpus, rows, pool)})
+        own = None if self.config.pooled else padded(positives, counts)
+        return Batch(sides, {"pool": pooled_block(corpus, rows, pool, own)})
 
     def encoder(self, model: Joint) -> Encoder:
         return model.encoder
