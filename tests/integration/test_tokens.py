@@ -110,6 +110,8 @@ def test_a_book_is_cut_before_it_is_tokenised(tokenizer, monkeypatch):
     book = "l0w1 filler3 unheardof " * 1_000_000
     made = tokenizer([book], [book])
     assert read == [64 * 3, 64 * 2]
+    monkeypatch.undo()
+    assert tokenizer([" " * 10_000 + "a dog"], [""]).ids.tolist() == tokenizer(["a dog"], [""]).ids.tolist() != []
     assert made.ids.tolist() == ids(tokenizer, "l0w1 filler3 [UNK] l0w1 filler3")
 
 

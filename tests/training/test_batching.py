@@ -222,8 +222,8 @@ def test_the_data_weighs_positives_in_every_block(corpus):
     rng, rows = np.random.default_rng(0), corpus.training_rows()[::2]
     pool, chosen = np.arange(corpus.n_labels), two_of_each(corpus, rows)
     none = np.empty((len(rows), 0), np.int32)
-    labels = np.flatnonzero(queries_of(corpus).lengths)
-    queries = np.array([queries_of(corpus)[label][0] for label in labels])
+    labels = np.flatnonzero(queries_of(corpus, False).lengths)
+    queries = np.array([queries_of(corpus, False)[label][0] for label in labels])
     makers = {
         "pool": lambda of: pooled_block(of, rows, pool),
         "chosen": lambda of: pooled_block(of, rows, pool, chosen),
@@ -255,7 +255,7 @@ def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
     own = shortlist_block(made, at, 99, np.empty((len(at), 0), np.int32), rng)
     held = {(rows[r], int(own.columns[r, c])) for r, c in own.weights.nonzero().tolist()}
     assert held == {(row, label) for row in rows for label in made.train_positives[row].tolist()}
-    assert not banned & {(row, label) for label, of in enumerate(queries_of(made)) for row in of.tolist()}
+    assert not banned & {(row, label) for label, of in enumerate(queries_of(made, False)) for row in of.tolist()}
     drawn = sample_positive(made.train_positives, at, rng)
     block = pooled_block(made, at, np.unique(drawn))
     for r, label in enumerate(drawn.tolist()):

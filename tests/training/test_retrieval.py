@@ -202,14 +202,14 @@ def test_one_text_for_a_list(retriever):
 def test_odd_texts(retriever):
     odd = ["", " ", "\x00", "\ud800", "日本語", "never seen", "l1w0 " * 100_000]
     found = retriever.predict(odd, k=5)
-    assert [len(row) for row in found] == [0, 0, *[5] * 5]
+    assert [len(row) for row in found] == [0, 0, 0, *[5] * 4]
     assert all(np.isfinite(label.score) for row in found for label in row)
     assert retriever.predict([]) == []
 
 
 @pytest.mark.parametrize("way", ["python", "mlflow", "http", "xc predict", "xc export"])
 def test_a_text_of_white_space_gets_no_label_whichever_way_it_comes(retriever, tmp_path, capsys, way):
-    texts, wanted = ["l1w0", " \t\u00a0\n", "", "\x00", "l9w0"], [2, 0, 0, 2, 2]
+    texts, wanted = ["l1w0", " \t\u00a0\n", "", "\x00", "l9w0"], [2, 0, 0, 0, 2]
     if way == "python":
         found = retriever.predict(texts, 2)
     elif way == "mlflow":

@@ -95,7 +95,7 @@ def test_a_batch_of_labels(corpus):
     for r, label in enumerate(labels):
         assert label in corpus.positives["train"][first[r]] and label in corpus.positives["train"][second[r]]
         assert {first[r], second[r]} <= rows, "nothing is drawn from the validation split"
-        assert (first[r] == second[r]) == (len(queries_of(corpus)[label]) == 1), "the centroid is of two queries"
+        assert (first[r] == second[r]) == (len(queries_of(corpus, False)[label]) == 1), "the centroid is of two queries"
         for c, query in enumerate(first):
             true = label in corpus.positives["train"][query]
             banned = label in corpus.filters["train"][query]

@@ -162,6 +162,8 @@ def test_it_proposes_the_labels_that_its_words_speak_for(corpus, words, made, mo
         assert set(found[found >= 0].tolist()) == set(wanted)
     alone = [classifiers.propose(tokens.part(slice(row, row + 1)))[0] for row in range(30)]
     assert np.array_equal(classifiers.propose(tokens), alone)
+    monkeypatch.setattr(sparse_classifiers, "CHUNK", 7)
+    assert np.array_equal(classifiers.propose(tokens), alone)
 
 
 def test_what_is_written_is_read(corpus, words, made, tmp_path):

@@ -1,6 +1,8 @@
 """One round of training, unbroken and broken in every way, ends in the same bits."""
 
+import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +112,14 @@ def test_watching_changes_nothing(toy, tmp_path):
     assert [each.epoch for each in seen] == np.repeat([4, 5, 6, 7], steps).tolist()
     mean = np.mean([each.loss for each in seen if each.epoch == 5])
     assert toy.metrics[MINED][1] | {P1: 0.0} == {"epoch": 5.0, "loss": pytest.approx(mean), P1: 0.0}
+    assert len(checkpoints(tmp_path)) == 1
+
+
+def test_the_time_to_the_next_checkpoint_runs_on_from_epoch_to_epoch(toy, tmp_path, monkeypatch):
+    """Each read of the clock is a second later: 9 steps are an epoch, so none takes as long as 30 seconds."""
+    seconds = count()
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
+    again(toy, MINED, tmp_path, Watch(save_every=30.0))
     assert len(checkpoints(tmp_path)) == 1
 
 

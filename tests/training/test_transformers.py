@@ -258,6 +258,8 @@ def test_a_bag_and_a_transformer_side_by_side(bert, idf, texts, tmp_path):
     assert (encoder.backbone.sums, labels.shape) == (3, (1, 48)) and encoder.in_numpy(QUERY) is None
     units = [F.normalize(queries[:, start:start + 16], dim=1) for start in (0, 32)]
     torch.testing.assert_close(encoder(texts, QUERY), F.normalize(sum(units), dim=1))
+    plain = build_encoder(config, idf, 0, siamese(config, HeadConfig("unit"))).eval()
+    torch.testing.assert_close(plain(texts, QUERY), F.normalize(sum(units), dim=1))
     save_encoder(trained(encoder), tmp_path / "encoder")
     again = load_encoder(tmp_path / "encoder").eval()
     for side in (QUERY, LABEL):

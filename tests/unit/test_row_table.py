@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from xcmodels.nn import distributed
 from xcmodels.nn.row_optimisers import RowAdam, RowSGD
 from xcmodels.nn.row_table import RowTable
 
@@ -208,6 +209,15 @@ def test_sgd_without_decay_is_torchs_where_every_row_is_touched():
         (weight.square().sum() + step * weight.sum()).backward()
         torchs.step()
     torch.testing.assert_close(table.weight, weight.detach())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_fewer_rows_than_processes_none_holds_all(rank, monkeypatch):
+    """One that has the only row would not take part where the others sum."""
+    monkeypatch.setattr(distributed, "count", lambda: 2)
+    monkeypatch.setattr(distributed, "rank", lambda: rank)
+    table = RowTable.zeros(1, D)
+    assert not table.holds_all_rows and len(table.weight) == rank
 
 
 @pytest.mark.parametrize("at", [1, 5, 11])

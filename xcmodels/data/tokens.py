@@ -123,7 +123,7 @@ class Tokenizer:
             return [[] for _ in texts]
         # A token spans at least one character except in degenerate vocabularies, so a book-length text
         # is cut before it is tokenised, not after.
-        short = [clean(text[: 64 * limit]) for text in texts]
+        short = [clean(text.lstrip()[: 64 * limit]) for text in texts]
         # In batches of thousands, so that the encodings are still in the cache when they are freed.
         return [encoding.ids[:limit] for start in range(0, len(short), _BATCH)
                 for encoding in self.backend.encode_batch_fast(short[start:start + _BATCH],

@@ -14,6 +14,7 @@ from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained, build_retriever
 from xcmodels.retrieval.serving_config import ENCODER, ServingConfig
 from xcmodels.training.checkpoint import read_model
+from xcmodels.training.loop import device
 
 C = TypeVar("C", bound=ServingConfig)
 S = TypeVar("S", bound=Stage[Any])
@@ -61,6 +62,6 @@ class EncoderRetrieverBuilder(BaseRetrieverBuilder[ServingConfig, EncoderStage[A
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder, and its embeddings of label texts."""
-        encoder = self.stage.encoder(read_model(self.stage, corpus, models[self.stage.name]))
+        encoder = self.stage.encoder(read_model(self.stage, corpus, models[self.stage.name]).to(device()))
         return Trained(encoder, {ENCODER: encode_all(encoder, corpus.sides["label"], LABEL)},
                        {ENCODER: encoder.layout.views[QUERY]}, (ENCODER,))

@@ -89,14 +89,19 @@ class Head(nn.Module):
 
 
 class UnitHead(Head):
-    """v -> normalise(v), or normalise(gelu(v)): SiameseXML's intermediate embedding (section 4)."""
+    """v -> normalise(v), or normalise(gelu(v)): SiameseXML's intermediate embedding (section 4).
 
-    def __init__(self, dim: int, kind: str) -> None:
+    v is the backbone's first vector of a text, or the sum of several, `bases`, each at unit length.
+    """
+
+    def __init__(self, dim: int, kind: str, sums: int, bases: tuple[int, ...]) -> None:
         super().__init__()
-        self.dim, self.kind = dim, kind
+        self.dim, self.kind, self.sums, self.bases = dim, kind, sums, bases
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
-        return normalise(_activated(vectors, self.kind)[:, :self.dim])
+        several = len(self.bases) > 1
+        base = _sum_of(self.bases, _each_normalised(vectors, self.sums), self.dim) if several else vectors[:, :self.dim]
+        return normalise(_activated(base, self.kind))
 
 
 class ResidualHead(Head):
@@ -116,10 +121,7 @@ class ResidualHead(Head):
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
         (inner, outer), units = layers, _each_normalised(vectors, self.sums)
-        start = units[:, :self.dim]
-        for base in self.bases[1:]:
-            start = start + units[:, base * self.dim:(base + 1) * self.dim]
-        return normalise(start + outer(inner(units)))
+        return normalise(_sum_of(self.bases, units, self.dim) + outer(inner(units)))
 
 
 class ProjectionHead(Head):
@@ -138,6 +140,14 @@ class ProjectionHead(Head):
 
     def formula(self, vectors: V, *layers: Map[V]) -> V:
         return layers[0](_each_normalised(vectors, self.sums) * self.scale)
+
+
+def _sum_of(bases: tuple[int, ...], vectors: V, dim: int) -> V:
+    """Return the sum of some of the concatenated vectors of each text, (n, dim)."""
+    first, *others = (vectors[:, base * dim:(base + 1) * dim] for base in bases)
+    for other in others:
+        first = first + other
+    return first
 
 
 def _activated(values: V, kind: str) -> V:
@@ -217,9 +227,10 @@ def _head(backbone: Backbone, config: HeadConfig) -> Head:
     sums = 1 if config.over else backbone.sums
     if config.kind in ("tanh", "linear"):
         return ProjectionHead(backbone.dim, sums, config)
+    bases = backbone.bases if sums > 1 else (0,)
     if config.kind == "residual":
-        return ResidualHead(backbone.dim, sums, config.dropout, backbone.bases if sums > 1 else (0,))
-    return UnitHead(backbone.dim, config.kind)
+        return ResidualHead(backbone.dim, sums, config.dropout, bases)
+    return UnitHead(backbone.dim, config.kind, sums, bases)
 
 
 def build_encoder(config: EncoderConfig, idf: np.ndarray, seed: int, layout: Layout | None = None,

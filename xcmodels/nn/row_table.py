@@ -34,6 +34,7 @@ class RowTable(nn.Module):
         super().__init__()
         self.register_buffer("weight", weight)
         self.name, self.n, self.first = name, len(weight) if n is None else n, first
+        self.holds_all_rows = n is None or distributed.count() == 1    # alike in every process: all of them then sum
         self._gathered: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._summed: list[Rows] = []    # gradients of rows gathered earlier in the step
         self.in_parts = False    # each row is gathered once a step, so that its gradient is then complete
@@ -50,10 +51,6 @@ class RowTable(nn.Module):
     def zeros(cls, n: int, dim: int, dtype: str = "float32") -> "RowTable":
         """Return a table of this process's shard of n labels' rows of zeros."""
         return cls.sharded(n, lambda part: torch.zeros(part.stop - part.start, dim, dtype=DTYPES[dtype]))
-
-    @property
-    def holds_all_rows(self) -> bool:
-        return len(self.weight) == self.n
 
     @property
     def dtype(self) -> torch.dtype:

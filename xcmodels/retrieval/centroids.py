@@ -10,7 +10,7 @@ from xcmodels.nn.autograd import normalise
 
 
 @lru_cache(maxsize=2)
-def queries_of(corpus: Corpus, with_validation: bool = False) -> Ragged:
+def queries_of(corpus: Corpus, with_validation: bool) -> Ragged:
     """Return the training queries of each label, (L, ...).
 
     with_validation: include the validation split.
@@ -22,9 +22,10 @@ def queries_of(corpus: Corpus, with_validation: bool = False) -> Ragged:
 
 def label_matrix(corpus: Corpus, with_validation: bool = False) -> sp.csr_array:
     """Return `queries_of` as a matrix of ones, (L, N), N the rows of the training side."""
-    queries = queries_of(corpus, with_validation)
-    return sp.csr_array((np.ones(len(queries.values), np.float32), queries.values, queries.offsets),
-                        shape=(corpus.n_labels, len(corpus.sides["train"])))
+    queries, n = queries_of(corpus, with_validation), len(corpus.sides["train"])
+    kind = sp.get_index_dtype(maxval=max(len(queries.values), n))    # products convert the other matrix to the wider
+    return sp.csr_array((np.ones(len(queries.values), np.float32), queries.values.astype(kind),
+                         queries.offsets.astype(kind)), shape=(corpus.n_labels, n))
 
 
 def label_centroids(corpus: Corpus, queries: np.ndarray, with_validation: bool = False) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,7 +84,7 @@ class Retriever(Ranker):
     def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None,
                 threshold: float = 0.0, *, only: Iterable[Entry] | None = None,
                 without: Iterable[Entry] = ()) -> list[list[Label]]:
-        """Return the best `k` labels of each text, best first; none for white space alone.
+        """Return the best `k` labels of each text, best first; none for one of which nothing is read, such as a blank.
 
         contents: a longer text for each query, where queries have titles and contents. threshold: the least confidence
         of a label, 0 to 1; a text that no label fits as surely gets none. only, without: the labels to choose from, and
@@ -102,10 +102,11 @@ class Retriever(Ranker):
             raise ValueError(f"k must be at least 1, got {k}")
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
-        ids, scores = self.search(self._tokens(texts, contents), min(k, selection.count), selection)
-        given = [(text + content).strip() != "" for text, content in zip_longest(texts, contents or (), fillvalue="")]
+        tokens = self._tokens(texts, contents)
+        ids, scores = self.search(tokens, min(k, selection.count), selection)
+        read = (tokens.offsets.diff() > 0).numpy()
         confidences = self.calibration(scores).round(6)
-        valid = (ids >= 0) & np.array(given, bool)[:, None] & (confidences >= threshold)
+        valid = (ids >= 0) & read[:, None] & (confidences >= threshold)
         chosen, rounded = ids[valid], scores[valid].astype(np.float64).round(6)
         labels = map(Label._make, zip(chosen.tolist(), self.uids.take(chosen), self.titles.take(chosen),
                                       rounded.tolist(), confidences[valid].tolist(), strict=True))

@@ -21,6 +21,7 @@ from xcmodels.retrieval.lexical import PAIRS, LabelWords, Lexicon, ReadTexts, he
 
 START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .4 is even odds
 MAX_LABELS = 1000    # labels that a word proposes: those of largest weight
+CHUNK = 1024         # texts whose labels are proposed at once: up to MAX_LABELS for each of their words
 NAME = "sparse"
 INDEX = ("data", "indices", "indptr")    # arrays of a sparse matrix
 
@@ -52,11 +53,18 @@ class SparseClassifiers:
         Scores are sums of positive weights here, and a word proposes no more than MAX_LABELS. The ids `without`, which
         ascend, are left out.
         """
+        out = np.full((len(tokens), self.proposed), -1, dtype=np.int64)
+        for start in range(0, len(tokens), CHUNK):
+            part = slice(start, start + CHUNK)
+            self._propose(tokens.part(part), without, out[part])
+        return out
+
+    def _propose(self, tokens: ReadTexts, without: np.ndarray, out: np.ndarray) -> None:
+        """Write to `out` (n, proposed), all -1, what `propose` returns."""
         found = self.words.lexicon(tokens) @ self.index
         found.data += self.bias[found.indices]
         if len(without):
             found.data[isin_sorted(found.indices, without)] = -np.inf
-        out = np.full((len(tokens), self.proposed), -1, dtype=np.int64)
         for row, (first, last) in enumerate(pairwise(found.indptr.tolist())):
             worse = max(last - first - self.proposed, 0)
             if worse < last - first:
@@ -64,7 +72,6 @@ class SparseClassifiers:
                 best = np.argpartition(scores, worse)[worse:]
                 best = best[scores[best] > -np.inf]
                 out[row, :len(best)] = found.indices[first:last][best]
-        return out
 
     def contributions(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
         """Return what each word that a label shares with one text adds to the log-odds, by the word's token ids."""

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -136,11 +137,12 @@ class Position:
 class StepCheckpoints:
     """The newest state inside a round, in a scratch folder: one file, named by step and sha256.
 
-    A file whose digest does not match its name is ignored; the round then starts from its beginning.
+    A file whose digest does not match its name is ignored; the round then starts from its beginning. saved: when the
+    newest was written, or this made, by time.monotonic.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.saved = folder, time.monotonic()
         if distributed.rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
             for unfinished in folder.glob("part.*"):
@@ -156,6 +158,7 @@ class StepCheckpoints:
         if distributed.rank() == 0:
             self._name(part, position)
         distributed.wait()
+        self.saved = time.monotonic()
 
     def _name(self, part: Path, position: Position) -> None:
         """Give a completely written checkpoint its name, and remove the previous one."""

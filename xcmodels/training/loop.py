@@ -160,7 +160,7 @@ class _Loop:
         """Train from `position` to the end of its epoch, moving `position` along."""
         orders = self.orders(position.epoch)
         n, steps = len(orders[0]), self.stage.plan.steps_an_epoch(len(orders[0]))
-        saved, unread = time.monotonic(), deque[_PendingLoss]()
+        unread = deque[_PendingLoss]()
 
         def read_losses(but_last: int = 0) -> None:
             while len(unread) > but_last:
@@ -173,12 +173,11 @@ class _Loop:
             position.step += 1
             # an accelerator gets its next step before this process waits for the loss of the last
             read_losses(0 if device().type == "cpu" else 1)
-            overdue = time.monotonic() - saved > watch.save_every
+            overdue = time.monotonic() - checkpoints.saved > watch.save_every
             stopping, due = distributed.any_process(device(), watch.stop(), overdue)
             if stopping or due:
                 read_losses()
                 checkpoints.save(position, self.model, self.optimisers)
-                saved = time.monotonic()
             if stopping:
                 raise Interrupted(f"saved at step {done + 1} of {self.stage.plan.epochs * steps} of {self.stage.name}")
         read_losses()

@@ -17,6 +17,7 @@ from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import load_model, read_model
+from xcmodels.training.loop import device
 
 
 class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
@@ -24,7 +25,7 @@ class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder and the classifiers, and label embeddings where those are served."""
-        model = read_model(self.stage, corpus, models[STAGE])
+        model = read_model(self.stage, corpus, models[STAGE]).to(device())
         labels = {CLASSIFIER: model.classifiers()}
         if self.config.serve != CLASSIFIER:
             labels = {ENCODER: encode_all(model.encoder, corpus.sides["label"], self.config.label_view), **labels}

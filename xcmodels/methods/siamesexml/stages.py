@@ -114,14 +114,14 @@ class SiameseModule(EncoderStage[Encoder]):
     def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
         """Return labels drawn by frequency^power, as many as have a training query."""
         rng = seeds.generator(self.seed, "order", SIAMESE, epoch)
-        frequencies = queries_of(corpus).lengths
+        frequencies = queries_of(corpus, with_validation=False).lengths
         labels = np.flatnonzero(frequencies)
         share = frequencies[labels] ** self.config.power
         return rng.choice(labels, len(labels), p=share / share.sum())
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return labels against one query of each, and a second one for its centroid."""
-        queries = queries_of(corpus)
+        queries = queries_of(corpus, with_validation=False)
         first, second = sample_pair(queries, rows, rng)
         train, block = corpus.sides["train"], label_block(corpus, rows, first)
         # the centroid of a single query is that query: it has no positive, but would have negatives

@@ -7,7 +7,7 @@ encoder alone; DPR, TAS, ANCE and DEXML are settings of it.
 """
 
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +61,13 @@ def layout(config: UnidecConfig) -> Layout:
                   {**dual.views, CLASSIFIER: (CLASSIFIER,)})
 
 
+@lru_cache(maxsize=1)
+def all_labels(corpus: Corpus) -> BatchSide:
+    """Return every label of a corpus as a side, which all batches share."""
+    labels = np.arange(corpus.n_labels)
+    return BatchSide(torch.from_numpy(labels), tokens=corpus.sides["label"].tokens(labels))
+
+
 class JointStage(EncoderStage[Joint]):
     """The only stage: trains dual encoder and classifier together."""
 
@@ -83,15 +90,16 @@ class JointStage(EncoderStage[Joint]):
 
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         """Return queries against the pool of their picked positives, hard negatives and rejected labels."""
+        queries = BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows))
+        if self.config.every_label and not self.whole_pool:
+            return every_label_batch(corpus, rows, Batch({"queries": queries, "labels": all_labels(corpus)}, {}))
         positives, counts = sample_positives(corpus.train_positives, rows, self.config.positives, rng)
         picked = [positives, corpus.rejected.take(rows)[0]]
         if mined.negatives is not None:
             picked.append(sample_negatives(mined.negatives[rows], self.config.negatives, rng))
         pool = np.arange(corpus.n_labels) if self.config.every_label else unique(np.concatenate(picked))
-        sides = {"queries": BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)),
+        sides = {"queries": queries,
                  "labels": BatchSide(torch.from_numpy(pool), tokens=corpus.sides["label"].tokens(pool))}
-        if self.config.every_label and not self.whole_pool:
-            return every_label_batch(corpus, rows, Batch(sides, {}))
         own = None if self.config.pooled else padded(positives, counts)
         return Batch(sides, {"pool": pooled_block(corpus, rows, pool, own)})
 
