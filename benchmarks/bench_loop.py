@@ -23,7 +23,8 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import flat, resolve
 from xcmodels.methods.registry import METHODS
-from xcmodels.training.loop import Interrupted, Watch, device, fast_products, train_round
+from xcmodels.nn.devices import device, fast_products
+from xcmodels.training.loop import Interrupted, Watch, train_round
 from xcmodels.training.optimisers import Optimisers
 
 STEPS, WARM_UP, REPEATS = 16, 4, 3

@@ -31,9 +31,9 @@ from xcmodels.mining.int8_products import quantised_rows
 from xcmodels.mining.label_index import LabelIndex
 from xcmodels.mining.negatives import nearest_negatives
 from xcmodels.mining.per_query_index import PerQueryIndex
+from xcmodels.nn.devices import device, fast_products
 from xcmodels.resources import GPU_KINDS, HOST, RATES, ROUND, SCORED, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
-from xcmodels.training.loop import device, fast_products
 
 SHAPE = CorpusShape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0)    # positives of LF-AmazonTitles-1.3M
 METHOD_NAMES = ("astra", "unidec", "ngame")

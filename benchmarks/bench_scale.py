@@ -25,10 +25,11 @@ from xcmodels.method import Mined, Round
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.mining.negatives import build_index, nearest_negatives
+from xcmodels.nn.devices import fast_products
 from xcmodels.resources import HOST, ROUND, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.training.checkpoint import load_model
-from xcmodels.training.loop import Watch, fast_products, train_round
+from xcmodels.training.loop import Watch, train_round
 
 DEFAULTS = ("astra", "unidec")
 DIM, SEARCHED, STRETCHES, TRIED = 64, 20_000, 10, 256

@@ -16,6 +16,7 @@ from xcmodels.methods.ngame.stages import ClassifierModule
 from xcmodels.methods.siamesexml.stages import ExtremeModule
 from xcmodels.methods.unidec import stages as unidec
 from xcmodels.mining.clustering import balanced_kmeans
+from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.centroid_mix import CentroidMix
@@ -26,7 +27,6 @@ from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import TrainedMethod, embed
-from xcmodels.training.loop import device
 
 MAX_TEST_QUERIES = 5000
 Figures = dict[str, float]

@@ -17,9 +17,9 @@ from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.steps import TABLES, first_stage, loop_figures, mined_at_random, tried
 from benchmarks.gpu.tables import Row
 from benchmarks.synthetic import CorpusShape
+from xcmodels.nn.devices import fast_products
 from xcmodels.nn.row_optimisers import RowSGD
 from xcmodels.nn.row_table import RowTable
-from xcmodels.training.loop import fast_products
 
 POINTS, POSITIVES = 20_000, 5.0    # of the corpus that is trained on: the classifiers' number alone matters
 

@@ -16,8 +16,8 @@ from benchmarks.gpu.tables import Row
 from benchmarks.synthetic import AMAZON_TITLES_1_3M
 from xcmodels.mining.gpu_index import GpuIndex
 from xcmodels.nn.autograd import normalise
+from xcmodels.nn.devices import device, fast_products
 from xcmodels.retrieval import ann
-from xcmodels.training.loop import device, fast_products
 
 DEEP, COMPARED = 100, 32             # nearest labels; queries whose recall is measured
 

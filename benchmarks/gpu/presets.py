@@ -24,9 +24,9 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.registry import METHODS
+from xcmodels.nn.devices import device, fast_products
 from xcmodels.training.checkpoint import read_model
 from xcmodels.training.local_run import TrainedMethod, train_all
-from xcmodels.training.loop import device, fast_products
 
 EACH = 24.0       # seconds of training a method, mining and embedding beside
 SHARED = 0.7      # of them that are steps: the rest embeds and mines

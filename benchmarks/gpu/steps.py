@@ -27,8 +27,9 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined, Stage
 from xcmodels.methods.presets import PRESETS, flat, resolve
 from xcmodels.methods.registry import METHODS
+from xcmodels.nn.devices import device, fast_products
 from xcmodels.nn.row_table import Model
-from xcmodels.training.loop import Interrupted, Watch, device, fast_products, train_round
+from xcmodels.training.loop import Interrupted, Watch, train_round
 from xcmodels.training.optimisers import Optimisers
 
 # Methods without the preset `minilm`: the preset and the settings that make them a transformer's.

@@ -22,7 +22,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction
 from xcmodels.mining.label_index import LabelIndex
 from xcmodels.mining.negatives import load_index
-from xcmodels.training.loop import fast_products
+from xcmodels.nn.devices import fast_products
 
 Result = TypeVar("Result")
 # Of a worker: what computes rows of the array that it works at, for its next jobs.

@@ -11,8 +11,8 @@ from tasks.training.mined_files import SIDES
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction, equal_cuts
 from xcmodels.method import SideVectors, Stage, Vectors
+from xcmodels.nn.devices import device, fast_products
 from xcmodels.training.checkpoint import read_model
-from xcmodels.training.loop import device, fast_products
 
 EMBEDDED = 1 << 14    # rows embedded at once on a worker: whole batches of most encoders
 

@@ -21,7 +21,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Round, Stage, Vectors
 from xcmodels.mining.hardness import hardness
-from xcmodels.training.loop import fast_products
+from xcmodels.nn.devices import fast_products
 
 SHARD = 1 << 20   # rows of a shard of the tables that are checked
 

@@ -17,8 +17,8 @@ RULES = {f"data_contracts.{name}" for name in (
     "check", "drift", "errors", "findings", "row_rules", "schemas", "suites", "tables", "verdict",
     "table_rules")}
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
-    "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.distributed",
-    "nn.encoder_config", "nn.encoders", "nn.row_table", "nn.transformer")}
+    "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.devices",
+    "nn.distributed", "nn.encoder_config", "nn.encoders", "nn.row_table", "nn.transformer")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "metrics", "nn.losses", "nn.rounding", "nn.row_optimisers", "training.checkpoint", "training.loop",
     "training.optimisers")}
@@ -33,6 +33,7 @@ SCORES = {f"xcmodels.retrieval.{name}" for name in (
 OF_M1 = {"xcmodels.methods.encoder_module", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's
+TRAINED = (LOOP | MINING | NGAME) - {"xcmodels.metrics", "xcmodels.training.loop"}    # to read what was trained
 READERS = {f"tasks.data.sources{name}" for name in (
     "", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
 KEYS = {
@@ -45,16 +46,15 @@ KEYS = {
                          "xcmodels.data.seeds"},
     "checkpoint": LOOP | MINING | NGAME | {"data_contracts.errors", "tasks.training.mined_files",
                                            "tasks.training.train_round"},
-    "mined": LOOP | MINING | NGAME | RULES | {
+    "mined": TRAINED | RULES | {
         "tasks.data.tables", "tasks.training.embed", "tasks.training.mined_files", "tasks.training.mining",
         "xcmodels.mining.hardness"},
-    "vectors": LOOP | MINING | NGAME | {"tasks.training.embed", "tasks.training.mined_files"},
-    "retriever": (LOOP | MINING | NGAME | SCORES | {
+    "vectors": TRAINED | {"tasks.training.embed", "tasks.training.mined_files"},
+    "retriever": TRAINED | SCORES | {
         "tasks.training.mined_files", "tasks.training.retriever", "xcmodels.methods.ngame.method",
         "xcmodels.methods.retriever_builder", "xcmodels.mining.nearest_labels", "xcmodels.retrieval.builder",
         "xcmodels.retrieval.examples",
-        "xcmodels.data.label_branches", "xcmodels.retrieval.sparse_training"})
-    - {"xcmodels.metrics", "xcmodels.training.loop"},
+        "xcmodels.data.label_branches", "xcmodels.retrieval.sparse_training"},
     "evaluation": ENCODERS | SCORES | {
         "tasks.evaluation.evaluate", "xcmodels.metrics", "xcmodels.retrieval", "xcmodels.retrieval.ann",
         "xcmodels.retrieval.vector_codes",

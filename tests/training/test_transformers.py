@@ -256,14 +256,12 @@ def test_a_bag_and_a_transformer_side_by_side(bert, idf, texts, tmp_path):
     torch.testing.assert_close(queries[:, :32], bag(texts, QUERY))
     torch.testing.assert_close(queries[:, 32:], alone(texts, QUERY), rtol=1e-4, atol=1e-5)
     assert (encoder.backbone.sums, labels.shape) == (3, (1, 48)) and encoder.in_numpy(QUERY) is None
-    units = [F.normalize(queries[:, start:start + 16], dim=1) for start in (0, 32)]
-    torch.testing.assert_close(encoder(texts, QUERY), F.normalize(sum(units), dim=1))
-    plain = build_encoder(config, idf, 0, siamese(config, HeadConfig("unit"))).eval()
-    torch.testing.assert_close(plain(texts, QUERY), F.normalize(sum(units), dim=1))
+    base = F.normalize(sum(F.normalize(queries[:, start:start + 16]) for start in (0, 32)))
+    for made in (encoder, build_encoder(config, idf, 0, siamese(config, HeadConfig("unit"))).eval()):
+        torch.testing.assert_close(made(texts, QUERY), base)
     save_encoder(trained(encoder), tmp_path / "encoder")
     again = load_encoder(tmp_path / "encoder").eval()
-    for side in (QUERY, LABEL):
-        assert torch.equal(again(texts, side), encoder.eval()(texts, side))
+    assert all(torch.equal(again(texts, side), encoder.eval()(texts, side)) for side in (QUERY, LABEL))
 
 
 def test_a_bag_and_a_transformer_are_both_trained(bert, idf, texts):

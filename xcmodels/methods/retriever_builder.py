@@ -10,11 +10,11 @@ import numpy as np
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Stage
 from xcmodels.mining.nearest_labels import nearest_labels
+from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained, build_retriever
 from xcmodels.retrieval.serving_config import ENCODER, ServingConfig
 from xcmodels.training.checkpoint import read_model
-from xcmodels.training.loop import device
 
 C = TypeVar("C", bound=ServingConfig)
 S = TypeVar("S", bound=Stage[Any])

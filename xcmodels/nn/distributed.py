@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from xcmodels.nn.devices import device
+
 BLOCK = 1 << 24    # bytes that one machine sends another at once, at least a row
 
 
@@ -119,7 +121,6 @@ def copy_to_other_machines(folder: Path) -> None:
     """Make the files in `folder` of every machine those of the first one."""
     if count() == 1 or os.environ["GROUP_WORLD_SIZE"] == "1":
         return
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     writes = not is_on_first_machine() and is_first_of_machine()
     if writes:
         folder.mkdir(parents=True, exist_ok=True)
@@ -132,8 +133,8 @@ def copy_to_other_machines(folder: Path) -> None:
             content = torch.from_file(str(folder / name), shared=writes, size=size, dtype=torch.uint8)
         for start in range(0, size, BLOCK):
             end = min(start + BLOCK, size)
-            block = content[start:end].to(device) if rank() == 0 else \
-                torch.empty(end - start, dtype=torch.uint8, device=device)
+            block = content[start:end].to(device()) if rank() == 0 else \
+                torch.empty(end - start, dtype=torch.uint8, device=device())
             dist.broadcast(block, 0)
             if writes:
                 content[start:end] = block.cpu()

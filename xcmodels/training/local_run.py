@@ -10,8 +10,9 @@ import numpy as np
 
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Mined, Round, Stage
+from xcmodels.nn.devices import device, fast_products
 from xcmodels.training.checkpoint import read_model
-from xcmodels.training.loop import Watch, device, fast_products, train_round
+from xcmodels.training.loop import Watch, train_round
 from xcmodels.training.step_graph import EMBED, MINE, training_steps
 
 UNWATCHED = Watch()

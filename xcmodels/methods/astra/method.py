@@ -13,11 +13,11 @@ from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, untrained_encoder
 from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
+from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import load_model, read_model
-from xcmodels.training.loop import device
 
 
 class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):

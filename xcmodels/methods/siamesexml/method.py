@@ -14,6 +14,7 @@ from xcmodels.methods.siamesexml.config import MIXED, SiamesexmlConfig
 from xcmodels.methods.siamesexml.shortlist import proposers, shortlists
 from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, ExtremeModule, SiameseModule
 from xcmodels.nn.autograd import normalise
+from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all
 from xcmodels.retrieval.builder import Trained, save_retriever
 from xcmodels.retrieval.calibration import ScoredPairs, calibrate
@@ -21,7 +22,6 @@ from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.proposers import Proposer, best_of
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
-from xcmodels.training.loop import device
 
 
 class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig, ExtremeModule]):

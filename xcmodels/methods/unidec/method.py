@@ -11,11 +11,11 @@ from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.methods.unidec.stages import STAGE, JointStage
 from xcmodels.nn.autograd import normalise
+from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
-from xcmodels.training.loop import device
 
 
 class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig, JointStage]):
