@@ -10,7 +10,7 @@ AGAIN = {"trained": "goes on by", "interrupted": "resumes by", "failed": "again 
 
 
 def runs(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
-    """List the runs of a home, the latest first: how run ended, and the command to type where it did not."""
+    """List the runs of a home, the latest first: how each ended, and the command that continues an unfinished one."""
     tracker = open_tracker(home, mlflow)
     from flows.services.stack import Stack
     from tasks.runs import past_runs
