@@ -34,7 +34,7 @@ from xcmodels.training.local_run import train_all
 
 Figures = dict[str, float]
 
-# Methods rank as in their papers. ASTRA has a hard negative for eight uniform ones; Table 6 has one for 5 and for 10.
+# Methods rank as in their papers. ASTRA has a hard negative for eight uniform ones, as Table 6's first row.
 AS_PUBLISHED: Mapping[str, Mapping[str, str]] = {
     "astra": {"hard": "50", "uniform": "400", "serve": "classifier"}, "unidec": {"serve": "sum"},
     **{dual_encoder: {"serve": "encoder"} for dual_encoder in ("depsl", "dpr", "ance", "ramen-ance")},

@@ -25,7 +25,7 @@ class AstraConfig(ServingConfig, schedule.Schedule, TableConfig):
     summed: bool = False         # the loss is a sum over a batch, not a mean: label_lr is of the sum (SGD)
     weight_decay: float = 1e-4   # share of classifiers that a step at rate 1 takes
     warmup: int                  # steps over which the learning rates rise from 0
-    decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
+    decay: str = "cosine"        # linear | cosine: of the rates, from the first step on
     positives: int               # k_p: of a query in its loss
     hard: int                    # k_h: mined negatives of a query
     uniform: int                 # k_r: labels drawn uniformly, one draw a batch

@@ -21,7 +21,7 @@ class UnidecConfig(ServingConfig, schedule.ClusterSchedule, TableConfig):
     token_lr: float              # of token embeddings (bag)
     label_lr: float              # learning rate of classifiers
     warmup: int                  # steps over which the learning rates rise from 0
-    decay: str = "cosine"        # linear | cosine: of the rates after the warm-up
+    decay: str = "cosine"        # linear | cosine: of the rates, from the first step on
     refresh_every: int = 5       # tau: epochs between two refreshes
     positives: int = 3           # beta: positives of a query that enter the pool
     pooled: bool = True          # positives picked for other queries count, too (pick-some-labels); false: are ignored
