@@ -56,7 +56,7 @@ def holder(home: Path) -> int | None:
     """Return the pid of the process that runs in HOME now; None where there is none."""
     try:
         with locked(home / "lock", fcntl.LOCK_SH, 0.0) as free:
-            return None if free else int((home / "lock").read_text())
+            return None if free else int((home / "lock").read_text().partition("\n")[0])
     except (FileNotFoundError, NotADirectoryError, ValueError):    # ValueError: its pid is not written yet
         return None
 

@@ -80,8 +80,9 @@ def test_the_run_of_now_is_the_one_whose_process_holds_the_home(home, cli):
     assert holder(home) is None
 
 
-def test_a_run_that_is_still_at_its_data_is_its_process(home):
-    with Store(home).run_lock():
+@pytest.mark.parametrize("page", ["", "http://127.0.0.1:4200/runs/flow-run/1"])    # of a run, of a scheduled one
+def test_a_run_that_is_still_at_its_data_is_its_process(home, page):
+    with Store(home).run_lock(page=page):
         [run] = past_runs(Tracker(home))
     assert (run.state, run.why, run.command) == ("running", f"process {os.getpid()}", "")
     assert past_runs(Tracker(home)) == []
