@@ -14,6 +14,7 @@ from data_contracts.errors import UsageError
 from tasks.core.files import locked
 from tasks.registry.tags import BASE, CHAMPION, RUN_HOME, version_by_alias
 from tasks.tracking.identity import identity
+from tasks.tracking.mlflow_client import all_pages
 from tasks.tracking.mlflow_run import safe_name
 from tasks.tracking.tracker import Tracker
 
@@ -78,7 +79,7 @@ def _records(tracker: Tracker, running_process: str, shared: bool) -> Iterator[R
     with tracker.required() as client:
         versions: dict[str, list[tuple[str, bool]]] = {}    # run id -> its versions, and whether each is champion
         champions: dict[str, str] = {}
-        for version in _all(client.search_model_versions):
+        for version in all_pages(client.search_model_versions):
             if version.name not in champions:
                 champion = version_by_alias(client, version.name, CHAMPION)
                 champions[version.name] = champion.tags.get(BASE, str(champion.version)) if champion else ""
@@ -86,8 +87,9 @@ def _records(tracker: Tracker, running_process: str, shared: bool) -> Iterator[R
                 is_champion = champions[version.name] == str(version.version)
                 versions.setdefault(version.run_id, []).append((f"{version.name}/{version.version}", is_champion))
         places = identity(tracker.home).places if shared else ()
-        experiments = [experiment.experiment_id for experiment in _all(client.search_experiments)]
-        for run in _all(client.search_runs, experiment_ids=experiments, filter_string=OURS) if experiments else ():
+        experiments = [experiment.experiment_id for experiment in all_pages(client.search_experiments)]
+        runs = all_pages(client.search_runs, experiment_ids=experiments, filter_string=OURS) if experiments else ()
+        for run in runs:
             if not shared or run.data.tags.get(HOME) in places:
                 yield _record(run, running_process, sorted(versions.get(run.info.run_id, [])))
 
@@ -123,16 +125,6 @@ def _next_step(method: str, preset: str, changed: Mapping[str, str], tags: Mappi
     except UsageError:
         return ""
     return next((name for name in (*names, "evaluate") if f"xc.logged.{safe_name(name)}" not in tags), "register")
-
-
-def _all(search: Any, **filters: Any) -> Iterator[Any]:
-    """Yield all results of a search of MLflow's client, page by page."""
-    token = None
-    while True:
-        page = search(**filters, page_token=token)
-        yield from page
-        if not (token := page.token):
-            return
 
 
 def _iso(milliseconds: float) -> str:

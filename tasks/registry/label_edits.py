@@ -22,7 +22,19 @@ from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import move, score_of
 from tasks.registry.register import register
 from tasks.registry.resolve import Resolved, resolve
-from tasks.registry.tags import BASE, CHALLENGER, COMMIT, CONTRACTS, DATA, EDITS, EXAMPLES, TEST, Version, champion_of
+from tasks.registry.tags import (
+    BASE,
+    CHALLENGER,
+    COMMIT,
+    CONTRACTS,
+    DATA,
+    EDITS,
+    EXAMPLES,
+    TEST,
+    Version,
+    champion_of,
+    versions_of,
+)
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, EditedLabels, edit_retriever
@@ -191,5 +203,5 @@ def _base_of(tracker: Tracker, version: Version) -> Resolved:
     """Return the trained version that a version was edited from; itself where it is trained, or that was deleted."""
     base = version.tags.get(BASE)
     with tracker.required() as client:
-        existing = {str(each.version) for each in client.search_model_versions(f"name = '{version.name}'")}
+        existing = {str(each.version) for each in versions_of(client, version.name)}
     return resolve(tracker, f"{version.name}/{base if base in existing else version.version}")

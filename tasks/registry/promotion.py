@@ -16,8 +16,20 @@ from typing import Any
 from data_contracts.errors import GateRefused, ProjectError, UsageError
 from tasks.evaluation.gates import Comparison, Gate, Incomparable, Score, evaluate_gates
 from tasks.registry.resolve import Resolved, resolve
-from tasks.registry.tags import BASE, CHAMPION, DECILES, DIGEST, GATES, METRICS, PROMOTIONS, TEST, Version, champion_of
-from tasks.tracking.mlflow_client import Client
+from tasks.registry.tags import (
+    BASE,
+    CHAMPION,
+    DECILES,
+    DIGEST,
+    GATES,
+    METRICS,
+    PROMOTIONS,
+    TEST,
+    Version,
+    champion_of,
+    versions_of,
+)
+from tasks.tracking.mlflow_client import Client, all_pages
 from tasks.tracking.mlflow_run import user_name
 from tasks.tracking.tracker import Tracker
 
@@ -197,7 +209,7 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
     A second rollback goes back one further. Raises UsageError where there is no earlier champion.
     """
     with tracker.required() as client:
-        existing = {str(each.version) for each in client.search_model_versions(f"name = '{name}'")}
+        existing = {str(each.version) for each in versions_of(client, name)}
         champion = champion_of(client, name)
         now = str(champion.version) if champion else ""
         before = [number for number in _before(_champions(history(client, name)), now) if number in existing]
@@ -238,7 +250,7 @@ def _before(champions: list[str], version: str) -> list[str]:
 
 def history(client: Client, name: str) -> list[dict[str, Any]]:
     """Return every move of the alias `champion`, the first one first."""
-    records = [record for version in client.search_model_versions(f"name = '{name}'")
+    records = [record for version in versions_of(client, name)
                for record in json.loads(version.tags.get(PROMOTIONS, "[]"))]
     return sorted(records, key=lambda record: (record["when"], record.get("n", 0)))
 
@@ -264,10 +276,10 @@ def listing(tracker: Tracker) -> list[dict[str, Any]]:
         return []
     with tracker.required() as client:
         rows = []
-        for model in client.search_registered_models():
+        for model in all_pages(client.search_registered_models):
             # Search results come without aliases.
             aliases = client.get_registered_model(model.name).aliases
-            for version in client.search_model_versions(f"name = '{model.name}'"):
+            for version in versions_of(client, model.name):
                 number, tags = str(version.version), version.tags
                 rows.append({
                     "name": model.name, "version": number,

@@ -24,6 +24,7 @@ from tasks.registry.tags import (
     TEST,
     Version,
     champion_of,
+    versions_of,
 )
 from tasks.tracking.identity import Identity, identity
 from tasks.tracking.mlflow_client import Client
@@ -115,7 +116,7 @@ def _version_of(client: Client, name: str, digest: str) -> Version | None:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    return next((version for version in client.search_model_versions(f"name = '{name}'")
+    return next((version for version in versions_of(client, name)
                  if version.tags.get(DIGEST) == digest and version.status == "READY"), None)
 
 
@@ -127,7 +128,7 @@ def check_owner(tracker: Tracker, name: str, data: str) -> None:
     if tracker.embedded:    # its database serves this home alone
         return
     with tracker.required() as client:
-        versions = list(client.search_model_versions(f"name = '{name}'"))
+        versions = versions_of(client, name)
         home = identity(tracker.home)
         if not versions or any(
                 version.tags.get(DATA) == data or _is_of(client, version, home) for version in versions):

@@ -12,8 +12,17 @@ from typing import Any, NamedTuple
 from data_contracts.errors import DamagedArtifact, UsageError
 from tasks.core.files import file_digest
 from tasks.core.store import MANIFEST, Artifact, Store
-from tasks.registry.tags import CHAMPION, DIGEST, RETRIEVER_PATH, Version, did_you_mean, local_folder, version_by_alias
-from tasks.tracking.mlflow_client import Client
+from tasks.registry.tags import (
+    CHAMPION,
+    DIGEST,
+    RETRIEVER_PATH,
+    Version,
+    did_you_mean,
+    local_folder,
+    version_by_alias,
+    versions_of,
+)
+from tasks.tracking.mlflow_client import Client, all_pages
 from tasks.tracking.tracker import Tracker
 from xcmodels.retrieval.folder import read_facts
 
@@ -65,7 +74,7 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
         if version is not None and DIGEST in version.tags:
             return version
         name = model_name(tracker, None if spec is None else name)
-        versions = {str(version.version): version for version in client.search_model_versions(f"name = '{name}'")}
+        versions = {str(version.version): version for version in versions_of(client, name)}
         number = _number(name, mark, which, client.get_registered_model(name).aliases, versions)
         if not versions[number].tags.get(DIGEST):
             raise UsageError(f"{name}/{number} was not registered by xc", hint=f"name another version of {name}")
@@ -87,7 +96,7 @@ def model_name(tracker: Tracker, name: str | None = None) -> str:
     if tracker.is_empty:
         raise no_model
     with tracker.required() as client:
-        models = [model.name for model in client.search_registered_models()]
+        models = [model.name for model in all_pages(client.search_registered_models)]
     if not models:
         raise no_model
     if name is None and len(models) > 1:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tasks.tracking.mlflow_client import Client
+from tasks.tracking.mlflow_client import Client, all_pages
 from tasks.tracking.tracker import Tracker
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -37,10 +37,15 @@ def version_by_alias(client: Client, name: str, alias: str) -> Version | None:
         raise
 
 
+def versions_of(client: Client, name: str) -> list[Version]:
+    """Return all versions of a model; none where there is no such model."""
+    return list(all_pages(client.search_model_versions, filter_string=f"name = '{name}'"))
+
+
 def registered_digests(tracker: Tracker) -> set[str]:
     """Return the digests of all versions' retrievers, which garbage collection has to keep."""
     with tracker.required() as client:
-        return {version.tags[DIGEST] for version in client.search_model_versions() if DIGEST in version.tags}
+        return {version.tags[DIGEST] for version in all_pages(client.search_model_versions) if DIGEST in version.tags}
 
 
 def local_folder(uri: str) -> Path | None:

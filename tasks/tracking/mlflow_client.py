@@ -6,6 +6,7 @@ import re
 import urllib.error
 import urllib.request
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -81,6 +82,16 @@ def probe(address: str) -> None:
 def without_passwords(text: str) -> str:
     """Return a text with users and passwords removed from the addresses in it."""
     return re.sub(r"://[^/\s]*@", "://", text)
+
+
+def all_pages(search: Any, **filters: Any) -> Iterator[Any]:
+    """Yield all results of a search of MLflow's client, page by page."""
+    token = None
+    while True:
+        page = search(**filters, page_token=token)
+        yield from page
+        if not (token := page.token):
+            return
 
 
 def first_line(error: Exception) -> str:

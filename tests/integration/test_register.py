@@ -15,9 +15,9 @@ from data_contracts.errors import DamagedArtifact, ServerError, UsageError
 from tasks.core.store import Artifact
 from tasks.evaluation.gates import Score
 from tasks.registry.model_card import model_card
-from tasks.registry.promotion import PromotionDecision
+from tasks.registry.promotion import PromotionDecision, listing
 from tasks.registry.register import Registered, register
-from tasks.registry.resolve import resolve
+from tasks.registry.resolve import model_name, resolve
 from tasks.registry.tags import registered_digests
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
@@ -197,6 +197,15 @@ def test_several_models_have_to_be_told_apart(world):
     with pytest.raises(UsageError, match="there are 2 models: other, xc"):
         resolve(world.tracker)
     assert resolve(world.tracker, "other").name == "other"
+
+
+def test_a_model_beyond_the_first_page_of_mlflow_is_found(world):
+    world.enter(0)
+    with world.tracker.required() as client:
+        for number in range(101):    # MLflow gives a hundred at once, by name
+            client.create_registered_model(f"model {number}")
+    assert model_name(world.tracker, "xc") == "xc"
+    assert [row["name"] for row in listing(world.tracker)] == ["xc"]
 
 
 def test_without_the_object_the_copy_in_mlflow_serves_if_it_is_whole(world):
