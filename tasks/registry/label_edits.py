@@ -22,19 +22,7 @@ from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import move, score_of
 from tasks.registry.register import register
 from tasks.registry.resolve import Resolved, resolve
-from tasks.registry.tags import (
-    BASE,
-    CHALLENGER,
-    COMMIT,
-    CONTRACTS,
-    DATA,
-    EDITS,
-    EXAMPLES,
-    TEST,
-    Version,
-    champion_of,
-    versions_of,
-)
+from tasks.registry.tags import BASE, COMMIT, CONTRACTS, DATA, EDITS, EXAMPLES, TEST, Version, champion_of, versions_of
 from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 from xcmodels.retrieval.label_editing import ADD, REMOVE, Edit, EditedLabels, edit_retriever
@@ -178,14 +166,11 @@ def _register(store: Store, tracker: Tracker, client: Client, edited: EditedCham
     note = f"\n\n## Labels\n\nVersion {edited.base} with {plural(edited.added, 'label')} added and " \
            f"{edited.removed:,} removed; the metrics are those of version {edited.base}.\n"
     facts = {key: trained.tags[key] for key in (DATA, COMMIT, CONTRACTS, EXAMPLES) if key in trained.tags}
-    challenger = client.get_registered_model(edited.name).aliases.get(CHALLENGER)
-    registered = register(
+    return register(
         tracker, trained.run_id, edited.name, retriever_dir=store.open(artifact), retriever_digest=artifact.digest,
         score=score_of(trained), test_digest=trained.tags.get(TEST, ""), card=(trained.description or "") + note,
-        facts=facts | {BASE: edited.base, EDITS: digest, COUNTED: json.dumps([edited.added, edited.removed])})
-    if challenger is not None:    # the edited version is no challenger of its own
-        client.set_registered_model_alias(edited.name, CHALLENGER, challenger)
-    return registered.version
+        facts=facts | {BASE: edited.base, EDITS: digest, COUNTED: json.dumps([edited.added, edited.removed])},
+        challenger=False).version    # it is no challenger of its own
 
 
 def _digest(edits: Sequence[Edit]) -> str:

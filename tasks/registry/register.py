@@ -42,8 +42,9 @@ class Registered:
 
 
 def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, retriever_digest: str, score: Score,
-             test_digest: str, card: str, facts: Mapping[str, str] | None = None) -> Registered:
-    """Register the retriever as a version of `name`, the challenger unless it is the champion.
+             test_digest: str, card: str, facts: Mapping[str, str] | None = None,
+             challenger: bool = True) -> Registered:
+    """Register the retriever as a version of `name`, with `challenger` the challenger unless it is the champion.
 
     A retriever that is a version already stays that version, with its metrics updated. run_id: "" means the tracker's
     run, also where MLflow had not answered yet. test_digest: of the test set of the score. facts: further tags, on how
@@ -72,7 +73,7 @@ def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, r
             _repair(tracker, client, version, retriever_dir)
             _update(client, version, metrics, card)
         champion = champion_of(client, name)
-        if champion is None or champion.version != version.version:
+        if challenger and (champion is None or champion.version != version.version):
             client.set_registered_model_alias(name, CHALLENGER, version.version)
     return Registered(str(version.version), reused)
 

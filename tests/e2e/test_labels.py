@@ -12,6 +12,7 @@ from tasks.registry.edit_journal import Journal
 from tasks.registry.label_edits import apply_edits, edit_labels, journal_of, with_edits
 from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import history, promote_by_gates, rollback
+from tasks.registry.register import register
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import DATA, EXAMPLES
 from tests.support import tiny
@@ -65,6 +66,21 @@ def test_the_version_says_what_it_is(world):
     with world.tracker.required() as client:
         last = history(client, "xc")[-1]
     assert (last["from"], last["to"], last["how"], last["why"]) == ("1", "3", "labels", "labels: +1 -0 on v1")
+
+
+def test_the_challenger_stays_where_a_command_is_cut_off_once_the_version_is_registered(world, monkeypatch):
+    world.enter(0)
+    world.enter(1, 50.0)
+    ask(world, ADD, ("x:1", "a wolf"))
+
+    def cut_off(*arguments, **more):
+        register(*arguments, **more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(label_edits, "register", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        applied(world)
+    assert len(world.versions()) == 3 and world.aliases() == {"champion": "1", "challenger": "2"}
 
 
 def test_nothing_is_done_twice(world):
