@@ -104,7 +104,7 @@ class Step:
 
     @property
     def _timing_ref(self) -> str:
-        return slug(f"{self.name} {self.timing_group}")
+        return slug("-".join(f"{self.name} {self.timing_group}".split()))    # so that it needs no digest
 
 
 @dataclass(frozen=True)
@@ -251,5 +251,6 @@ def _short(value: Any) -> str:
 
 
 def slug(name: str) -> str:
-    """Return `name` as a valid file name, in at most 128 characters."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:128] or "unnamed"
+    """Return `name` as a valid file name of at most 128 characters; one that has to change gets a digest of `name`."""
+    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")
+    return kept if kept == name and 0 < len(kept) <= 128 else f"{kept[:111] or 'unnamed'}-{digest_of(name)[:16]}"

@@ -1,5 +1,6 @@
 """Steps: run once for the same inputs, forecast with the reason, and keyed by the code they import."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +88,8 @@ def test_a_step_of_other_work_says_nothing_of_how_long(tmp_path):
                  for each in forecast([replace(step, timing_group=of) for step in chain([], size=2)], store)]
             for of in ("wordnet astra cpu", "tickets astra cpu")}
     assert told == {"wordnet astra cpu": [True, True], "tickets astra cpu": [False, False]}
+    assert {ref.name for ref in (tmp_path / "refs" / "timings").iterdir()} == {
+        "first-wordnet-astra-cpu", "second-wordnet-astra-cpu"}
 
 
 def test_a_failed_step_publishes_nothing(tmp_path):
@@ -124,7 +127,14 @@ def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch)
     assert digest("def f():\n    return 2\n") != plain_code
 
 
-def test_settings_as_json_and_slug():
+def test_other_names_are_other_file_names():
+    assert slug("tickets-2024.v1") == "tickets-2024.v1" and slug("a b/../c").startswith("a-b-..-c-")
+    names = ["2024", "новости-2024", "документы-2024", "новости", "データ", "a b", "a-b", "a" * 128, "a" * 129, "//"]
+    slugs = {slug(name) for name in names}
+    assert len(slugs) == len(names) and all(re.fullmatch(r"[a-z0-9][a-z0-9-]{0,127}", each) for each in slugs)
+
+
+def test_settings_as_json():
     from xcmodels.method import Round
 
     settings = {"round": Round("encoder", 1, 2, 3), "path": Path("a/b"), "pair": (1, 2)}
@@ -132,4 +142,3 @@ def test_settings_as_json_and_slug():
         "round": {"stage": "encoder", "index": 1, "first": 2, "stop": 3, "cluster_size": 0, "negatives": 0,
                   "source": -1},
         "path": "a/b", "pair": [1, 2]}
-    assert slug("a b/../c") == "a-b-..-c" and slug("///") == "unnamed"
