@@ -8,6 +8,7 @@ from functools import partial
 from data_contracts.check import Spread
 from data_contracts.findings import Thresholds
 from data_contracts.validate import validate
+from tasks.core.files import fsync
 from tasks.core.step import StepContext, slug
 from tasks.data.tables import count_rows
 
@@ -33,8 +34,10 @@ def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
     summary = {"rules": len(report.rules), "tables": {table.name: table.rows for table in report.tables}}
     (context.out / "contract.json").write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n")
     baseline.parent.mkdir(exist_ok=True)
-    shutil.copy(page / "frequencies.parquet", baseline.with_suffix(".tmp"))
-    os.replace(baseline.with_suffix(".tmp"), baseline)
+    unfinished = baseline.with_suffix(".tmp")
+    shutil.copy(page / "frequencies.parquet", unfinished)
+    fsync(unfinished)
+    os.replace(unfinished, baseline)
 
 
 def _spread(context: StepContext) -> Spread | None:

@@ -1,10 +1,16 @@
 """Drift of the label frequencies: measured against the formula, and when it warns or fails."""
 
+import os
+
 import numpy as np
 import pytest
 
 from data_contracts.drift import stability_index
-from tests.support.contracts import Rows, check, good
+from data_contracts.findings import Thresholds
+from tasks.core.dask_workers import Workers
+from tasks.core.step import StepContext, unwatched
+from tasks.data import contract
+from tests.support.contracts import Rows, check, good, put
 
 
 def frequencies(counts: list[int]) -> Rows:
@@ -51,3 +57,13 @@ def test_an_unreadable_earlier_run_fails_its_rule_only(tmp_path, content):
     (tmp_path / "old.parquet").write_bytes(content)
     report = check(tmp_path, good(), previous=tmp_path / "old.parquet", only=["positives.train"])
     assert [r.rule for r in report.failures] == ["label_drift"]
+
+
+def test_the_frequencies_are_on_the_disk_before_they_replace_the_last_ones(tmp_path, monkeypatch):
+    """Else a machine that loses its power leaves an empty file, with which every later check fails."""
+    root, flushed = put(tmp_path / "tables", frequencies([9, 5, 3])), []
+    monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.readlink(f"/proc/self/fd/{file}")))
+    context = StepContext(tmp_path, {"tables": root}, tmp_path, tmp_path / "home", Workers(count=0), str, unwatched)
+    contract.check("data", Thresholds(), context)
+    assert f"{tmp_path}/home/baselines/data.tmp" in flushed
+    assert [file.name for file in (tmp_path / "home" / "baselines").iterdir()] == ["data.parquet"]
