@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from tasks.core.code_digest import commit
+from tasks.core.processes import process_name
 from tasks.core.step import Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.data.feedback.journal import FeedbackJournal
@@ -29,7 +30,7 @@ from tasks.registry.promotion import PromotionDecision, promote_by_gates
 from tasks.registry.register import check_owner, register
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import COMMIT, CONTRACTS, DATA, EXAMPLES
-from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, process_name
+from tasks.runs import CHANGED, COMMAND, HOME, PROCESS
 from tasks.tracking.tracker import StepMetrics, Tracker
 from xcmodels.data.corpus import Corpus, Texts
 from xcmodels.methods.presets import flat

@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
-
 from data_contracts.errors import UsageError
 from tasks.core.files import locked
+from tasks.core.processes import process_name
 from tasks.registry.tags import BASE, CHAMPION, RUN_HOME, version_by_alias
 from tasks.tracking.identity import identity
 from tasks.tracking.mlflow_client import all_pages
@@ -43,14 +42,6 @@ class RunRecord:
     champion: bool = False    # one of the versions is the champion
     command: str = ""         # resumes or repeats the run
     run_id: str = ""
-
-
-def process_name(pid: int) -> str:
-    """Return a name that a later process with the same pid does not have; "" where the process has ended."""
-    try:
-        return f"{pid} {psutil.Process(pid).create_time():.2f}"
-    except psutil.Error:
-        return ""
 
 
 def holder(home: Path) -> int | None:

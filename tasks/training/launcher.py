@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from data_contracts import errors
 from data_contracts.errors import ProjectError
 from tasks.core.machines import Machines
 from tasks.core.manifest import MANIFEST
+from tasks.core.processes import process_name
 from tasks.core.repeating import repeating
 from tasks.core.step import StepContext
 from tasks.training.recipe import Recipe
@@ -65,12 +64,12 @@ def train_here(recipe: Recipe, name: str, context: StepContext, torchrun_options
     (scratch / SPEC).write_text(json.dumps({
         "recipe": asdict(recipe), "round": name, "out": str(context.out), "home": str(context.home),
         "inputs": {role: str(path) for role, path in context.inputs.items()},
-        "parent": os.getpid(), "born": psutil.Process().create_time()}))
+        "parent": os.getpid(), "parent_name": process_name(os.getpid())}))
     command = [sys.executable, "-m", "torch.distributed.run", *torchrun_options, "--nproc-per-node", str(processes),
                "--module", "tasks.training.training_process", str(scratch / SPEC)]
     environment = _environment(processes, machines.interface if machines else "")
     with context.watch(name) as (report, stop), (scratch / LOG).open("wb") as log, subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            command, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             env=environment) as run, repeating(partial(_watch, run, stop, scratch, machines), "watch"):
         assert run.stdout is not None
         try:
@@ -105,7 +104,7 @@ def _environment(processes: int, interface: str) -> dict[str, str]:
             "OMP_NUM_THREADS": threads}
 
 
-def _watch(run: subprocess.Popen[str], stop: Callable[[], bool], scratch: Path, machines: Machines | None) -> float:
+def _watch(run: subprocess.Popen[bytes], stop: Callable[[], bool], scratch: Path, machines: Machines | None) -> float:
     """Ask the processes to stop where `stop` says so, end them where a machine is lost; return when to look again."""
     if stop():
         (scratch / STOP).touch()
@@ -114,12 +113,15 @@ def _watch(run: subprocess.Popen[str], stop: Callable[[], bool], scratch: Path, 
     return LOOK
 
 
-def _pass_on(line: str, say: Callable[[str], None], report: Callable[[Any], None]) -> None:
+def _pass_on(line: bytes, say: Callable[[str], None], report: Callable[[Any], None]) -> None:
+    """Pass on what a process reports; other lines are printed by libraries."""
     from xcmodels.training.loop import Progress
 
     try:
         message = json.loads(line)
-    except json.JSONDecodeError:    # printed by a library
+    except ValueError:
+        return
+    if not isinstance(message, dict):
         return
     if "say" in message:
         say(message["say"])

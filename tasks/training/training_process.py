@@ -9,10 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from data_contracts.errors import ProjectError
 from tasks.core.dask_workers import Workers
+from tasks.core.processes import process_name
 from tasks.core.step import StepContext
 from tasks.training.launcher import FAILED, STOP
 from tasks.training.recipe import Recipe
@@ -34,7 +33,7 @@ def main(spec: Path) -> None:
             os.write(sys.stdout.fileno(), f"{json.dumps(message)}\n".encode())
 
     def stopped() -> bool:
-        return (scratch / STOP).exists() or not _is_alive(task["parent"], task["born"])
+        return (scratch / STOP).exists() or process_name(task["parent"]) != task["parent_name"]
 
     @contextmanager
     def watch(name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:
@@ -51,13 +50,6 @@ def main(spec: Path) -> None:
         distributed.exit_process(1)
         sys.exit(1)
     distributed.exit_process()
-
-
-def _is_alive(pid: int, born: float) -> bool:
-    try:
-        return psutil.Process(pid).create_time() == born
-    except psutil.Error:
-        return False
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from flows import progress
 from flows.cli.commands.run import _failure_named, _summary
 from flows.config import HOME
 from tasks.mlflow_run import Finished
+from tasks.training.launcher import _pass_on
 from tests.conftest import ROOT
 from xcmodels.training.loop import Progress
 
@@ -133,3 +134,10 @@ def test_no_line_is_redrawn_without_a_terminal(environment):
     assert "\r" not in "".join(lines) and "\x1b" not in seen
     assert len([line for line in lines if "step" in line]) == 3
     assert lines[-2:] == ["    loss 0.1234", "1 min 15 s  encoder round 0".rjust(29)]
+
+
+def test_what_libraries_print_in_a_process_that_trains_is_no_progress():
+    passed: list[object] = []
+    for line in (b'{"say": "half"}\n', b"5\n", b"null", b'"say"\n', b"[\n", b"\xff\n", b"1" * 5000, b'{"say": "all"}'):
+        _pass_on(line, passed.append, passed.append)
+    assert passed == ["half", "all"]

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.cli.config_file import GIVEN
+from tasks.core.processes import process_name
 from tasks.core.store import Store
-from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, holder, past_runs, process_name
+from tasks.runs import CHANGED, COMMAND, HOME, PROCESS, holder, past_runs
 from tasks.tracking.tracker import StepMetrics, Tracker
 from tests.support import tiny
 
@@ -78,6 +80,12 @@ def test_the_run_of_now_is_the_one_whose_process_holds_the_home(home, cli):
     assert {row["command"].rpartition(" ")[2]: row["state"] for row in rows} == {
         "now": "running", "dead": "interrupted"}
     assert holder(home) is None
+
+
+def test_a_process_keeps_its_name_when_the_clock_is_set(monkeypatch):
+    before, began = process_name(os.getpid()), psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: began + 3600)
+    assert before and process_name(os.getpid()) == before
 
 
 @pytest.mark.parametrize("page", ["", "http://127.0.0.1:4200/runs/flow-run/1"])    # of a run, of a scheduled one
