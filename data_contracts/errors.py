@@ -1,6 +1,9 @@
 """The expected failures of the whole project, each with its exit code on the command line."""
 
 
+from collections.abc import Mapping
+
+
 class ProjectError(Exception):
     """An expected failure: what went wrong with which value, where, and what to do about it.
 
@@ -20,6 +23,10 @@ class ProjectError(Exception):
             lines.append(f"hint: {self.hint}")
         return "\n".join(lines)
 
+    def to_json(self) -> dict[str, str]:
+        """Return the error as JSON, from which `from_json` makes it again."""
+        return {"kind": type(self).__name__, "what": self.what, "where": self.where, "hint": self.hint}
+
     def __reduce__(self):
         # Dask and Prefect pickle errors; the default would lose the keyword arguments.
         return (_rebuild, (type(self), self.what, self.where, self.hint))
@@ -27,6 +34,15 @@ class ProjectError(Exception):
 
 def _rebuild(kind: type[ProjectError], what: str, where: str, hint: str) -> ProjectError:
     return kind(what, where=where, hint=hint)
+
+
+def from_json(error: Mapping[str, str], who: str = "") -> ProjectError:
+    """Return an error that was written as JSON; who: where it was raised, which its message then begins with.
+
+    One of a class that is not of this module is a ProjectError.
+    """
+    kind: type[ProjectError] = globals().get(error["kind"], ProjectError)
+    return kind(f"{who}: {error['what']}" if who else error["what"], where=error["where"], hint=error["hint"])
 
 
 class UsageError(ProjectError):

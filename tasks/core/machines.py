@@ -24,8 +24,7 @@ from importlib.metadata import version
 from math import inf
 from typing import Any
 
-from data_contracts import errors
-from data_contracts.errors import ProjectError, ServerError, UsageError
+from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError, from_json
 from tasks.core.network import Rendezvous, interface_of, is_loopback
 from tasks.core.wording import duration
 
@@ -91,7 +90,7 @@ class Machines:
             with suppress(RuntimeError):
                 self.store.add("left", 1)
             if task["end"]:
-                raise _read(task["end"], f"machine 0, at {self.rendezvous}")
+                raise from_json(task["end"], f"machine 0, at {self.rendezvous}")
             return {}
         self.rounds += 1
         return task
@@ -113,7 +112,7 @@ class Machines:
     def check(self) -> None:
         """Raise the error of a machine that gave up, or ServerError where one is lost."""
         if self._failure:
-            raise _read(self._failure, f"machine {self._failure['number']}, {self._failure['host']}")
+            raise from_json(self._failure, f"machine {self._failure['number']}, {self._failure['host']}")
         if self._is_gone:
             raise ServerError(f"machine 0 at {self.rendezvous} has gone", hint=CHECK_AND_RESUME)
         longest = FOLLOWER_TIMEOUT if self.number == 0 else LEADER_TIMEOUT
@@ -143,7 +142,7 @@ class Machines:
         try:
             if self.number:
                 said = self._wait(f"task/{self.rounds + 1}", EXIT_SECONDS)
-                return _read(said["end"], f"machine 0, at {self.rendezvous}") if said.get("end") else None
+                return from_json(said["end"], f"machine 0, at {self.rendezvous}") if said.get("end") else None
             until = time.monotonic() + EXIT_SECONDS
             while time.monotonic() < until:
                 self.check()
@@ -272,15 +271,9 @@ def _about(rendezvous: Rendezvous) -> dict[str, Any]:
     return {"--nodes": rendezvous.count, "torch": version("torch"), "numpy": version("numpy")}
 
 
-def _written(error: BaseException) -> dict[str, Any]:
+def _written(error: BaseException) -> dict[str, str]:
     if isinstance(error, ProjectError):
-        return {"kind": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}
-    kind, what = ("Stopped", "interrupted") if isinstance(error, KeyboardInterrupt) else \
-        ("ProjectError", f"{type(error).__name__}: {error}")
-    return {"kind": kind, "what": what, "where": "", "hint": "the same commands resume"}
-
-
-def _read(written: dict[str, Any], who: str) -> ProjectError:
-    kind = getattr(errors, written["kind"], ProjectError)
-    error: ProjectError = kind(f"{who}: {written['what']}", where=written["where"], hint=written["hint"])
-    return error
+        return error.to_json()
+    kind, what = (Stopped, "interrupted") if isinstance(error, KeyboardInterrupt) else \
+        (ProjectError, f"{type(error).__name__}: {error}")
+    return kind(what, hint="the same commands resume").to_json()

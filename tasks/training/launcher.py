@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_contracts import errors
-from data_contracts.errors import ProjectError
+from data_contracts.errors import ProjectError, from_json
 from tasks.core.machines import Machines
 from tasks.core.manifest import MANIFEST
 from tasks.core.processes import process_name
@@ -85,7 +84,7 @@ def train_here(recipe: Recipe, name: str, context: StepContext, torchrun_options
         if failed["kind"] == "Stopped" and not stop_requested:
             raise ProjectError(f"another machine was stopped or lost its run: {failed['what']}",
                                where=failed["where"], hint="the same commands on all machines resume")
-        raise getattr(errors, failed["kind"])(failed["what"], where=failed["where"], hint=failed["hint"])
+        raise from_json(failed)
     if run.returncode:
         log_lines = (scratch / LOG).read_text(errors="replace").splitlines()
         killed = next((line.strip() for line in log_lines if "exitcode" in line), "no reason was given")

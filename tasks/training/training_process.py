@@ -45,8 +45,7 @@ def main(spec: Path) -> None:
             Path(task["home"]), Workers(), lambda line: send({"say": line}), watch))
     except ProjectError as error:
         if distributed.is_first_of_machine():
-            (scratch / FAILED).write_text(json.dumps({
-                "kind": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}))
+            (scratch / FAILED).write_text(json.dumps(error.to_json()))
         distributed.exit_process(1)
         sys.exit(1)
     distributed.exit_process()
