@@ -34,8 +34,8 @@ from tasks.data.feedback.decisions import NO_FEEDBACK
 from tasks.data.fetch import fetched
 from tasks.data.sources import describe
 from tasks.home_gc import remove_checkpoints
-from tasks.mlflow_run import Finished, Session, finish
 from tasks.plan import Pipeline, feedback_on, pipeline
+from tasks.session import Finished, Session, finish
 from xcmodels.metrics import name_of
 
 UNTIL = get_args(Until)

@@ -62,7 +62,7 @@ KEYS = {
         "xcmodels.retrieval.serving_config"},
 }
 # Files of which an edit can change no step's result, but where a method's own is trained.
-FREE = ("data_contracts/validate.py", "tasks/evaluation/report.py", "tasks/mlflow_run.py",
+FREE = ("data_contracts/validate.py", "tasks/evaluation/report.py", "tasks/session.py",
         "xcmodels/retrieval/retriever.py", "xcmodels/retrieval/selection.py", "xcmodels/resources.py",
         "serving/app.py", "flows/cli/app.py",
         "xcmodels/methods/registry.py", "xcmodels/methods/astra/stages.py", "xcmodels/methods/unidec/method.py")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import ServerError, UsageError
-from tasks.mlflow_run import Session
 from tasks.registry.tags import DATA
 from tasks.runs import HOME, past_runs
+from tasks.session import Session
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
 
