@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from data_contracts.errors import ProjectError
 from tasks.core.code_digest import commit
 from tasks.core.processes import process_name
 from tasks.core.step import Step, StepResult, slug
@@ -124,12 +125,12 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
     metrics = _read_json(evaluation / METRICS)
     registered = _register(session, corpus, done, evaluation) if register_it else None
-    facts = _facts(session, corpus, registered, done, datetime.now(UTC).date().isoformat())
+    facts = _facts(session, corpus, registered, done)
     outcome = verdict(facts) if registered else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
     if rebuild or not report.exists() or (registered and not registered.reused):
         _report(session, corpus, done, facts, report)
-    if registered:    # the next training learns from all that was said since
+    if registered and session.config.feedback == "use":    # the next training learns from all that was said since
         FeedbackJournal(store.home, session.name).end()
     contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
     has_page = contracts.exists()    # else the tables were checked in another home
@@ -175,8 +176,8 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
     return RegisteredDecision(**vars(decision), version=registered.version, reused=registered.reused)
 
 
-def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | None, done: Mapping[str, Artifact],
-           date: str) -> ReportFacts:
+def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | None,
+           done: Mapping[str, Artifact]) -> ReportFacts:
     pipeline, store = session.pipeline, session.store
     is_champion = bool(registered and registered.champion and registered.champion["version"] == registered.version)
     curves: dict[str, list[dict[str, float]]] = {}
@@ -199,7 +200,8 @@ def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | No
         champion=registered.champion if registered and not is_champion else None,
         promoted=registered is not None and (registered.promoted or is_champion), reigns=is_champion,
         reason=registered.reason if registered else "not registered", note=registered.note if registered else "",
-        became=registered.became if registered else None, seconds=seconds, date=date,
+        became=registered.became if registered else None, seconds=seconds,
+        date=datetime.now(UTC).date().isoformat(),
         memory={step.name: peak.bytes for step in pipeline.steps if (peak := step.peak_memory(store))},
         gates=registered.gates if registered else (), wanted_precision=session.config.wanted_precision,
         contract=_read_json(store.open(done["check tables"]) / "contract.json"))
@@ -212,7 +214,7 @@ def _feedback(session: Session, corpus: Corpus, done: Mapping[str, Artifact],
         return None
     before = None
     if facts.champion:
-        with suppress(ValueError):    # of a format that is no longer read
+        with suppress(ValueError, ProjectError):    # it cannot be opened
             before = Retriever.load(resolve(session.tracker, f"{session.name}/{facts.champion['version']}").folder)
     after = Retriever.load(session.store.open(done["build retriever"]))
     return feedback_effect(session.store.open(done[ADD_FEEDBACK], whole=False), corpus, after, before)

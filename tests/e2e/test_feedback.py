@@ -37,3 +37,4 @@ def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_pat
     assert "What feedback changed" in report and "Reviewers have judged 60 texts" in report
     code, _, told = xc(*command(planted, home), "--feedback", "ignore")
     assert code == 0 and "feedback" not in told.replace("--feedback", "") and "all reused" in told
+    assert journal.begun() == 61, "what another training begins with stays marked"

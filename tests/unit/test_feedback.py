@@ -4,14 +4,16 @@ import gzip
 import json
 import shutil
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.check import check
-from data_contracts.errors import ContractError, DamagedArtifact
+from data_contracts.errors import ContractError, DamagedArtifact, ProjectError
 from data_contracts.findings import Thresholds
 from data_contracts.tables import Tables
+from tasks import session
 from tasks.core.dask_workers import Workers
 from tasks.core.step import run
 from tasks.core.store import Store
@@ -197,3 +199,17 @@ def test_without_feedback_no_step_changes(planted):
     plain, with_none = (steps(describe(planted), PrepareConfig(), 0, *more) for more in ([], [Decisions()]))
     assert [step.about() for step in plain] == [step.about() for step in with_none]
     assert ADD_FEEDBACK not in [step.name for step in plain]
+
+
+@pytest.mark.parametrize("error", [DamagedArtifact("files are not as registered"), ProjectError("no such version"),
+                                   ValueError("another format")])
+def test_a_champion_that_cannot_be_opened_does_not_cost_the_report(monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(session, "resolve", refuse)
+    monkeypatch.setattr(session, "Retriever", SimpleNamespace(load=str))
+    monkeypatch.setattr(session, "feedback_effect", lambda tables, corpus, after, before: (after, before))
+    run = SimpleNamespace(name="tickets", tracker=None, store=SimpleNamespace(open=lambda artifact, **_: artifact))
+    done = {ADD_FEEDBACK: "tables", "build retriever": "ours"}
+    assert session._feedback(run, None, done, SimpleNamespace(champion={"version": "1"})) == ("ours", None)
