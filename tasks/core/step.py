@@ -21,6 +21,8 @@ from tasks.core.dask_workers import Workers
 from tasks.core.memory import MemoryUse
 from tasks.core.store import Artifact, Store, digest_of
 
+UNFINISHED = ".tmp"    # ends the name of a file that a step's action has not finished
+
 
 @dataclass(frozen=True)
 class StepContext:
@@ -143,6 +145,8 @@ def run(step: Step, done: Mapping[str, Artifact], store: Store, workers: Workers
                 console.say(line)
         else:
             step.action(StepContext(out, inputs, scratch, store.home, workers, console.say, console.watch))
+        for leftover in out.rglob(f"*{UNFINISHED}"):    # of a worker that was killed
+            leftover.unlink(missing_ok=True)
 
     artifact = store.publish(key, step.kind, step.inputs(done), write, step.about())
     store.drop_scratch(key)

@@ -1,9 +1,14 @@
 """Tables as folders of Parquet shards, read one shard at a time."""
 
+import os
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tasks.core.step import UNFINISHED
 
 SIDE_TABLES = {"train": "queries.train", "test": "queries.test", "label": "labels"}
 
@@ -11,6 +16,16 @@ SIDE_TABLES = {"train": "queries.train", "test": "queries.test", "label": "label
 def shards(table: Path) -> list[Path]:
     """Return the shards of a table, in order."""
     return sorted(table.glob("part-*.parquet"))
+
+
+def write_shard(rows: pa.Table, path: Path) -> None:
+    """Write a shard atomically; where a worker counts as lost, it and its replacement may write the same one at once.
+
+    What a worker that was killed leaves ends in `UNFINISHED`, and is no part of the step's result.
+    """
+    part = path.with_name(f"{path.name}.{uuid.uuid4().hex}{UNFINISHED}")
+    pq.write_table(rows, part, compression="zstd")
+    os.replace(part, path)
 
 
 def count_rows(table: Path) -> int:

@@ -1,6 +1,5 @@
 """The tokenise step: texts become Parquet shards of tokens, on Dask."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.core.step import StepContext
-from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
+from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards, write_shard
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED, Tokenizer, learn_backend, open_backend
 
@@ -50,9 +49,7 @@ def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) 
     columns = [pc.add(texts["id"], after).combine_chunks(), titles, contents, [after > 0] * len(texts)]
     tokens = pa.table([pa.array(column) if isinstance(column, list) and not column else column for column in columns],
                       schema=SCHEMAS["tokens"])
-    path = out / table / f"part-{number:05d}.parquet"
-    pq.write_table(tokens, path.with_suffix(".tmp"), compression="zstd")
-    os.replace(path.with_suffix(".tmp"), path)
+    write_shard(tokens, out / table / f"part-{number:05d}.parquet")
     return sum(map(len, titles)) + sum(map(len, contents))
 
 

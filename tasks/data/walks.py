@@ -1,6 +1,5 @@
 """The walk step: random walks over metadata graphs, on Dask."""
 
-import os
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from data_contracts.schemas import SCHEMAS
 from data_contracts.tables import Tables
 from tasks.core.dask_workers import Workers
 from tasks.core.step import StepContext
-from tasks.data.tables import SIDE_TABLES, contract_view, count_rows, shards
+from tasks.data.tables import SIDE_TABLES, contract_view, count_rows, shards, write_shard
 from xcmodels.mining.graph import WalkGraph, random_walks, walk_graph
 
 NODES_A_PART = 65_536
@@ -89,7 +88,5 @@ def _walk_range(prepared: str, low: int, high: int, path: str, settings: WalkSet
     """Write the walks of nodes low:high to `path` atomically. Runs on a worker."""
     columns = random_walks(WalkGraph.load(Path(prepared)), np.arange(low, high), **asdict(settings))
     table = pa.table(list(columns), schema=SCHEMAS["walks"])
-    part = f"{path}.{os.getpid()}.tmp"  # another worker may run this too, if this one was considered lost
-    pq.write_table(table, part, write_page_checksum=True)
-    os.replace(part, path)
+    write_shard(table, Path(path))
     return path, table.num_rows

@@ -3,12 +3,14 @@
 import pickle
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
 from tasks.data.sources import describe, groups, read_tables, shards, splits, tables
+from tasks.data.tables import write_shard
 from tests.support.raw_folders import LABELS, add_anchors, read_table, rows, write_json
 
 
@@ -102,3 +104,17 @@ def test_tables_and_groups_that_are_not_there(xc_json: Path, tmp_path: Path):
         read_tables(data, "filters.test", tmp_path / "out", (1, 2))
     with pytest.raises(ValueError, match=r"rows_per_shard must be positive, got 0"):
         next(read_table(data, "labels", rows_per_shard=0))
+
+
+def test_a_worker_that_counts_as_lost_and_its_replacement_write_the_same_shard(tmp_path: Path,
+                                                                               monkeypatch: pytest.MonkeyPatch):
+    table, path, write = pa.table({"id": [1, 2]}), tmp_path / "part-00000.parquet", pq.write_table
+
+    def beside_another(*given, **options) -> None:
+        write(*given, **options)
+        monkeypatch.undo()
+        write_shard(table, path)    # by the replacement, before this one has given its file its name
+
+    monkeypatch.setattr(pq, "write_table", beside_another)
+    write_shard(table, path)
+    assert list(tmp_path.iterdir()) == [path] and pq.read_table(path) == table

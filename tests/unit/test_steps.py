@@ -8,7 +8,7 @@ import pytest
 
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
-from tasks.core.step import Step, StepContext, forecast, run, slug, steps_to_remake
+from tasks.core.step import UNFINISHED, Step, StepContext, forecast, run, slug, steps_to_remake
 from tasks.core.store import Store
 
 
@@ -104,6 +104,16 @@ def test_a_failed_step_publishes_nothing(tmp_path):
         run(step, {}, store, Workers())
     assert not list((tmp_path / "objects").iterdir()) and not list((tmp_path / "tmp").iterdir())
     assert forecast([step], store)[0].reason == "never run here"
+
+
+def test_a_file_that_a_killed_worker_has_not_finished_is_not_published(tmp_path):
+    def write(context: StepContext) -> None:
+        (context.out / "table").mkdir()
+        for name in ("part-00000.parquet", f"part-00000.parquet.1{UNFINISHED}"):
+            (context.out / "table" / name).write_text("x")
+
+    made = run(Step("read", "kind", write, ("tasks.core.step",)), {}, Store(tmp_path), Workers()).artifact
+    assert [path.name for path in (tmp_path / made.path / "table").iterdir()] == ["part-00000.parquet"]
 
 
 def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch):

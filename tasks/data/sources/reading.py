@@ -1,12 +1,10 @@
 """Reading of a raw data set in shards: as Arrow tables, or into Parquet files."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
@@ -15,6 +13,7 @@ from tasks.data.sources.raw import RawDataSet, groups, tables_of
 from tasks.data.sources.shards import Ids, Shard, shard
 from tasks.data.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
 from tasks.data.sources.texts import Lines, broader_pairs, numbered_labels, plain_texts
+from tasks.data.tables import write_shard
 
 ROWS_PER_SHARD = 65_536    # of texts; a shard of pairs of ids has more (`shards.rows_in`)
 
@@ -43,9 +42,7 @@ def read_tables(data: RawDataSet, group: str, out: Path, share: tuple[int, int] 
         index = shards_of[table, block]
         shards_of[table, block] += 1
         path = out / table / f"part-{block:05d}{f'_{index:05d}' if index else ''}.parquet"
-        unfinished = path.with_suffix(".tmp")
-        pq.write_table(part, unfinished, compression="zstd")
-        os.replace(unfinished, path)
+        write_shard(part, path)
         written[table].append(path)
     return written
 
