@@ -64,8 +64,8 @@ def read_csv(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
 def is_json(path: Path) -> bool:
     """Return whether a file has lines that are objects with a list of subjects."""
     return file_kind(path) in (".jsonl", ".json") and any(
-        isinstance(_parsed(line), dict) and isinstance(_parsed(line).get("subjects"), list)
-        for _, line in _first_lines(path))
+        isinstance(document, dict) and isinstance(document.get("subjects"), list)
+        for document in (_parsed(line) for _, line in _first_lines(path)))
 
 
 def read_json(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
@@ -96,7 +96,7 @@ def read_folder(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Ro
         text = "\n".join(line for _, line in text_lines(file))
         if file.suffix == ".json":
             row = _document(text, str(file), number)
-            yield replace(row, cells={**row.cells, "uid": row.cells["uid"] or file.stem})
+            yield replace(row, cells={**row.cells, "uid": row.text("uid") or file.stem})
             continue
         subjects = next((key for end in (".tsv", ".key") if (key := file.with_suffix(end)).is_file()), None)
         pairs = [_subject(line) for _, line in text_lines(subjects) if line.strip()] if subjects else []
@@ -140,7 +140,7 @@ def _document(text: str, where: str, number: int) -> Row:
     pairs = [(bare_uri(each.get("uri") or ""), each.get("label") or "") for each in subjects]
     title = metadata.get("title") if isinstance(metadata, dict) else None
     words = {"text": title, "content": data.get("text")} if title else {"text": data.get("text")}
-    return Row(where, number, {"uid": data.get("document_id") or "", **words, **_labels(pairs)}, {})
+    return Row(where, number, {"uid": data.get("document_id"), **words, **_labels(pairs)}, {})
 
 
 def _texts(subject: dict[str, Any], *keys: str) -> bool:
