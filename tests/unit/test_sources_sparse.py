@@ -13,8 +13,10 @@ from tests.support.raw_folders import add_anchors, fails
 @pytest.mark.parametrize(("text", "message"), [
     ("4 3\n\n\n\n\n", "trn_X_Y.txt:1: the header says 4 rows and 3 columns, but trn_X.txt has 3 lines and Y.txt has 3"),
     ("3 9\n\n\n8:1\n", "trn_X_Y.txt:1: the header says 3 rows and 9 columns, but trn_X.txt has 3 lines and Y.txt"),
-    ("3 3\n0:1\n1:1\n", "trn_X_Y.txt:1: the header says 3 rows, which trn_X.txt has too, but 2 follow"),
-    ("3 3\n0:1\n1:1\n\n\n", "trn_X_Y.txt:1: the header says 3 rows, which trn_X.txt has too, but 4 follow"),
+    ("3 3\n0:1\n1:1\n", "trn_X_Y.txt:1: the header says 3 rows, which trn_X.txt has too, but 2 follow\n"
+     "hint: the file is cut short"),
+    ("3 3\n0:1\n1:1\n\n\n", "trn_X_Y.txt:1: the header says 3 rows, which trn_X.txt has too, but 4 follow\n"
+     "hint: remove the lines after the last row"),
     ("0:1\n1:1\n2:1\n", "trn_X_Y.txt:1: the header must be two numbers, rows and columns, got '0:1'"),
     ("3 3 3\n", "trn_X_Y.txt:1: the header must be two numbers"),
     ("", "trn_X_Y.txt:1: the header must be two numbers, rows and columns, got ''"),
@@ -58,6 +60,7 @@ def test_a_wrong_edge_names_the_anchors(xc_json: Path):
     ("0 1\n\n1 0\n", "filter_labels_test.txt:3: query id 1 is not in tst.json.gz, which has 1 lines"),
     ("0\n", "filter_labels_test.txt:1: '0' is not a pair of numbers, row and label"),
     ("0 1 2\n", "filter_labels_test.txt:1: '0 1 2' is not a pair"), ("a b\n", "filter_labels_test.txt:1: 'a b' is not"),
+    ("0 0_1\n", "filter_labels_test.txt:1: '0 0_1' is not a pair"),
 ])
 def test_wrong_filter_pairs_are_refused(xc_json: Path, text: str, message: str):
     (xc_json / "filter_labels_test.txt").write_text(text)

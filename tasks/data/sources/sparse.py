@@ -29,9 +29,10 @@ def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, s
             buffer.extend([row] * len(ids), ids, values, [number] * len(ids))
             yield from buffer.full()
     if row + 1 != rows.count:
+        hint = "remove the lines after the last row" if row + 1 > rows.count else \
+            "the file is cut short, or rows without an entry were left out: write a blank line for each"
         raise ContractError(f"the header says {rows.count} rows, which {rows.file} has too, but {row + 1} follow",
-                            where=f"{path.name}:1", hint="the file is cut short, or rows without an entry were left "
-                            "out: write a blank line for each")
+                            where=f"{path.name}:1", hint=hint)
     yield from buffer.rest()
 
 
@@ -130,6 +131,8 @@ def filter_pairs(path: Path, size: int, table: str, rows: Ids, labels: Ids, *, s
             continue
         where = f"{path.name}:{number}"
         try:
+            if b"_" in line:  # Python would read 1_0 as a number
+                raise ValueError
             query, label = map(int, fields)
         except ValueError as error:
             raise ContractError(f"{short(line.decode('latin-1'))!r} is not a pair of numbers, row and label",
