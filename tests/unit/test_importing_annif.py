@@ -24,10 +24,10 @@ def targets(out: Path, stem: str = "trn") -> dict[str, list[str]]:
     return {row["title"] or row["content"]: [labels[each] for each in row["target_ind"]] for row in points(out, stem)}
 
 
-@pytest.mark.parametrize("name", ["docs.tsv", "docs.tsv.gz", "docs.txt"])
+@pytest.mark.parametrize("name", ["docs.tsv", "docs.tsv.gz", "DOCS.TSV.GZ", "docs.txt"])
 def test_a_tsv_file(tmp_path: Path, name: str):
     data = TSV.encode()
-    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.lower().endswith(".gz") else data)
     summary = import_file(tmp_path / name, tmp_path / "out", test_fraction=0)
     assert targets(tmp_path / "out") == {'A "quoted" title; with marks': [C1, C2], "Another title": [C2]}
     assert [row["uid"] for row in points(tmp_path / "out", "trn")] == ["1", "3"]
@@ -45,13 +45,13 @@ def test_a_csv_file(tmp_path: Path):
 
 
 def test_json_lines(tmp_path: Path):
-    rows = [{"document_id": "d1", "text": "short", "subjects": [{"uri": f"<{C1}>", "label": "one"}]},
+    rows = [{"document_id": 0, "text": "short", "subjects": [{"uri": f"<{C1}>", "label": "one"}]},
             {"text": "long text", "metadata": {"title": "Title", "year": 1999}, "subjects": [{"label": "two"}]},
             {"text": "none"}]
     (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     summary = import_file(tmp_path / "docs.jsonl", tmp_path / "out", test_fraction=0)
     assert [(row["uid"], row["title"], row["content"]) for row in points(tmp_path / "out", "trn")] == [
-        ("d1", "short", ""), ("2", "Title", "long text")]
+        ("0", "short", ""), ("2", "Title", "long text")]
     assert [(row["uid"], row["title"]) for row in points(tmp_path / "out", "lbl")] == [(C1, "one"), ("two", "two")]
     assert summary["rows_without_labels"] == 1 and "vocabulary_reason" not in summary
 
@@ -66,10 +66,12 @@ def test_a_folder_of_full_texts(tmp_path: Path):
     (docs / "a.key").write_text("three\none and more\n")
     (docs / "c.txt").write_text("without subjects")
     (docs / "d.json").write_text(json.dumps({"text": "in\nJSON", "subjects": [{"uri": C1, "label": "one"}]}, indent=1))
+    (docs / "e.json").write_text(json.dumps({"document_id": 0, "text": "more", "subjects": [{"label": "three"}]}))
     (docs / "README.md").write_text("not read")
     summary = import_file(docs, tmp_path / "out", test_fraction=0)
     assert [(row["uid"], row["title"], row["content"]) for row in points(tmp_path / "out", "trn")] == [
-        ("a", "", "café"), ("b", "", "first line second line"), ("d", "in JSON", "")]
+        ("a", "", "café"), ("b", "", "first line second line"), ("d", "in JSON", ""),
+        ("0", "more", "")]
     assert [(row["uid"], row["title"]) for row in points(tmp_path / "out", "lbl")] == [
         (C1, "one"), ("one and more", "one and more"), ("three", "three"), (C2, "two")]
     assert summary["rows_without_labels"] == 1

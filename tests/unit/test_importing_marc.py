@@ -54,7 +54,8 @@ def xml(records: list[list[tuple]], prefix: str = "") -> str:
 HARVESTED = xml(ROWS, "m:").partition("?>")[2]
 FILES = {"a.mrc": b"".join(map(binary, ROWS)), "a.xml": xml(ROWS).encode(),
          "b.xml": f"<OAI-PMH><record><header/><metadata>{HARVESTED}</metadata></record></OAI-PMH>".encode(),
-         "a.mrc.gz": gzip.compress(b"".join(map(binary, ROWS))), "a.xml.gz": gzip.compress(xml(ROWS).encode())}
+         "a.mrc.gz": gzip.compress(b"".join(map(binary, ROWS))), "a.xml.gz": gzip.compress(xml(ROWS).encode()),
+         "A.MRC.GZ": gzip.compress(b"".join(map(binary, ROWS)))}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -104,6 +105,7 @@ def test_a_table_that_speaks_of_marc_is_a_table(tmp_path: Path):
     ("a.mrc", FILES["a.mrc"][:-30], "a.mrc, record 3: the record cannot be read: "),
     ("a.mrc", FILES["a.mrc"].replace("Ü".encode(), b"\xc3("), "a.mrc, record 2: the record cannot be read: "),
     ("a.mrc.gz", FILES["a.mrc.gz"][:-60], "a.mrc.gz: the file cannot be read: "),
+    ("a.tsv.gz", gzip.compress(b"a title\t<urn:c>\n")[:10] + bytes(9), "the gzip data of a.tsv.gz is damaged"),
     ("a.xml", FILES["a.xml"][:-30], "a.xml:1"),
     ("a.xml", FILES["a.xml"].replace(b"</subfield>", b"", 1), "a.xml:2: the file"),
     ("a.xml", xml([[("245", "00", "aNo subject")]]).encode(), "a.xml has no training row with a text and a label"),

@@ -77,7 +77,7 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
         with nullcontext(stdin) if stdin else open(path, "rb", 0) as file:
             hashing = _Hashing(file)
             stream: io.RawIOBase = hashing
-            if Path(path).suffix == ".gz":
+            if Path(path).suffix.lower() == ".gz":
                 stream = cast(io.RawIOBase, gzip.GzipFile(fileobj=io.BufferedReader(hashing, _BLOCK)))
             # GzipFile splits lines in Python, which takes as long as decompressing them
             yield _as_utf8(io.BufferedReader(stream, _BLOCK))

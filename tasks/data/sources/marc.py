@@ -77,7 +77,7 @@ def _authority(value: str | list[tuple[str, str]]) -> str:
 # ---- files
 
 def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path) if path.suffix == ".gz" else open(path, "rb"))
+    return cast(BinaryIO, gzip.open(path) if path.suffix.lower() == ".gz" else open(path, "rb"))
 
 
 def _is_xml(head: bytes) -> bool:
@@ -92,7 +92,7 @@ def _head(path: Path) -> bytes:
     try:
         with _open(path) as file:
             return file.read(65_536)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return b""    # whoever reads the file says what is wrong
 
 

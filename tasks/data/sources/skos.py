@@ -64,7 +64,7 @@ def _graph(file: Path, form: str) -> Any:
     from rdflib import Dataset, Graph
 
     try:
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        content = gzip.decompress(file.read_bytes()) if file.suffix.lower() == ".gz" else file.read_bytes()
         if form == "json-ld" and (context := _remote(json.loads(content))):
             raise ContractError(f"its context is in another file, {context[:80]!r}", where=str(file),
                                 hint="write the context into the file, or save the vocabulary as Turtle")
