@@ -4,8 +4,11 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from stat import S_ISDIR
 
 from data_contracts.errors import DamagedArtifact
 from tasks.core.files import held, remove
@@ -78,14 +81,20 @@ def _strays(home: Path, keep: set[str], since: float) -> Iterator[tuple[str, Pat
 
 def _last_change(path: Path) -> float:
     """Return when anything below a folder last changed, or the folder was moved, in seconds since 1970."""
-    stats = [entry.lstat() for entry in (path, *path.rglob("*"))]
-    return max(max(stat.st_mtime, stat.st_ctime) for stat in stats)
+    return max((max(stat.st_mtime, stat.st_ctime) for stat in _stats(path)), default=inf)
 
 
 def _size(path: Path) -> int:
     """Return the bytes that removing a folder frees: files with another hard link free none."""
-    return sum(stat.st_size for folder, _, files in os.walk(path)
-               for stat in (os.lstat(os.path.join(folder, file)) for file in files) if stat.st_nlink == 1)
+    return sum(stat.st_size for stat in _stats(path) if stat.st_nlink == 1 and not S_ISDIR(stat.st_mode))
+
+
+def _stats(path: Path) -> Iterator[os.stat_result]:
+    """Yield the state of a folder and of all that is below it, without what a run removes meanwhile."""
+    below = (os.path.join(folder, name) for folder, folders, files in os.walk(path) for name in (*folders, *files))
+    for place in (path, *below):
+        with suppress(FileNotFoundError):
+            yield os.lstat(place)
 
 
 def _total(removed: list[tuple[str, int]]) -> Freed:

@@ -87,6 +87,23 @@ def test_checkpoints_of_given_up_runs_and_damaged_objects_go(store, monkeypatch)
     assert not list(store.home.glob("scratch/*")) and not list(store.home.glob("quarantine/*"))
 
 
+def test_what_a_run_removes_meanwhile_is_passed_over(store, monkeypatch):
+    (store.scratch(OLD) / "steps").mkdir()
+    (store.scratch(OLD) / "steps" / "a.safetensors").write_bytes(bytes(1000))
+    now, lstat = time.time(), os.lstat
+
+    def vanishing(path, **options):
+        if "gone" in str(path):
+            raise FileNotFoundError(path)
+        return lstat(path, **options)
+
+    (store.scratch(OLD) / "steps" / "gone").write_bytes(bytes(1000))
+    monkeypatch.setattr(os, "lstat", vanishing)
+    monkeypatch.setattr(time, "time", lambda: now + 2 * DAY)
+    freed = collect(store, Tracker(store.home), 1, dry_run=True)
+    assert freed.counts == {"unfinished": 1} and freed.sizes["unfinished"] == 1000
+
+
 def test_registered_versions_stay(world):
     world.add()
     step = digest_of(["tiny", 0])
