@@ -50,6 +50,8 @@ def _check(out: Path, to: Target) -> None:
     """Raise UsageError where `out` is taken, or a package that the target needs is missing."""
     if os.path.lexists(out) and (out.is_symlink() or not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already", hint="name a new folder, or move that one away")
+    if out.resolve() == Path.cwd():    # it would be renamed away under the user's shell
+        raise UsageError(f"{out} is the current folder, which cannot be replaced", hint="name a new folder")
     above = next(folder for folder in out.absolute().parents if os.path.lexists(folder))
     if not above.is_dir():
         raise UsageError(f"{above} is not a folder", hint="name another one for the encoder")
@@ -84,5 +86,6 @@ def write_files(folder: Path, version: Version, out: Path, to: Target) -> tuple[
         (out / ".gitattributes").write_text(_LARGE_FILES)
     named = label_vectors.write_labels(retriever, out)
     library = "onnx" if to == "onnx" else "sentence-transformers"
-    (out / "README.md").write_text(encoder_card.card(retriever, version, named, library, plain))
+    card = encoder_card.card(retriever, version, named, library, plain)
+    (out / "README.md").write_text(card, encoding="utf-8")
     return list(named), plain

@@ -256,7 +256,7 @@ def test_removed_labels_are_left_out(tmp_path, world):
     np.testing.assert_array_equal(load_file(tmp_path / "labels.safetensors")["encoder"], kept)
 
 
-def test_a_folder_that_has_files_stays_as_it_is(run, tmp_path):
+def test_a_folder_that_has_files_stays_as_it_is(run, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("before")
     (tmp_path / "link").symlink_to("nowhere")
@@ -266,6 +266,9 @@ def test_a_folder_that_has_files_stays_as_it_is(run, tmp_path):
     code, _, err = run("xc", "mine/file/below")
     assert code == 2 and "is not a folder" in err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert "hint: name a new folder" in run("xc", ".")[2]
 
 
 def test_a_failure_leaves_nothing(run, tmp_path, monkeypatch):
