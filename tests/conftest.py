@@ -2,6 +2,7 @@
 
 import gc
 import json
+import locale
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,15 @@ def whole(planted: Path, xc) -> tuple[Path, dict, str]:
 
     folder = shared("whole", run)
     return folder / "home", json.loads((folder / "out").read_text()), (folder / "err").read_text()
+
+
+@pytest.fixture
+def ascii_locale() -> Iterator[None]:
+    """Let files be written and read in ASCII where no encoding is named."""
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C")
+    yield
+    locale.setlocale(locale.LC_CTYPE, before)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def _parsed(name: str) -> _Parsed | None:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
     imports: list[str] = []
-    tree = ast.parse(Path(spec.origin).read_text())
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imports += [alias.name for alias in node.names]

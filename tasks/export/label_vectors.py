@@ -47,7 +47,7 @@ def write_labels(retriever: Retriever, folder: Path) -> dict[str, LabelVectors]:
     named, ids = named_vectors(retriever), np.setdiff1d(np.arange(len(retriever.uids)), retriever.removed)
     save_file({name: np.ascontiguousarray(each.vectors[ids], np.float32) for name, each in named.items()},
               folder / VECTORS, {name: "{}:{}".format(*each.span) for name, each in named.items()})
-    with (folder / NAMES).open("w") as file:
+    with (folder / NAMES).open("w", encoding="utf-8") as file:
         for number in ids.tolist():
             label = {"id": number, "uid": retriever.uids[number], "text": retriever.titles[number]}
             file.write(json.dumps(label, ensure_ascii=False) + "\n")

@@ -8,6 +8,7 @@ import pytest
 
 from flows.cli import export, predict
 from flows.cli.commands.predict import open_retriever
+from tasks.export.label_vectors import write_labels
 from tests.support import tiny
 
 TEXTS = ["a wolf that lives in the mountains", "", "an oak of the forest"]
@@ -31,6 +32,13 @@ def run(cli, world, tmp_path, monkeypatch):
     (tmp_path / "texts.jsonl").write_text("".join(
         json.dumps({"uid": f"t{row}", "title": text}) + "\n" for row, text in enumerate(TEXTS)))
     return lambda *words: cli("export", *words, "--home", str(world.store.home))
+
+
+@pytest.mark.usefixtures("ascii_locale")
+def test_names_of_labels_are_utf8_whatever_the_locale(retriever, tmp_path, monkeypatch):
+    monkeypatch.setattr(retriever, "titles", ["日本語"] * len(retriever.titles))
+    write_labels(retriever, tmp_path)
+    assert "日本語" in (tmp_path / "labels.jsonl").read_text(encoding="utf-8")
 
 
 def test_vectors_of_texts_in_both_kinds_of_file(run, retriever, tmp_path):

@@ -116,6 +116,7 @@ def test_a_file_that_a_killed_worker_has_not_finished_is_not_published(tmp_path)
     assert [path.name for path in (tmp_path / made.path / "table").iterdir()] == ["part-00000.parquet"]
 
 
+@pytest.mark.usefixtures("ascii_locale")
 def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch):
     package = tmp_path / "xcmodels"
     package.mkdir()
@@ -124,7 +125,7 @@ def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch)
     def digest(text: str) -> dict[str, str]:
         from tasks.core import code_digest
 
-        source.write_text(text)
+        source.write_text(text, encoding="utf-8")
         for cached in (code_digest.modules, code_digest.code_digests, code_digest._parsed):
             cached.cache_clear()
         return code_digests("xcmodels.probe")
@@ -133,7 +134,7 @@ def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch)
 
     monkeypatch.setattr(xcmodels, "__path__", [*xcmodels.__path__, str(package)])
     plain_code = digest("def f():\n    return 1\n")
-    assert digest('# why\ndef f():\n    """Says."""\n    return 1\n') == plain_code
+    assert digest('# why, on \u2265 2\ndef f():\n    """Says."""\n    return 1\n') == plain_code
     assert digest("def f():\n    return 2\n") != plain_code
 
 
