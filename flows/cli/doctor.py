@@ -19,8 +19,9 @@ from flows.services.processes import WELL
 from flows.services.stack import Stack
 from tasks.core.devices import free_space, gpus, nearest_existing
 from tasks.core.files import mode_for_others
+from tasks.core.remote import without_passwords
 from tasks.core.store import Store
-from tasks.tracking.mlflow_client import probe, without_passwords
+from tasks.tracking.mlflow_client import probe
 
 PINS = {    # newer versions of these install without an error, and then
     "fastapi": (Requirement("fastapi<0.151"), "the Prefect server cannot be imported"),

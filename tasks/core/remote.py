@@ -214,4 +214,9 @@ def without_secrets(text: str) -> str:
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) > 3:
             text = text.replace(value, "...")
+    return without_passwords(text)
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with users and passwords removed from the addresses in it."""
     return re.sub(r"://[^/\s]*@", "://", text)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import urllib.error
 import urllib.request
 import uuid
@@ -77,11 +76,6 @@ def probe(address: str) -> None:
     except (OSError, HTTPException, ValueError) as error:
         raise ServerError(f"no MLflow server answers at {address}: {first_line(error)}",
                           hint="start it, or give no address to use a database in HOME") from error
-
-
-def without_passwords(text: str) -> str:
-    """Return a text with users and passwords removed from the addresses in it."""
-    return re.sub(r"://[^/\s]*@", "://", text)
 
 
 def all_pages(search: Any, **filters: Any) -> Iterator[Any]:

@@ -18,9 +18,10 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from tasks.core.files import full_disk
+from tasks.core.remote import without_passwords
 from tasks.tracking import mlflow_run
 from tasks.tracking.identity import identity, relocate
-from tasks.tracking.mlflow_client import Client, first_line, make_database, probe, quiet_mlflow, without_passwords
+from tasks.tracking.mlflow_client import Client, first_line, make_database, probe, quiet_mlflow
 from tasks.tracking.mlflow_run import Run, safe_name
 
 VALIDATION = "validation/"    # prefix of an epoch's metrics on the validation split

@@ -50,11 +50,11 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     environment(options.home)
     from flows.preview import preview, server_addresses
     from flows.services.definitions import mlflow_of
+    from tasks.core.remote import without_passwords
     from tasks.core.wording import duration
     from tasks.data.feedback.decisions import NO_FEEDBACK
     from tasks.data.sources import describe
     from tasks.plan import feedback_on, pipeline
-    from tasks.tracking.mlflow_client import without_passwords
     from xcmodels.methods.presets import flat
 
     data = local_data(options)

@@ -140,7 +140,7 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
 
     The next command names the model, as the home may have others, and the MLflow server if one was named.
     """
-    from tasks.tracking.mlflow_client import without_passwords
+    from tasks.core.remote import without_passwords
     from xcmodels.metrics import SHOWN, name_of
 
     metrics = [f"{name_of(key)} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in SHOWN]
@@ -178,6 +178,6 @@ def _short(text: str, limit: int) -> str:
 
 def _command() -> str:
     """Return the command to paste: as the user typed it, plus the options from the environment and xc.toml."""
-    from tasks.tracking.mlflow_client import without_passwords
+    from tasks.core.remote import without_passwords
 
     return without_passwords(" ".join(["xc", *map(shlex.quote, [*sys.argv[1:], *GIVEN.untyped])]))
