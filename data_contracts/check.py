@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from operator import call
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def _elsewhere(tables: Tables, names: Sequence[str], previous: Path | None, spre
     jobs.sort(key=lambda job: -job[0])    # the largest first, so that the last one, for which others wait, is small
     judged: dict[str, list[Judged]] = {table: [Judged({})] * len(parts[table]) for table in names}
     ruled: dict[str, list[RuleResult]] = {}
-    for (table, number), found in spread(_call, [job for _, job in jobs]):
+    for (table, number), found in spread(call, [job for _, job in jobs]):
         if number is None:
             ruled[table] = found
         else:
@@ -110,10 +111,6 @@ def _elsewhere(tables: Tables, names: Sequence[str], previous: Path | None, spre
     if any(part is None or part.damaged for table in names for part in judged[table]):
         return {}, {}
     return judged, ruled
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(*arguments)
 
 
 def _judge_part(part: tuple[str, int], tables: Tables, shards: Sequence[Shard], ends: Mapping[str, int],

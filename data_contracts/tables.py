@@ -258,7 +258,7 @@ def find_duplicates(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not (in_order[1:] == in_order[:-1]).any():    # usually; sorting positions takes three times the memory
         return np.empty(0, np.int64), np.empty(0, np.int64)
     order = np.argsort(keys, kind="stable")
-    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), bool), in_order[1:] != in_order[:-1]]))
+    starts = np.flatnonzero(np.concatenate([[True], in_order[1:] != in_order[:-1]]))
     first = order[np.repeat(starts, np.diff(np.append(starts, len(keys))))]
     later = np.flatnonzero(order != first)
     later = later[np.argsort(order[later])]

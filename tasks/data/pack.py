@@ -36,7 +36,7 @@ def pack(config: PrepareConfig, facts: dict, seed: int, context: StepContext) ->
         pass
     shutil.copytree(tokens / "tokenizer", out / "tokenizer")
     vocabulary = Tokenizer.load(out / "tokenizer").size
-    np.save(out / "idf.npy", _idf(out, ("train", "label"), vocabulary))
+    np.save(out / "idf.npy", _idf(out, vocabulary))
     np.save(out / "validation.npy", _validation(out, counts["train"], config, seed))
     (out / "corpus.json").write_text(json.dumps(
         {**facts, **counts, "augmented": augmented, "vocabulary": vocabulary}, indent=1, sort_keys=True) + "\n")
@@ -139,10 +139,10 @@ def _pack_walks(walks: Path, anchor: str, counts: dict[str, int], augmented: int
     Ragged.of_keys(queries, counts["train"] + augmented, np.int32).save(out, f"walks.{anchor}.train")
 
 
-def _idf(out: Path, sides: tuple[str, ...], vocabulary: int) -> np.ndarray:
+def _idf(out: Path, vocabulary: int) -> np.ndarray:
     """Return log((n + 1) / (df + 1)) of each token as a title token, then as a content token: (2 V,) float32."""
     df, n = np.zeros(2 * vocabulary, dtype=np.int64), 0
-    for side in sides:
+    for side in ("train", "label"):
         titles = np.load(out / f"{side}.titles.npy")
         n += len(titles)
         for start in range(0, len(titles), 65_536):

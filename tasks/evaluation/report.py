@@ -74,7 +74,7 @@ class EvaluationFiles:
     def load(cls, corpus: Corpus, evaluation: Path) -> "EvaluationFiles":
         """Read the folder. Raises ValueError where its predictions are of another test split."""
         content = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
-        truth, filters = ((part.offsets, part.values) for part in (corpus.positives["test"], corpus.filters["test"]))
+        truth, filters = corpus.positives["test"], corpus.filters["test"]
         judged = metrics.match(np.load(evaluation / "predictions.npy"), truth, filters, corpus.n_labels)
         scores, sure = (np.load(evaluation / f"{name}.npy", mmap_mode="r")[judged.rows]
                         for name in ("scores", "confidences"))

@@ -1,7 +1,7 @@
 """Decisions on texts: what all feedback on a text says in the end, label by label, the last word first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tasks.data.feedback.journal import Feedback
 from tasks.data.sources.train_test import key_of
@@ -35,7 +35,7 @@ class Decisions:
     """All decisions on the texts of one model, in the order in which their texts came first; journal: its file."""
 
     journal: str = ""
-    items: Sequence[Decision] = field(default=())
+    items: Sequence[Decision] = ()
 
     def __len__(self) -> int:
         return len(self.items)
