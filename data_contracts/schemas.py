@@ -40,6 +40,7 @@ SCHEMAS: dict[str, pa.Schema] = {
 }
 
 SPLITS = ("train", "test")
+FLOAT32_MAX = 3.4028234663852886e38    # the largest relevance or weight; infinity is above it, and NaN is in no range
 
 
 def kind_of(table: str) -> str:

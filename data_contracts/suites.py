@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_contracts.schemas import SCHEMAS, kind_of
+from data_contracts.schemas import FLOAT32_MAX, SCHEMAS, kind_of
 
 if TYPE_CHECKING:
     from great_expectations import ExpectationSuite
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # C0, DEL and C1 (with NUL and the escape of ANSI sequences), except the white space that a cleaned text may have
 CONTROL_CHARACTERS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 
-FLOAT32_MAX = 3.4028234663852886e38  # infinity is above it, and NaN is in no range
 _ABOVE_0 = {"min_value": 0, "strict_min": True, "max_value": FLOAT32_MAX}
 # By the name of a column: the rule on its range, with the limits; and the rule by which it may not be blank.
 _RANGES: dict[str, tuple[str, dict[str, Any]]] = {

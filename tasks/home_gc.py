@@ -13,13 +13,12 @@ from stat import S_ISDIR
 from data_contracts.errors import DamagedArtifact
 from tasks.core.files import held, remove
 from tasks.core.home import LOCK_SECONDS
-from tasks.core.step import Step
+from tasks.core.step import METRICS_FILE, Step
 from tasks.core.store import Artifact, Store
 from tasks.registry.tags import registered_digests
 from tasks.tracking.tracker import Tracker
 
 DAY = 86_400.0
-METRICS = "metrics.json"    # in an artifact: what was measured while it was made
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def remove_checkpoints(store: Store, training: Sequence[Step], done: Mapping[str
     needed = set(training[-1].needs.values())
     for step in training:
         if step.kind == "checkpoint" and step.name not in needed:
-            store.remove_files_except(done[step.name], METRICS)
+            store.remove_files_except(done[step.name], METRICS_FILE)
 
 
 def collect(store: Store, tracker: Tracker, days: float, *, dry_run: bool = False,
@@ -92,7 +91,7 @@ def _size(path: Path) -> int:
 def _stats(path: Path) -> Iterator[os.stat_result]:
     """Yield the state of a folder and of all that is below it, without what a run removes meanwhile."""
     below = (os.path.join(folder, name) for folder, folders, files in os.walk(path) for name in (*folders, *files))
-    for place in (path, *below):
+    for place in (str(path), *below):
         with suppress(FileNotFoundError):
             yield os.lstat(place)
 

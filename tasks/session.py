@@ -14,7 +14,7 @@ import yaml
 from data_contracts.errors import ProjectError
 from tasks.core.code_digest import commit
 from tasks.core.processes import process_name
-from tasks.core.step import Step, StepResult, slug
+from tasks.core.step import METRICS_FILE, Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.data.feedback.journal import FeedbackJournal
 from tasks.data.prepare import ADD_FEEDBACK
@@ -22,7 +22,6 @@ from tasks.evaluation.feedback_effect import FeedbackEffect, feedback_effect
 from tasks.evaluation.gates import Score
 from tasks.evaluation.report import EvaluationFiles, ReportFacts, ReportPage, verdict
 from tasks.evaluation.thresholds import advice
-from tasks.home_gc import METRICS
 from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
 from tasks.registry.label_edits import with_edits
@@ -102,7 +101,7 @@ class Session:
     def note(self, step: Step, done: StepResult) -> None:
         """Send a finished step to MLflow; what cannot be sent now is sent with the next step."""
         folder = self.store.open(done.artifact, whole=False)
-        metrics = _read_json(folder / METRICS) or []
+        metrics = _read_json(folder / METRICS_FILE) or []
         self.step_metrics[step.name] = StepMetrics(
             step.name, done.artifact.digest, metrics, stage=step.name.partition(" ")[0]
             if step.kind == "checkpoint" else None, prefix=_PREFIXES.get(step.kind, ""),
@@ -123,7 +122,7 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     """
     store, pipeline, tracker = session.store, session.pipeline, session.tracker
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
-    metrics = _read_json(evaluation / METRICS)
+    metrics = _read_json(evaluation / METRICS_FILE)
     registered = _register(session, corpus, done, evaluation) if register_it else None
     facts = _facts(session, corpus, registered, done)
     outcome = verdict(facts) if registered else "evaluated, not registered"
@@ -156,7 +155,7 @@ class RegisteredDecision(PromotionDecision):
 def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], evaluation: Path) -> RegisteredDecision:
     session.check_owner()
     tracker, pipeline, retriever = session.tracker, session.pipeline, done["build retriever"]
-    score = Score(_read_json(evaluation / METRICS), _read_json(evaluation / "deciles.json"))
+    score = Score(_read_json(evaluation / METRICS_FILE), _read_json(evaluation / "deciles.json"))
     found = EvaluationFiles.load(corpus, evaluation)
     card = model_card(
         f"{pipeline.method_name} · {corpus.name}", score, command=session.config.command,
@@ -186,10 +185,10 @@ def _facts(session: Session, corpus: Corpus, registered: RegisteredDecision | No
     for step in pipeline.steps:
         if step.kind == "checkpoint":
             curves.setdefault(step.name.partition(" ")[0], []).extend(
-                _read_json(store.open(done[step.name], whole=False) / METRICS))
+                _read_json(store.open(done[step.name], whole=False) / METRICS_FILE))
         if step.kind == "mined":
             mined.setdefault(step.name.split(" ")[1], []).extend(
-                _read_json(store.open(done[step.name], whole=False) / METRICS))
+                _read_json(store.open(done[step.name], whole=False) / METRICS_FILE))
         seconds[step.name] = step.took(store) or 0.0
     return ReportFacts(
         title=f"{pipeline.method_name} · {pipeline.data.name}", run_id=session.tracker.run_id or "",

@@ -21,6 +21,7 @@ from tasks.core.dask_workers import Workers
 from tasks.core.memory import MemoryUse
 from tasks.core.store import Artifact, Store, digest_of
 
+METRICS_FILE = "metrics.json"    # in a step's result: what was measured while it was made
 UNFINISHED = ".tmp"    # ends the name of a file that a step's action has not finished
 
 
@@ -37,13 +38,13 @@ class StepContext:
     watch: "Watcher"               # opened around a training round
 
 
-Report = Callable[[Any], None]
+OnProgress = Callable[[Any], None]
 Stop = Callable[[], bool]
-Watcher = Callable[[str], AbstractContextManager[tuple[Report, Stop]]]
+Watcher = Callable[[str], AbstractContextManager[tuple[OnProgress, Stop]]]
 
 
 @contextmanager
-def unwatched(name: str) -> Iterator[tuple[Report, Stop]]:
+def unwatched(name: str) -> Iterator[tuple[OnProgress, Stop]]:
     """Ignore the progress of a round, and never stop it."""
     yield (lambda progress: None), (lambda: False)
 

@@ -19,7 +19,7 @@ from tasks.core.files import explained, fsync, locked, make_folder
 from tasks.tracking.mlflow_run import user_name
 from xcmodels.retrieval.label_editing import Edit
 
-LOCK_SECONDS = 600.0    # how long to wait for another command to apply its edits
+EDIT_LOCK_SECONDS = 600.0    # how long to wait for another command to apply its edits
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Journal:
             make_folder(self.path.parent)
             os.close(os.open(self.path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
             fsync(self.path.parent)
-        with locked(self.path, fcntl.LOCK_EX, LOCK_SECONDS) as acquired:
+        with locked(self.path, fcntl.LOCK_EX, EDIT_LOCK_SECONDS) as acquired:
             if not acquired:
                 raise UsageError(f"another command is editing the labels of {self.path.stem}",
                                  hint="run the same command again when it is done")

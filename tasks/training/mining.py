@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from data_contracts.check import check
 from data_contracts.schemas import SCHEMAS, kind_of
 from data_contracts.tables import Tables
-from tasks.core.step import StepContext
+from tasks.core.step import METRICS_FILE, StepContext
 from tasks.data.tables import contract_view
 from tasks.training.dask_executor import executor_for
 from tasks.training.embed import vectors_by
@@ -38,7 +38,7 @@ def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
     vectors = {name: cache(make) for name, make in vectors.items()}
     mined = stage.mine(vectors, corpus, round_, executor)
     metrics = mined.measured | hardness(mined, vectors, corpus, seeds.generator(stage.seed, "hardness", round_.name))
-    (context.out / "metrics.json").write_text(json.dumps([{"epoch": round_.first, **metrics}]) + "\n")
+    (context.out / METRICS_FILE).write_text(json.dumps([{"epoch": round_.first, **metrics}]) + "\n")
     context.say(", ".join(f"{name} {value:.3g}" for name, value in metrics.items()))
     rows = corpus.training_rows()
     if (clusters := mined.clusters) is not None:

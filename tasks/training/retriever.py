@@ -2,7 +2,7 @@
 
 import json
 
-from tasks.core.step import StepContext
+from tasks.core.step import METRICS_FILE, StepContext
 from tasks.training.mined_files import read_vectors
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
@@ -13,6 +13,6 @@ def build_retriever(method: Method, context: StepContext) -> None:
     corpus = Corpus(context.inputs["corpus"])
     metrics = method.build_retriever(corpus, {stage.name: context.inputs[stage.name] for stage in method.stages},
                                      read_vectors(context.inputs.get("vectors")), context.out)
-    (context.out / "metrics.json").write_text(json.dumps(metrics, indent=1, sort_keys=True) + "\n")
+    (context.out / METRICS_FILE).write_text(json.dumps(metrics, indent=1, sort_keys=True) + "\n")
     if metrics:
         context.say(", ".join(f"{name} {value:,.6g}" for name, value in metrics.items()))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from data_contracts.errors import ProjectError, Stopped
-from tasks.core.step import StepContext
+from tasks.core.step import METRICS_FILE, StepContext
 from tasks.training.launcher import launch
 from tasks.training.mined_files import load_mined
 from tasks.training.recipe import Recipe
@@ -33,7 +33,7 @@ def train(recipe: Recipe, name: str, context: StepContext) -> None:
     if distributed.rank() == 0:
         if round_ == stage.rounds[-1]:
             (context.out / OPTIMISER).unlink()    # no round continues from it, and it is two thirds of what was written
-        (context.out / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n")
+        (context.out / METRICS_FILE).write_text(json.dumps(metrics, indent=1) + "\n")
         others = [f"{name} {value:.4g}" for name, value in metrics[-1].items() if name not in ("epoch", "loss")]
         context.say(", ".join([f"loss {metrics[-1]['loss']:.4f}", *others]))
 

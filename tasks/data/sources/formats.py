@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.data.sources.shards import Ids, Shard
+from tasks.data.sources.shards import Ids, TablePart
 from tasks.data.sources.texts import Lines, json_texts, plain_texts
 
 Positives = tuple[str, Ids]    # the table of the positives in the same lines, and the valid label ids
@@ -20,11 +20,11 @@ class RawFormat:
 
     name: str
     files: Mapping[str, Sequence[str]]
-    read: Callable[[Lines, str, int, str, Positives | None], Iterator[Shard]]
+    read: Callable[[Lines, str, int, str, Positives | None], Iterator[TablePart]]
     positives_inside: bool = False
 
 
-def _plain(lines: Lines, file: str, size: int, table: str, positives: Positives | None) -> Iterator[Shard]:
+def _plain(lines: Lines, file: str, size: int, table: str, positives: Positives | None) -> Iterator[TablePart]:
     return plain_texts(lines, file, size, table)
 
 

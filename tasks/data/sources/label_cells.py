@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from data_contracts.errors import ContractError
+from data_contracts.schemas import FLOAT32_MAX
 from tasks.data.sources.tabular import Row, plain
 
 SEPARATORS = (";", "|", ",")
 _LOOKED_AT = 10_000  # label cells from which the separator is guessed
 _RARE = 0.01  # a character in a smaller share of them is taken as part of a name
-_WEIGHTS = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)    # that a table can hold
+_WEIGHTS = float(np.finfo(np.float32).tiny), FLOAT32_MAX    # that a table can hold
 
 
 def guess_separator(cells: Iterable[Any]) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from data_contracts.errors import ContractError
 from data_contracts.schemas import SCHEMAS, kind_of
 from tasks.data.sources.files import Share, blocks, count_lines, refuse_changed
 from tasks.data.sources.raw import RawDataSet, groups, tables_of
-from tasks.data.sources.shards import Ids, Shard, shard
+from tasks.data.sources.shards import Ids, TablePart, shard
 from tasks.data.sources.sparse import filter_pairs, sparse_matrix, sparse_rows
 from tasks.data.sources.texts import Lines, broader_pairs, numbered_labels, plain_texts
 from tasks.data.tables import write_shard
@@ -76,7 +76,7 @@ def read_shards(data: RawDataSet, group: str, share: tuple[int, int],
         raise
 
 
-def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[Shard]:
+def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[TablePart]:
     """Yield the shards of labels, of anchors, or of queries with any positives in the same file."""
     file = data.files[group].name
     if group.startswith("anchors."):
@@ -85,7 +85,7 @@ def _texts(data: RawDataSet, group: str, lines: Lines, size: int) -> Iterator[Sh
     return data.format.read(lines, file, size, group, (inside[0], _ids(data, "label", "labels")) if inside else None)
 
 
-def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[Shard]:
+def _pairs(data: RawDataSet, group: str, size: int) -> Iterator[TablePart]:
     """Yield the shards of a group without texts: pairs of ids, or numbered labels."""
     if (path := data.files.get(group)) is None:
         return iter([(group, shard(SCHEMAS[kind_of(group)], "", [[]] * (len(SCHEMAS[kind_of(group)]) - 1)))])

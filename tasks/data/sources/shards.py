@@ -8,14 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.errors import ContractError
-from data_contracts.schemas import SCHEMAS, kind_of
+from data_contracts.schemas import FLOAT32_MAX, SCHEMAS, kind_of
 
-Shard = tuple[str, pa.Table]
+TablePart = tuple[str, pa.Table]    # the name of a table, and the rows of one of its shards
 
 # A shard ends early at this many characters, so that long articles do not exceed a worker's memory.
 SHARD_CHARACTERS = 1 << 26
 PAIRS = 8    # a shard of pairs of ids has this many times the rows of a shard of texts
-_FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,17 @@ class ShardBuffer:
         for column, values in zip(self.columns, columns, strict=True):
             column.extend(values)
 
-    def full(self) -> Iterator[Shard]:
+    def full(self) -> Iterator[TablePart]:
         """Yield all complete shards."""
         while len(self.columns[0]) >= self.size or self.characters >= SHARD_CHARACTERS:
             yield self._cut()
 
-    def rest(self) -> Iterator[Shard]:
+    def rest(self) -> Iterator[TablePart]:
         """Yield the remaining rows; for a table without rows, one empty shard, which has the schema."""
         while self.columns[0] or not self.has_cut:
             yield self._cut()
 
-    def _cut(self) -> Shard:
+    def _cut(self) -> TablePart:
         cut = [column[:self.size] for column in self.columns]
         self.columns = [column[self.size:] for column in self.columns]
         self.characters, self.has_cut = 0, True
@@ -96,6 +95,6 @@ def shard(schema: pa.Schema, file: str, columns: Sequence[Any]) -> pa.Table:
 
 
 def check_relevance(value: float, where: str) -> None:
-    if not abs(value) <= _FLOAT32_MAX:  # this form refuses NaN too
+    if not abs(value) <= FLOAT32_MAX:  # this form refuses NaN too
         raise ContractError(f"relevance must be a finite number, got {value!r}", where=where,
                             hint="give 1 where a label applies and leave out the pair where it does not")

@@ -10,10 +10,10 @@ import numpy as np
 from data_contracts.errors import ContractError, UsageError
 from data_contracts.schemas import SCHEMAS, kind_of
 from tasks.data.sources.files import lines, whole_file
-from tasks.data.sources.shards import Ids, Shard, ShardBuffer, check_relevance, rows_in, shard, short
+from tasks.data.sources.shards import Ids, ShardBuffer, TablePart, check_relevance, rows_in, shard, short
 
 
-def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, sha256: str = "") -> Iterator[Shard]:
+def sparse_rows(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, sha256: str = "") -> Iterator[TablePart]:
     """Yield shards of positives or edges from a sparse file: a header "N L", then "id:value id:value" a row.
 
     Raises ContractError when the header, `rows` and `columns` do not agree, and for a pair that is invalid.
@@ -71,7 +71,8 @@ def _pairs(line: bytes, columns: Ids, where: str) -> tuple[list[int], list[float
     return ids, values
 
 
-def sparse_matrix(path: Path, size: int, table: str, rows: Ids, columns: Ids, *, sha256: str = "") -> Iterator[Shard]:
+def sparse_matrix(path: Path, size: int, table: str, rows: Ids, columns: Ids, *,
+                  sha256: str = "") -> Iterator[TablePart]:
     """Yield shards of positives or edges from a scipy sparse matrix (.npz); a row's `line` is its number from 1.
 
     The whole matrix is in memory (12 bytes per entry), as its arrays are compressed one after the other.
@@ -122,7 +123,7 @@ def _load_matrix(path: Path, sha256: str = "") -> Any:
     return matrix
 
 
-def filter_pairs(path: Path, size: int, table: str, rows: Ids, labels: Ids, *, sha256: str = "") -> Iterator[Shard]:
+def filter_pairs(path: Path, size: int, table: str, rows: Ids, labels: Ids, *, sha256: str = "") -> Iterator[TablePart]:
     """Yield shards of filter pairs from lines "row label", both 0-based; blank lines are skipped."""
     buffer = ShardBuffer(table, path.name, size)
     for number, line in lines(path, sha256):

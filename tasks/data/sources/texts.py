@@ -12,14 +12,14 @@ from typing import Any
 from data_contracts.errors import ContractError
 from data_contracts.schemas import kind_of
 from tasks.data.sources.files import text_lines
-from tasks.data.sources.shards import Ids, Shard, ShardBuffer, check_relevance, short
+from tasks.data.sources.shards import Ids, ShardBuffer, TablePart, check_relevance, short
 from xcmodels.data.text import clean
 
 Lines = Iterable[tuple[int, str]]
 
 
 def json_texts(lines: Lines, file: str, size: int, table: str,
-               positives: tuple[str, Ids] | None = None) -> Iterator[Shard]:
+               positives: tuple[str, Ids] | None = None) -> Iterator[TablePart]:
     """Yield shards of a table of texts from JSON lines, and of its positives when their table and labels are given.
 
     Raises ContractError for a line that is not the JSON object it must be, or a label id that does not exist.
@@ -86,7 +86,7 @@ def _targets(entry: dict, labels: Ids, where: str) -> tuple[list[int], list[floa
     return ids, relevance
 
 
-def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Shard]:
+def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[TablePart]:
     """Yield shards of queries, labels or anchors from a file with one text per line; the uid is the row's number."""
     buffer = ShardBuffer(table, file, size)
     anchors = kind_of(table) == "anchors"
@@ -101,7 +101,7 @@ def plain_texts(lines: Lines, file: str, size: int, table: str) -> Iterator[Shar
     yield from buffer.rest()
 
 
-def broader_pairs(path: Path, size: int, table: str, sha256: str = "") -> Iterator[Shard]:
+def broader_pairs(path: Path, size: int, table: str, sha256: str = "") -> Iterator[TablePart]:
     """Yield shards of the broader relation, from lines of a concept's uid, a tab, and the uid of a broader one.
 
     Raises ContractError for another line.
@@ -119,7 +119,7 @@ def broader_pairs(path: Path, size: int, table: str, sha256: str = "") -> Iterat
     yield from buffer.rest()
 
 
-def numbered_labels(count: int, file: str, size: int, table: str) -> Iterator[Shard]:
+def numbered_labels(count: int, file: str, size: int, table: str) -> Iterator[TablePart]:
     """Yield shards of labels without texts: each has its number as text, and line 1 of the file as its line."""
     buffer = ShardBuffer(table, file, size)
     for row in range(count):

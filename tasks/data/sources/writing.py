@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
+from tasks.data.sources.raw import ABOUT
 
 WRITER = "xcflow"
-MANIFEST = "dataset.json"
 
 
 @contextmanager
@@ -35,8 +35,8 @@ def raw_folder(out: Path, about: Mapping[str, Any]) -> Iterator[Path]:
         data.mkdir()  # mkdtemp's folder is private; this one has the usual mode
         yield data
         names = sorted(path.name for path in data.iterdir())
-        manifest = {**about, "written_by": WRITER, "files": [*names, MANIFEST]}
-        (data / MANIFEST).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        manifest = {**about, "written_by": WRITER, "files": [*names, ABOUT]}
+        (data / ABOUT).write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         refuse_foreign(out)  # hours may have passed
         if out.exists():
             # a folder that is not empty cannot be replaced atomically: for a moment there is none, never half of one
@@ -59,7 +59,7 @@ def refuse_foreign(out: Path) -> None:
 def ours(out: Path) -> dict[str, Any]:
     """Return dataset.json of a data set written here, with `files` at least; {} where the folder has none."""
     try:
-        manifest = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((out / ABOUT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     if not isinstance(manifest, dict) or manifest.get("written_by") != WRITER:
