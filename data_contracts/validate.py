@@ -20,7 +20,7 @@ from data_contracts.tables import Tables
 from data_contracts.verdict import Report, RuleResult, Status, escape_text, plural, where
 
 PAGE_LIMIT = 60_000  # bytes
-STATUS_WORDS = {"ok": "kept", "warn": "warning", "fail": "fails"}
+STATUS_WORDS = {"ok": "kept", "warn": "warned", "fail": "failed"}
 
 
 def validate(tables_dir: Path, *, only: Sequence[str] | None = None, previous: Path | None = None, report_dir: Path,

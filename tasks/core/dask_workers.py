@@ -80,7 +80,8 @@ class Workers:
                 result = future.result()
             except KilledWorker as error:
                 raise ProjectError(f"{name(futures[future])} killed the worker that ran it four times",
-                                   hint="give the workers more memory, or look into that shard") from error
+                                   hint="give the workers more memory: the job named above may need more than one has"
+                                   ) from error
             except CancelledError as error:
                 raise ServerError(f"the Dask scheduler at {self.address or 'this run'} stopped answering",
                                   hint="start it again where it was yours; the same command resumes") from error

@@ -53,7 +53,8 @@ class Home:
             if int(form.read_text()) > VERSION:
                 raise newer(form)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise UsageError(f"{self.home} is not the HOME of a pipeline", hint="give the one of a run") from error
+            raise UsageError(f"{self.home} is not the HOME of a pipeline",
+                             hint="give the folder that xc run made: --home DIR") from error
         except ValueError as error:
             raise DamagedArtifact(f"{form} is not a version", hint=f"restore it: echo {VERSION} > {form}") from error
 

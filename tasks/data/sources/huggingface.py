@@ -39,7 +39,7 @@ def read(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
 
 
 def _splits(path: Path) -> list[str]:
-    """Return the names of splits, train before test; none for a data set without."""
+    """Return the names of splits, in the order of dataset_dict.json; none for a data set without."""
     if not (path / _SPLITS).is_file():
         return []
     splits = _json(path / _SPLITS).get("splits")
