@@ -43,7 +43,7 @@ class SharedStore(Store):
     def __init__(self, home: Path, address: str, say: Callable[[str], None] = lambda line: None) -> None:
         super().__init__(home)
         self.remote, self.say = Remote(address), say
-        self.unusable = False            # no more is asked of the address by this process
+        self.unusable = False            # this process sends the address no more requests
         self.refused = set[str]()        # digests of results that were not as published
         self.sent = set[str]()           # keys whose result is at the address, as far as this process knows
         form = self.remote.read("FORMAT")

@@ -49,9 +49,11 @@ def steps(data: RawDataSet, config: PrepareConfig, seed: int, feedback: Decision
               "max_content": config.max_content, "augment": config.augment, "anchors": list(anchors)},
              {"tables": tables, "contract": "check tables"})]
     if anchors:
-        how = walks.WalkSettings(seed, config.walk_hops, config.walk_restart, config.walk_top, config.walk_degree)
-        plan.append(Step("walk graphs", "walks", partial(walks.walk_all, anchors, how), ("tasks.data.walks",),
-                         {"anchors": list(anchors), **asdict(how)}, {"tables": tables, "contract": "check tables"}))
+        walk_settings = walks.WalkSettings(seed, config.walk_hops, config.walk_restart, config.walk_top,
+                                           config.walk_degree)
+        plan.append(Step("walk graphs", "walks", partial(walks.walk_all, anchors, walk_settings), ("tasks.data.walks",),
+                         {"anchors": list(anchors), **asdict(walk_settings)},
+                         {"tables": tables, "contract": "check tables"}))
     plan.append(Step("pack", "corpus", partial(pack, config, facts, seed), ("tasks.data.pack",),
                      {"facts": facts, "validation": [config.validation, config.validation_max], "seed": seed,
                       "weight_power": config.weight_power},

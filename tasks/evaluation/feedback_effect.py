@@ -47,9 +47,9 @@ def feedback_effect(tables: Path, corpus: Corpus, after: Retriever, before: Retr
     corrected = set(counts.pop("labels"))
     held_out = [json.loads(line) for line in (tables / HELD_OUT).read_text(encoding="utf-8").splitlines()]
     retrievers = [retriever for retriever in (after, before) if retriever is not None]
-    texts = [[one[field] for one in held_out] for field in ("title", "content")]
+    texts = [[decision[field] for decision in held_out] for field in ("title", "content")]
     answers = [_uids(retriever, *texts) for retriever in retrievers]
-    right, wrong = ([set(one[name]) for one in held_out] for name in ("right", "wrong"))
+    right, wrong = ([set(decision[name]) for decision in held_out] for name in ("right", "wrong"))
     judged = [bool(labels) for labels in right]
     shares = [
         _measured("held-out texts whose first label is right", sum(judged), [
@@ -59,8 +59,8 @@ def feedback_effect(tables: Path, corpus: Corpus, after: Retriever, before: Retr
     rows = np.arange(len(corpus.sides["test"]))
     rows = np.sort(seeds.generator(0, "feedback effect").permutation(rows)[:SAMPLED])
     titles, contents = (Texts.load(corpus.folder, f"test.{part}").take(rows) for part in ("title", "content"))
-    names, _ = corpus.label_texts()
-    truth = [set(names.take(corpus.positives["test"][row])) for row in rows.tolist()]
+    uids, _ = corpus.label_texts()
+    truth = [set(uids.take(corpus.positives["test"][row])) for row in rows.tolist()]
     answers = [_uids(retriever, titles, contents) for retriever in retrievers]
     shares += [_measured(f"{which}, among the first {FIRST} of test queries", *_found(part, answers))
                for which, part in (("labels with feedback", [labels & corrected for labels in truth]),

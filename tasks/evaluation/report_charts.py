@@ -198,7 +198,7 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
         for name, line in zip(names, ("o-", "s--", "^-.", "x:", "+:"), strict=False):
             axes.plot([point["epoch"] for point in points], [point[name] for point in points], line, label=titles[name],
                       color=FIRST if name in ("positives", "mates") else SECOND if name == "negatives" else SOFT)
-        axes.set(xlabel="epoch of the refresh", ylabel="inner product")
+        axes.set(xlabel="epoch of mining", ylabel="inner product")
         _tick_epochs(axes, [point["epoch"] for point in points])
         axes.legend(bbox_to_anchor=(0, 1), ncols=2)
         svg = svg_of(figure)

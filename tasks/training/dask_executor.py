@@ -48,7 +48,8 @@ def executor_for(context: StepContext, corpus: Corpus) -> Executor:
 class DaskExecutor(Executor):
     """Computes arrays on Dask workers, into files of `folder`; a lost worker's rows are computed again.
 
-    say: is told what was computed, and in what time. All workers must be able to read and write the folder.
+    say: gets a line for each array: what was computed, and the seconds. All workers must be able to read and write
+    the folder.
     """
 
     def __init__(self, workers: Workers, folder: Path, say: Callable[[str], None]) -> None:

@@ -54,7 +54,7 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
     training queries.
     """
     tables = context.inputs["tables"]
-    queries, texts = count_rows(tables / "queries.train"), {each.text for each in decisions.items}
+    queries, texts = count_rows(tables / "queries.train"), {decision.text for decision in decisions.items}
     found = _sort_out(decisions, rules, tables, queries, texts)
     taught = len(found.texts)
     if taught > rules.most * (queries + taught):
@@ -70,13 +70,13 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
             if table.name != "positives.train" or not _write_without(removed, shard, target):
                 link_or_copy(str(shard), str(target))
     _write_rows(found, queries, tables, decisions.journal, context.out)
-    corrected = {uid for each in decisions.items for uid in (*each.right, *each.wrong)}
+    corrected = {uid for decision in decisions.items for uid in (*decision.right, *decision.wrong)}
     facts = {"texts": len(decisions), "labels": sorted(corrected), "new queries": taught, "right": len(found.right),
              "wrong": len(found.wrong), "removed": len(removed), "held out": len(found.held_out),
              "left out": dict(sorted(found.left_out.items()))}
     (context.out / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     with (context.out / HELD_OUT).open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(each), ensure_ascii=False) + "\n" for each in found.held_out)
+        file.writelines(json.dumps(asdict(decision), ensure_ascii=False) + "\n" for decision in found.held_out)
     context.say(f"feedback on {plural(len(decisions), 'text')}: {plural(len(found.right), 'label')} right, "
                 f"{len(found.wrong):,} wrong, {plural(len(found.held_out), 'text')} held out to measure it")
     for reason, count in sorted(found.left_out.items()):
@@ -84,7 +84,7 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
 
 
 def _sort_out(decisions: Decisions, rules: FeedbackRules, tables: Path, queries: int, texts: set[str]) -> Additions:
-    uids = {uid for each in decisions.items for uid in (*each.right, *each.wrong)}
+    uids = {uid for decision in decisions.items for uid in (*decision.right, *decision.wrong)}
     labels = {uid: row for row, uid in _rows_with(tables / "labels", uids, "uid")}
     tested = {text for _, text in _rows_with(tables / "queries.test", texts)}
     places: dict[str, list[int]] = {}
@@ -92,24 +92,24 @@ def _sort_out(decisions: Decisions, rules: FeedbackRules, tables: Path, queries:
         places.setdefault(text, []).append(row)
     known = _positives_of({row for rows in places.values() for row in rows}, tables)
     found = Additions()
-    for each in decisions.items:
-        if each.text in tested:
+    for decision in decisions.items:
+        if decision.text in tested:
             found.left_out["texts of the test split"] += 1
             continue
-        right, wrong = ([labels[uid] for uid in given if uid in labels] for given in (each.right, each.wrong))
+        right, wrong = ([labels[uid] for uid in given if uid in labels] for given in (decision.right, decision.wrong))
         found.left_out["labels that the data does not have"] += \
-            len(each.right) + len(each.wrong) - len(right) - len(wrong)
+            len(decision.right) + len(decision.wrong) - len(right) - len(wrong)
         if not right and not wrong:
             continue
-        if each.text not in places and each.held_out(rules.held_out):
-            found.held_out.append(each)
+        if decision.text not in places and decision.held_out(rules.held_out):
+            found.held_out.append(decision)
             continue
-        rows = places.get(each.text)
+        rows = places.get(decision.text)
         if rows is None:
             rows = [queries + len(found.texts)]
-            found.texts.append(each)
-        found.right |= {(row, label): each.line for row in rows for label in right if (row, label) not in known}
-        found.wrong |= {(row, label): each.line for row in rows for label in wrong}
+            found.texts.append(decision)
+        found.right |= {(row, label): decision.line for row in rows for label in right if (row, label) not in known}
+        found.wrong |= {(row, label): decision.line for row in rows for label in wrong}
     found.left_out = +found.left_out    # without zeros
     return found
 
@@ -153,11 +153,11 @@ def _write_without(pairs: Collection[Pair], shard: Path, target: Path) -> bool:
 
 def _write_rows(found: Additions, queries: int, tables: Path, journal: str, out: Path) -> None:
     """Write a further shard of training queries and of positives, and the table of rejected pairs."""
-    uids = [f"feedback:{key_of(each.title, each.content):016x}" for each in found.texts]
+    uids = [f"feedback:{key_of(decision.title, decision.content):016x}" for decision in found.texts]
     ids = list(range(queries, queries + len(found.texts)))
-    _write("queries.train", out, journal, [each.line for each in found.texts], {
-        "id": ids, "uid": uids, "title": [each.title for each in found.texts],
-        "content": [each.content for each in found.texts]})
+    _write("queries.train", out, journal, [decision.line for decision in found.texts], {
+        "id": ids, "uid": uids, "title": [decision.title for decision in found.texts],
+        "content": [decision.content for decision in found.texts]})
     for table, pairs in (("positives.train", found.right), ("rejected.train", found.wrong)):
         columns: dict[str, Sequence[Any]] = {
             name: [pair[side] for pair in pairs] for side, name in enumerate(("query", "label"))}

@@ -45,11 +45,11 @@ class Decisions:
         """Fold feedback: of a label that was accepted and rejected for the same text, the later line counts."""
         says: dict[str, dict[str, bool]] = {}    # by title and content joined, as training texts are found
         last: dict[str, tuple[str, str, int]] = {}
-        for line, one in enumerate(feedback, start=1):
-            title, content = clean(one.text), clean(one.content)
+        for line, post in enumerate(feedback, start=1):
+            title, content = clean(post.text), clean(post.content)
             text = f"{title} {content}".strip()
             labels = says.setdefault(text, {})
-            labels.update(dict.fromkeys(one.rejected, False) | dict.fromkeys((*one.accepted, *one.added), True))
+            labels.update(dict.fromkeys(post.rejected, False) | dict.fromkeys((*post.accepted, *post.added), True))
             last[text] = title, content, line
         return cls(journal, [Decision(*last[text][:2], sorted(uid for uid, right in labels.items() if right),
                                       sorted(uid for uid, right in labels.items() if not right), last[text][2])

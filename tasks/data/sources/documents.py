@@ -69,8 +69,8 @@ class Documents:
         if not self.path.is_dir():
             return file_digest(self.path) if self.path.is_file() else ""
         files = sorted(path for path in self.path.rglob("*") if path.is_file())
-        of = "".join(f"{path.relative_to(self.path)}\n{file_digest(path)}\n" for path in files)
-        return hashlib.sha256(of.encode(errors="surrogateescape")).hexdigest()
+        listing = "".join(f"{path.relative_to(self.path)}\n{file_digest(path)}\n" for path in files)
+        return hashlib.sha256(listing.encode(errors="surrogateescape")).hexdigest()
 
 
 def find_documents(path: Path, named: Mapping[str, str]) -> Documents:

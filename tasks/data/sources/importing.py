@@ -180,8 +180,8 @@ def _vocabulary_counts(plan: _Plan, collected: _Collected) -> dict[str, Any]:
     """Return what of a vocabulary and of the labels is left out, {} without a vocabulary."""
     if plan.vocabulary is None:
         named = sum(is_uri(label) and label not in collected.titles for label in collected.train)
-        told = f"{named:,} labels have a URI for a text; a vocabulary has their names: --vocabulary FILE"
-        return {"vocabulary_reason": told} if named else {}
+        reason = f"{named:,} labels have a URI for a text; a vocabulary has their names: --vocabulary FILE"
+        return {"vocabulary_reason": reason} if named else {}
     first = next((f"; the first is {name[:80]!r} ({where})" for name, where in collected.unknown.items()), "")
     return {**plan.vocabulary.left_out, "labels_not_in_vocabulary": len(collected.unknown)} | (
         {"vocabulary_reason": f"labels that {plan.vocabulary.file.name} does not have are left out{first}"}
