@@ -1,6 +1,5 @@
 """The expected failures of the whole project, each with its exit code on the command line."""
 
-
 from collections.abc import Mapping
 
 

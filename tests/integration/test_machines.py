@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError
+from data_contracts.errors import ProjectError, ServerError, Stopped, UsageError, from_json
 from flows.services.processes import free_port
 from tasks.core import machines
 from tasks.core.machines import join, lead
 from tasks.core.network import Rendezvous
 from tasks.core.shared_store import SharedStore
 from tasks.training.follower import _check_code, _fetched
+from tasks.training.launcher import LostProcess
 from tasks.training.recipe import Recipe
 
 
@@ -61,6 +62,12 @@ def test_what_ends_a_run_ends_it_everywhere(two, error, kind, said):
         with pytest.raises(kind, match=f"machine 0, at 127.0.0.1:.*{said}"):
             follower.next_task()
         ended.result()
+
+
+def test_an_error_is_read_as_it_was_written():
+    error = from_json(UsageError("no such folder", where="a.csv:3", hint="make it").to_json(), "machine 1")
+    assert (type(error), str(error)) == (UsageError, "a.csv:3: machine 1: no such folder\nhint: make it")
+    assert type(from_json(LostProcess("killed").to_json())) is ProjectError
 
 
 def test_a_machine_that_gives_up_is_named(two):
