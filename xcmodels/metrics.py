@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xcmodels.data.corpus import Ragged
-from xcmodels.data.sorted_ids import isin_sorted, unique
+from xcmodels.data.sorted_ids import isin_sorted, ranks, unique
 
 # The metrics shown to people, in this order: on the terminal, in the report, on the version's card, in Prefect.
 SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
@@ -263,8 +263,7 @@ def _best(matches: Matches, inverse_propensity: np.ndarray) -> tuple[np.ndarray,
     """Return 1/p of every true pair, largest first within its row, and its rank there from 0."""
     values = np.asarray(inverse_propensity)[matches.truth_labels]
     order = np.lexsort((-values, matches.truth_rows))  # truth_rows are ascending, so rows stay where they are
-    starts = np.cumsum(matches.positives) - matches.positives
-    return values[order], np.arange(len(order)) - np.repeat(starts, matches.positives)
+    return values[order], ranks(matches.truth_rows)
 
 
 def _deciles(frequencies: np.ndarray) -> np.ndarray:

@@ -25,11 +25,11 @@ LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.gpu_index", "mining.graph", "mining.grouped_index",
     "mining.int8_products", "mining.label_index", "mining.negatives", "mining.per_query_index",
-    "mining.query_groups", "mining.schedule", "retrieval",
+    "data.sparse_rows", "mining.query_groups", "mining.schedule", "retrieval",
     "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "folder", "fusion", "lexical", "proposers", "scorers",
-    "sparse_classifiers")} | {"xcmodels.data.seen_texts"}
+    "sparse_classifiers")} | {"xcmodels.data.seen_texts", "xcmodels.data.sparse_rows"}
 OF_M1 = {"xcmodels.methods.encoder_module", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's
@@ -41,7 +41,8 @@ KEYS = {
                          "tasks.data.tables", "xcmodels.data.text"},
     "contract": RULES,
     "tokens": TOKENS | {"data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
-    "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.mining.graph"},
+    "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.data.sparse_rows",
+                              "xcmodels.mining.graph"},
     "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.label_branches",
                          "xcmodels.data.seeds"},
     "checkpoint": LOOP | MINING | NGAME | {"data_contracts.errors", "tasks.training.mined_files",

@@ -11,17 +11,10 @@ import torch
 
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus, Side
+from xcmodels.data.sparse_rows import heaviest
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval import lexical
-from xcmodels.retrieval.lexical import (
-    PAIRS,
-    CorpusWords,
-    LabelWords,
-    count_words,
-    heaviest,
-    make_lexicon,
-    normalise_rows,
-)
+from xcmodels.retrieval.lexical import PAIRS, CorpusWords, LabelWords, count_words, make_lexicon, normalise_rows
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.sorted_ids import locate, unique
+from xcmodels.data.sorted_ids import locate, ranks, unique
 from xcmodels.data.tokens import Tokens
 
 
@@ -129,8 +129,7 @@ def sample_positives(positives: Ragged, rows: np.ndarray, most: int,
     values, lengths = positives.take(rows)
     row = np.repeat(np.arange(len(rows)), lengths)
     order = np.lexsort((rng.random(len(values)), row))
-    rank = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return values[order[rank < most]], np.minimum(lengths, most)
+    return values[order[ranks(row) < most]], np.minimum(lengths, most)
 
 
 def sample_negatives(matrix: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.data.corpus import Ragged, mapped
+from xcmodels.data.sorted_ids import ranks
+from xcmodels.data.sparse_rows import heaviest
 
 Edges = tuple[np.ndarray, np.ndarray, np.ndarray]  # node int64, anchor int64, weight float32
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _UNIT = 2.0**-53
 _CHUNK = 2**17  # hops drawn at once: arrays of 1 MB, which stay in cache
+_QUERIES = 1024  # queries whose shared anchors are counted at once
 
 
 def _scramble(bits: np.ndarray) -> np.ndarray:
@@ -199,20 +201,14 @@ def shared_anchors(queries: Ragged, labels: Ragged, n_anchors: int, most: int) -
 
     queries, labels: the anchors of each.
     """
-    anchor_labels = sp.csr_array((np.ones(len(labels.values), np.float32), labels.values, labels.offsets),
-                                 shape=(len(labels), n_anchors)).T.tocsr()
-    rows, labels_of = [], []
-    for start in range(0, len(queries), 1024):
-        part = queries.subset(np.arange(start, min(start + 1024, len(queries))))
-        shared = sp.csr_array((np.ones(len(part.values), np.float32), part.values, part.offsets),
-                              shape=(len(part), n_anchors)) @ anchor_labels
-        shared.sort_indices()
-        for row, (low, high) in enumerate(pairwise(shared.indptr)):
-            order = np.argsort(-shared.data[low:high], kind="stable")[:most]
-            labels_of.append(shared.indices[low:high][order])
-            rows.append(np.full(len(order), start + row))
-    return Ragged.of_pairs(np.concatenate([np.empty(0, np.int64), *rows]),
-                           np.concatenate([np.empty(0, np.int32), *labels_of]).astype(np.int32), len(queries))
+    query_anchors, label_anchors = (
+        sp.csr_array((np.ones(len(nodes.values), np.float32), nodes.values, nodes.offsets),
+                     shape=(len(nodes), n_anchors)) for nodes in (queries, labels))
+    anchor_labels = label_anchors.T.tocsr()
+    parts = [heaviest(query_anchors[start:start + _QUERIES] @ anchor_labels, most)
+             for start in range(0, len(queries), _QUERIES)]
+    rows = sp.vstack([sp.csr_array((0, len(labels)), dtype=np.float32), *parts], format="csr")
+    return Ragged(rows.indptr, rows.indices)
 
 
 def _check_walk(hops: int, restart: float, top: int) -> None:
@@ -260,9 +256,7 @@ def _most_visited(nodes: np.ndarray, visits: np.ndarray, top: int, own: np.ndarr
     ids, rows = ordered.ravel()[starts], starts // ordered.shape[1]
     rank = counts if own is None else np.where(ids == own[rows], ordered.shape[1] + 1, counts)
     order = np.argsort(rows * (ordered.shape[1] + 2) - rank, kind="stable")  # ids already rise within a row
-    distinct = new.sum(axis=1)
-    position = np.arange(len(order)) - np.repeat(np.cumsum(distinct) - distinct, distinct)
-    order = order[position < top]
+    order = order[ranks(rows) < top]
     rows, counts = rows[order], counts[order]
     total = np.bincount(rows, weights=counts, minlength=len(nodes))
     return nodes[rows], ids[order].astype(np.int64), (counts / total[rows]).astype(np.float32)

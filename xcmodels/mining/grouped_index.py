@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.data.sorted_ids import isin_sorted
+from xcmodels.data.sorted_ids import isin_sorted, ranks
 from xcmodels.mining import query_groups
 from xcmodels.mining.int8_products import MAX_EXACT, largest_entry, products, quantised, quantised_rows
 from xcmodels.mining.label_index import Excluded, LabelIndex, nothing_excluded
@@ -113,12 +113,12 @@ class GroupedIndex(LabelIndex):
         row, label = best_pairs(codes, gathered, labels, depth + own)
         kept = ~isin_sorted(row * len(self) + label, pairs)
         row, label = row[kept], label[kept]
-        best = _ranks(row) < depth
+        best = ranks(row) < depth
         return row[best], label[best]
 
     def _rescored(self, queries: np.ndarray, row: np.ndarray, label: np.ndarray, k: int) -> np.ndarray:
         """Return the k labels of each query, (n, k), whose exact products are largest, of pairs in order of rows."""
-        rank = _ranks(row)
+        rank = ranks(row)
         found = np.full((len(queries), max(k, int(rank.max(initial=0)) + 1)), len(self))
         found[row, rank] = label
         found.sort(axis=1)    # so that equal scores are in ascending order of id
@@ -166,7 +166,7 @@ def needed_share(index: GroupedIndex, queries: np.ndarray, k: int, aim: float) -
     def measure(start: int) -> None:
         rows = np.arange(start, min(start + _GROUPS, len(queries)))
         row, label = best_pairs(codes[rows], gathered, every, np.full(len(rows), k))
-        nearest = label[_ranks(row) < k].reshape(len(rows), k)
+        nearest = label[ranks(row) < k].reshape(len(rows), k)
         for number, scores in enumerate(index._centre_scores(group[rows])):
             sample = np.sort(scores[::index._stride])
             shares[rows[number]] = 1 - np.searchsorted(sample, scores[nearest[number]]) / len(sample)
@@ -216,13 +216,7 @@ def _in_order(keys: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarra
     """Return all keys in order, the row of each, and its rank in its row, from 0."""
     found = np.sort(np.concatenate([ann.NO_IDS, *keys]))
     row = found >> _SCORE_BITS + _LABEL_BITS
-    return found, row, _ranks(row)
-
-
-def _ranks(rows: np.ndarray) -> np.ndarray:
-    """Return how many of the same value are before each of ascending rows, (p,)."""
-    counts = np.bincount(rows)
-    return np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found, row, ranks(row)
 
 
 def _score_at_depth(scores: np.ndarray, depths: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from xcmodels.checks import Unusable
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.sorted_ids import isin_sorted, unique
+from xcmodels.data.sorted_ids import isin_sorted, ranks, unique
 
 FILE = "calibration.json"
 BEST = 5            # labels of a held-out query that are fitted: those that are shown first
@@ -117,8 +117,7 @@ def calibrate(corpus: Corpus, pairs: ScoredPairs) -> Calibration:
     kept = judged & isin_sorted(pairs.rows, queries)
     rows, keys, scores = pairs.rows[kept], keys[kept], pairs.scores[kept]
     order = np.lexsort((keys, -scores, rows))
-    place = np.arange(len(order)) - np.searchsorted(rows[order], rows[order])
-    best = order[place < BEST]
+    best = order[ranks(rows[order]) < BEST]
     return fit(scores[best], isin_sorted(keys[best], known.truth), len(queries))
 
 

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from xcmodels.data.corpus import Corpus, Side, mapped
 from xcmodels.data.sorted_ids import locate, unique_counts
+from xcmodels.data.sparse_rows import heaviest
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.centroids import label_matrix
 from xcmodels.retrieval.inner_products import put
@@ -257,21 +258,6 @@ def make_lexicon(side: Side, vocabulary: int) -> Lexicon:
     for start in range(0, len(rows), CHUNK):
         df += np.bincount(count_words(side.tokens(rows[start:start + CHUNK]), vocabulary).indices, minlength=len(df))
     return Lexicon(np.where(df > 0, np.log((len(rows) + 1) / (df + 1)), 0).astype(np.float32))
-
-
-def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
-    """Return the `most` largest values of each row, ties by ascending column."""
-    lengths = np.diff(rows.indptr)
-    kept = np.ones(len(rows.data), dtype=bool)
-    longer = np.flatnonzero(np.repeat(lengths > most, lengths))    # most rows are short enough
-    row = np.repeat(np.arange(len(lengths)), lengths)[longer]
-    order = np.lexsort((rows.indices[longer], -rows.data[longer], row))
-    rank = np.arange(len(row)) - np.searchsorted(row, row)
-    kept[longer[order[rank >= most]]] = False
-    bounds = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))]).astype(rows.indptr.dtype)
-    out = sp.csr_array((rows.data[kept], rows.indices[kept], bounds), shape=rows.shape)
-    out.sort_indices()
-    return out
 
 
 def normalise_rows(rows: sp.csr_array) -> sp.csr_array:

@@ -14,10 +14,11 @@ from scipy.special import expit
 
 from xcmodels.data.corpus import mapped
 from xcmodels.data.sorted_ids import isin_sorted
+from xcmodels.data.sparse_rows import heaviest
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS
 from xcmodels.retrieval.inner_products import put
-from xcmodels.retrieval.lexical import PAIRS, LabelWords, Lexicon, ReadTexts, heaviest, spellings
+from xcmodels.retrieval.lexical import PAIRS, LabelWords, Lexicon, ReadTexts, spellings
 
 START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .4 is even odds
 MAX_LABELS = 1000    # labels that a word proposes: those of largest weight
