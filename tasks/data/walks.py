@@ -1,7 +1,7 @@
 """The walk step: random walks over metadata graphs, on Dask."""
 
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +86,8 @@ def walk(workers: Workers, graph: sp.csr_array, out: Path, settings: WalkSetting
 
 def _walk_range(prepared: str, low: int, high: int, path: str, settings: WalkSettings) -> tuple[str, int]:
     """Write the walks of nodes low:high to `path` atomically. Runs on a worker."""
-    columns = random_walks(WalkGraph.load(Path(prepared)), np.arange(low, high), **asdict(settings))
+    columns = random_walks(WalkGraph.load(Path(prepared)), np.arange(low, high), hops=settings.hops,
+                           restart=settings.restart, top=settings.top, seed=settings.seed)
     table = pa.table(list(columns), schema=SCHEMAS["walks"])
     write_shard(table, Path(path))
     return path, table.num_rows

@@ -71,9 +71,8 @@ def test_hash_agrees_with_splitmix64_by_hand():
 @pytest.mark.parametrize("restart", [0.8, 0.3])
 def test_walks_agree_with_one_hop_after_the_other(weighted, restart):
     weights = random_graph(1, weighted=weighted)
-    node, anchor, weight = random_walks(
-        sp.csr_array(weights), np.arange(40), hops=50, restart=restart, top=4, max_degree=20, seed=9
-    )
+    graph = walk_graph(sp.csr_array(weights), max_degree=20)
+    node, anchor, weight = random_walks(graph, np.arange(40), hops=50, restart=restart, top=4, seed=9)
     kept = oracles.without_hubs(weights, 20)
     wanted = []
     for start in np.flatnonzero(kept.any(axis=1)).tolist():
@@ -89,7 +88,8 @@ def test_visits_follow_the_transition_matrix(weighted):
     rng = np.random.default_rng(3)
     weights = rng.random((5, 4)) + 0.05 if weighted else np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1.0]])
     hops = 40_000
-    _, anchor, weight = random_walks(sp.csr_array(weights), np.array([0]), hops=hops, restart=0.5, top=4, seed=1)
+    graph = walk_graph(sp.csr_array(weights))
+    _, anchor, weight = random_walks(graph, np.array([0]), hops=hops, restart=0.5, top=4, seed=1)
     wanted = oracles.expected_visits(weights, 0, hops, 0.5) / hops
     got = np.zeros(4)
     got[anchor] = weight
@@ -98,7 +98,7 @@ def test_visits_follow_the_transition_matrix(weighted):
 
 
 def test_any_cut_of_the_nodes_gives_the_same_walks(monkeypatch):
-    graph = sp.csr_array(random_graph(4, nodes=200))
+    graph = walk_graph(sp.csr_array(random_graph(4, nodes=200)))
     whole = random_walks(graph, np.arange(200), hops=60, seed=2)
     monkeypatch.setattr(graph_module, "_CHUNK", 60 * 7)
     assert same(whole, random_walks(graph, np.arange(200), hops=60, seed=2))
@@ -139,7 +139,7 @@ def test_draws_hold_up_under_extreme_weights():
 def test_what_is_invalid_is_refused(change, message):
     settings = {"graph": sp.csr_array(random_graph(0)), "nodes": np.arange(2), "seed": 0} | change
     with pytest.raises(ValueError, match=message):
-        random_walks(**settings)
+        random_walks(walk_graph(settings.pop("graph")), **settings)
 
 
 # ------------------------------------------------------------------ label correlation, pruning
@@ -148,7 +148,7 @@ def test_what_is_invalid_is_refused(change, message):
 def test_label_correlation_agrees_with_one_hop_after_the_other():
     positives = random_graph(6, nodes=60, anchors=25, weighted=False)
     positives[:, 7] = 0  # a label without a query
-    operator = label_correlation(sp.csr_array(positives), hops=40, top=5, max_degree=20, seed=4)
+    operator = label_correlation(sp.csr_array(positives.T), hops=40, top=5, max_degree=20, seed=4)
     kept = oracles.without_hubs(positives.T, 20)
     wanted = np.zeros((25, 25))
     for label in range(25):
@@ -162,7 +162,7 @@ def test_label_correlation_agrees_with_one_hop_after_the_other():
 
 def test_label_correlation_keeps_the_diagonal_among_equals():
     # one query with 60 labels: a label is no likelier to be landed on than the 59 others, and only 3 stay
-    operator = label_correlation(sp.csr_array(np.ones((1, 60))), hops=30, top=3, seed=0)
+    operator = label_correlation(sp.csr_array(np.ones((60, 1))), hops=30, top=3, seed=0)
     assert (operator.diagonal() > 0).all() and (np.diff(operator.indptr) == 3).all()
     assert operator.sum(axis=1) == pytest.approx(np.ones(60))
 
@@ -210,7 +210,7 @@ def read(shards):
 def test_walk_is_the_same_for_any_number_of_partitions(workers, tmp_path):
     graph = sp.csr_array(random_graph(8, nodes=90))
     settings = WalkSettings(seed=3, hops=50, max_degree=40)
-    wanted = random_walks(graph, np.arange(90), hops=50, max_degree=40, seed=3)
+    wanted = random_walks(walk_graph(graph, max_degree=40), np.arange(90), hops=50, seed=3)
     for partitions in (1, 7):
         shards = walk(workers, graph, tmp_path / str(partitions), settings, partitions=partitions)
         assert len(shards) == partitions

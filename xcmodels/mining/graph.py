@@ -136,39 +136,37 @@ def _adjacency(graph: sp.csr_array) -> Adjacency:
     return Adjacency(indptr, indices, shares, guide.astype(np.int32))
 
 
-def random_walks(graph: sp.csr_array | WalkGraph, nodes: np.ndarray, *, hops: int = 400, restart: float = 0.8,
-                 top: int = 10, max_degree: int = 500, seed: int) -> Edges:
+def random_walks(graph: WalkGraph, nodes: np.ndarray, *, hops: int = 400, restart: float = 0.8, top: int = 10,
+                 seed: int) -> Edges:
     """Return each node's `top` most visited anchors on a random walk with restart (RAMEN, Appendix A).
 
     A hop goes from the current node to an anchor, which counts as a visit, and on to one of the anchor's nodes, both
     in proportion to edge weights; with probability `restart` the next hop starts from the first node again.
     Edges are in the order of `nodes`, by descending visits, then by anchor id; a node's weights sum to 1.
     Nodes without an edge (or left out, see `walk_graph`) give none. The hops of a node depend on the seed and the
-    node only, so any split of `nodes` gives the same edges. `max_degree` is ignored for a prepared WalkGraph.
+    node only, so any split of `nodes` gives the same edges.
     Raises ValueError for hops or top below 1, for a restart outside [0, 1] and for a node outside the graph.
     """
-    prepared = graph if isinstance(graph, WalkGraph) else walk_graph(graph, max_degree)
     _check_walk(hops, restart, top)
-    nodes, n_nodes = np.asarray(nodes, dtype=np.int64), len(prepared.anchors.indptr) - 1
+    nodes, n_nodes = np.asarray(nodes, dtype=np.int64), len(graph.anchors.indptr) - 1
     if len(nodes) and not 0 <= nodes.min() <= nodes.max() < n_nodes:
         raise ValueError(f"nodes run from {nodes.min()} to {nodes.max()}, the graph has 0 to {n_nodes - 1}")
-    nodes = nodes[prepared.anchors.indptr[nodes + 1] > prepared.anchors.indptr[nodes]]
+    nodes = nodes[graph.anchors.indptr[nodes + 1] > graph.anchors.indptr[nodes]]
     step = max(1, _CHUNK // hops)
-    return _join(_most_visited(part, _walk(prepared, part, hops, restart, seed, land=False), top, own=None)
+    return _join(_most_visited(part, _walk(graph, part, hops, restart, seed, land=False), top, own=None)
                  for part in (nodes[start : start + step] for start in range(0, len(nodes), step)))
 
 
-def label_correlation(positives: sp.csr_array, *, hops: int = 400, restart: float = 0.8, top: int = 10,
+def label_correlation(queries_of: sp.csr_array, *, hops: int = 400, restart: float = 0.8, top: int = 10,
                       max_degree: int = 500, seed: int) -> sp.csr_array:
     """Return the label correlation operator of SiameseXML (Module II), float32 CSR (L, L) with rows that sum to 1.
 
-    `positives` is (queries x labels). The walk is that of `random_walks` from each label over its queries, but counts
-    the labels it lands on. The start counts as one landing and is always among the `top`, so the diagonal is
-    never empty; a label without a walk is related to itself alone.
+    queries_of: (labels x queries). The walk is that of `random_walks` from each label over its queries, but counts the
+    labels it lands on. The start counts as one landing and is always among the `top`, so the diagonal is never empty;
+    a label without a walk is related to itself alone.
     """
     _check_walk(hops, restart, top)
-    n_labels = positives.shape[1]
-    graph = walk_graph(sp.csr_array(positives.T), max_degree)
+    n_labels, graph = queries_of.shape[0], walk_graph(queries_of, max_degree)
     connected = np.diff(graph.anchors.indptr) > 0
     labels, step = np.flatnonzero(connected), max(1, _CHUNK // hops)
     isolated = np.flatnonzero(~connected)

@@ -28,7 +28,7 @@ def shortlists(indexes: Mapping[str, Proposer], queries: np.ndarray, depth: int,
 @lru_cache(maxsize=1)
 def correlation(corpus: Corpus, seed: int) -> sp.csr_array:
     """Return the label correlation operator of the training queries, (L, L)."""
-    return label_correlation(label_matrix(corpus).T.tocsr(), seed=seed)
+    return label_correlation(label_matrix(corpus), seed=seed)
 
 
 def smoothed(config: SiamesexmlConfig, corpus: Corpus, labels: np.ndarray) -> np.ndarray:
