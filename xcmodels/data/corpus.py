@@ -93,6 +93,10 @@ class Ragged:
         values, lengths = self.take(rows)
         return Ragged(np.concatenate([[0], np.cumsum(lengths)]), values)
 
+    def head(self, n: int) -> "Ragged":
+        """Return the first n rows, without a copy."""
+        return Ragged(self.offsets[:n + 1], self.values[:self.offsets[n]])
+
     def less(self, values: np.ndarray) -> "Ragged":
         """Return the rows without these values, copied into memory."""
         return self.where(~isin_sorted(self.values, np.sort(values)))
@@ -194,9 +198,8 @@ class Side:
         return cls(Ragged.load(folder, f"{name}.tokens"), mapped(folder / f"{name}.titles.npy"))
 
     def tokens(self, rows: np.ndarray) -> Tokens:
-        values, lengths = self.ragged.take(rows)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return Tokens(torch.from_numpy(values.astype(np.int64)), torch.from_numpy(offsets),
+        ids = self.ragged.subset(rows)
+        return Tokens(torch.from_numpy(ids.values.astype(np.int64)), torch.from_numpy(ids.offsets),
                       torch.from_numpy(self.titles[rows].astype(np.int64)))
 
 
@@ -276,8 +279,9 @@ class Corpus:
 
         Label texts added as queries are not counted.
         """
-        rows = np.arange(self.n_queries) if rows is None else rows[rows < self.n_queries]
-        return np.bincount(self.positives["train"].take(rows)[0], minlength=self.n_labels)
+        queries = self.positives["train"].head(self.n_queries)
+        labels = queries.values if rows is None else queries.take(rows[rows < self.n_queries])[0]
+        return np.bincount(labels, minlength=self.n_labels)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer that the corpus was prepared with."""

@@ -65,7 +65,7 @@ class Examples:
 
 def save_examples(corpus: Corpus, folder: Path) -> None:
     """Write up to MAX_EXAMPLES training texts of each label of a corpus, with their tokens and labels."""
-    labels_of = corpus.positives["train"].subset(np.arange(corpus.n_queries))
+    labels_of = corpus.positives["train"].head(corpus.n_queries)
     rows = np.repeat(np.arange(corpus.n_queries, dtype=np.int64), labels_of.lengths)
     chosen = evenly_drawn(Ragged.of_pairs(labels_of.values, rows, corpus.n_labels), MAX_EXAMPLES)
     rows, numbers = np.unique(chosen.values, return_inverse=True)
