@@ -80,7 +80,8 @@ def _pack_labels(tables: Path, split: str, queries: int, augmented: int, out: Pa
         labels = np.arange(augmented)
         keys[-augmented:] = queries + labels << BITS | labels
     Ragged.of_keys(keys, queries + augmented).save(out, f"positives.{split}")
-    Ragged.of_keys(_keys(tables / f"filters.{split}", "query", "label"), queries).save(out, f"filters.{split}")
+    filters = _keys(tables / f"filters.{split}", "query", "label")
+    Ragged.of_keys(filters, queries + augmented).save(out, f"filters.{split}")
     if (rejected := tables / f"rejected.{split}").exists():
         Ragged.of_keys(_keys(rejected, "query", "label"), queries + augmented).save(out, f"rejected.{split}")
 

@@ -121,7 +121,7 @@ def test_the_number_of_workers_changes_nothing(planted, tmp_path, home, workers)
 def test_label_texts_become_flagged_queries(planted, home, workers):
     corpus, _ = prepare(planted, home, workers, **{"prepare.augment": "true"})
     plain, _ = prepare(planted, home, workers)
-    assert len(corpus.sides["train"]) == 1280 and corpus.n_queries == 1200
+    assert len(corpus.sides["train"]) == len(corpus.filters["train"]) == 1280 and corpus.n_queries == 1200
     assert corpus.positives["train"][1203].tolist() == [3]
     assert (corpus.sides["train"].tokens(np.array([1203])).ids == corpus.sides["label"].tokens(np.array([3])).ids).all()
     np.testing.assert_array_equal(corpus.frequencies(), plain.frequencies())

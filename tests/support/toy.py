@@ -71,6 +71,7 @@ def toy_corpus(folder: Path, *, queries: int = 600, labels: int = 60, tests: int
         positives, filters, texts[split] = _queries(rng, counts[split], labels, split)
         if split == "train" and augment:
             positives += [[label] for label in range(labels)]
+            filters += [[]] * labels
             texts[split] = tuple(mine + labels_ for mine, labels_ in zip(texts[split], texts["label"], strict=True))
         _ragged(positives).save(folder, f"positives.{split}")
         _ragged(filters).save(folder, f"filters.{split}")

@@ -57,8 +57,7 @@ def expected_block(corpus, rows, chosen, pool):
     positives = [[label in corpus.positives["train"][row].tolist() for label in pool] for row in rows]
     weights = []
     for row, picked in zip(rows, chosen, strict=True):
-        banned = corpus.filters["train"][row].tolist() if row < corpus.n_queries else []
-        true = corpus.positives["train"][row].tolist()
+        true, banned = corpus.positives["train"][row].tolist(), corpus.filters["train"][row].tolist()
         weights.append([1.0 if label in picked else 0.0 if label in true or label in banned else 1.0
                         for label in pool])
     return positives, weights
@@ -248,7 +247,7 @@ def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
     banned = {(row, int(corpus.positives["train"][row][0])) for row in rows}
     pairs = np.array([*banned, *((row, label) for row in range(corpus.n_queries)
                                  for label in corpus.filters["train"][row].tolist())])
-    made.filters = {**corpus.filters, "train": Ragged.of_pairs(pairs[:, 0], pairs[:, 1], corpus.n_queries)}
+    made.filters = {**corpus.filters, "train": Ragged.of_pairs(pairs[:, 0], pairs[:, 1], len(corpus.sides["train"]))}
     assert [(row, label) for row in rows for label in made.train_positives[row].tolist()] == [
         (row, label) for row in rows for label in corpus.positives["train"][row].tolist()[1:]]
     at, rng = np.array(rows), seeds.generator(0, "filters")
@@ -262,5 +261,7 @@ def test_a_pair_to_be_filtered_is_pulled_by_nothing(corpus):
         assert (rows[r], label) not in banned and block.weights[r, np.unique(drawn).tolist().index(label)]
     gone = copy(made)
     vars(gone).pop("train_positives")
-    gone.filters = {**made.filters, "train": corpus.positives["train"].subset(np.arange(corpus.n_queries))}
+    truth = corpus.positives["train"]
+    of_queries = np.arange(len(truth.values)) < truth.offsets[corpus.n_queries]
+    gone.filters = {**corpus.filters, "train": truth.where(of_queries)}
     assert (gone.training_rows() >= corpus.n_queries).all(), "a query with nothing to be pulled to is not trained on"

@@ -293,7 +293,4 @@ def _weighed(block: Block, worth: np.ndarray | None) -> Block:
 
 def _filters(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the row and the column of every filter pair."""
-    # Label texts added as queries come after the queries that have filters.
-    filtered = np.flatnonzero(rows < len(corpus.filters["train"]))
-    row, labels = _pairs(corpus.filters["train"], rows[filtered])
-    return _cells(filtered[row], labels, pool)
+    return _cells(*_pairs(corpus.filters["train"], rows), pool)

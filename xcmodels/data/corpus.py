@@ -105,10 +105,9 @@ class Ragged:
         """Return the rows with the values that `kept`, a flag for each value, keeps, copied into memory."""
         return Ragged(np.concatenate([[0], np.cumsum(kept)])[self.offsets], self.values[kept])
 
-    def keys(self, width: int, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return row * width + value of every pair, int64; `rows` (n,) number the rows, by default 0 to n - 1."""
-        rows = np.arange(len(self)) if rows is None else rows
-        return np.repeat(rows, self.lengths) * width + self.values
+    def keys(self, width: int) -> np.ndarray:
+        """Return row * width + value of every pair, int64."""
+        return np.repeat(np.arange(len(self)), self.lengths) * width + self.values
 
     def save(self, folder: Path, name: str) -> None:
         """Write `<name>.offsets.npy` and `<name>.values.npy`."""

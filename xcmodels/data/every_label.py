@@ -59,10 +59,8 @@ class EveryLabelBatch(Batch):
 
 def every_label_batch(corpus: Corpus, rows: np.ndarray, batch: Batch) -> EveryLabelBatch:
     """Return `batch`, whose queries are the training `rows`, against every label."""
-    n, at = corpus.n_labels, np.arange(len(rows))
-    filtered = rows < len(corpus.filters["train"])    # label texts added as queries come after those with filters
-    true, ignored = (unique(side.subset(which).keys(n, numbers)) for side, which, numbers in (
-        (corpus.positives["train"], rows, at), (corpus.filters["train"], rows[filtered], at[filtered])))
+    n = corpus.n_labels
+    true, ignored = (unique(pairs["train"].subset(rows).keys(n)) for pairs in (corpus.positives, corpus.filters))
     keys = unique(np.concatenate([true, ignored]))
     weights = np.ones(len(keys), np.float32)
     if corpus.train_weights is not None:

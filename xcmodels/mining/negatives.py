@@ -90,7 +90,5 @@ def load_index(folder: Path) -> LabelIndex:
 
 def excluded_pairs(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
     """Return i * L + label for every positive and filter pair of rows[i]."""
-    # Label texts added as queries come after the queries that have filters.
-    filtered = np.flatnonzero(rows < len(corpus.filters["train"]))
-    return np.concatenate([corpus.positives["train"].subset(rows).keys(corpus.n_labels),
-                           corpus.filters["train"].subset(rows[filtered]).keys(corpus.n_labels, filtered)])
+    return np.concatenate([pairs["train"].subset(rows).keys(corpus.n_labels)
+                           for pairs in (corpus.positives, corpus.filters)])

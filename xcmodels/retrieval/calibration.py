@@ -95,7 +95,6 @@ class HeldOut:
     def of(cls, corpus: Corpus) -> "HeldOut":
         """Return the judged answers of a corpus's validation split."""
         rows, own, has = corpus.training_rows(), corpus.filters["train"], corpus.positives["train"]
-        rows = rows[rows < len(own)]
         itself, labels = (_matrix(own.subset(part), corpus.n_labels) for part in (corpus.validation, rows))
         matrix = (itself + itself @ _matrix(has.subset(rows), corpus.n_labels).T @ labels).tocsr()
         matrix.sort_indices()
