@@ -1,5 +1,6 @@
 """Train the variants that claims compare on sampled corpora, in parallel, and store their figures."""
 
+import inspect
 import json
 import shutil
 import sys
@@ -16,13 +17,13 @@ import torch
 from pydantic_core import to_jsonable_python
 from scipy import stats
 
+from benchmarks.claims import subsample
 from benchmarks.claims.figures import test_figures
 from benchmarks.measuring import process_pool
 from tasks.core.code_digest import code_digests
 from tasks.core.store import digest_of
 from tasks.training.recipe import modules_of
 from xcmodels.data.corpus import Corpus
-from xcmodels.data.subsample import sample
 from xcmodels.method import EncoderStage, Method
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.ramen.method import RamenRetrieverBuilder
@@ -145,10 +146,11 @@ class Experiments:
 
     def _sampled(self, options: Mapping[str, Any]) -> Path:
         """Return the folder of a sampled corpus; sample it at the first call."""
-        folder = self.folder / ("corpus-" + digest_of({"from": self.full.folder.name, **options})[:12])
+        code = inspect.getsource(subsample)
+        folder = self.folder / ("corpus-" + digest_of({"from": self.full.folder.name, "code": code, **options})[:12])
         if not folder.exists():
             scratch = Path(tempfile.mkdtemp(dir=self.folder))
-            sample(self.full, scratch / "corpus", **options)
+            subsample.sample(self.full, scratch / "corpus", **options)
             (scratch / "corpus").rename(folder)
             scratch.rmdir()
         return folder

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from benchmarks.claims.subsample import sample
 from tests.support.toy import toy_config, toy_corpus
 from xcmodels.data.corpus import Corpus, Ragged, Texts
-from xcmodels.data.subsample import sample
+from xcmodels.data.label_branches import Branches
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.local_run import train_all
@@ -76,6 +77,22 @@ def test_fewer_queries_and_label_texts_as_queries(whole, tmp_path):
     side, tokenizer = small.sides["train"], small.tokenizer()
     assert [side.ragged[row][:side.titles[row]].tolist() for row in range(50)] == [
         tokenizer([text]).ids.tolist() for text in texts]
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_rejected_labels_and_branches_come_along(tmp_path, augment):
+    whole = toy_corpus(tmp_path / "w", queries=120, labels=20, tests=20, validation=10)
+    rng = np.random.default_rng(0)
+    whole.rejected = Ragged.of_pairs(np.arange(120), rng.integers(0, 20, 120, np.int32), 120)
+    Branches.save(whole.folder, [("label:1", "label:0"), ("label:2", "label:1")])
+    small = sample(whole, tmp_path / "s", labels=15, queries=50, augment=augment)
+    drawn, kept = set(titles(small, "label")), {query for query, _ in named(small, "s", "positives", "train")}
+    was, now = ([(tuple(corpus.sides["train"].ragged[row].tolist()), titles(corpus, "label")[label])
+                 for row in range(corpus.n_queries) for label in corpus.rejected[row].tolist()]
+                for corpus in (whole, small))
+    assert sorted(now) == sorted(pair for pair in was if pair[0] in kept and pair[1] in drawn) != []
+    assert len(small.rejected) == len(small.filters["train"]) == len(small.sides["train"])
+    assert (Branches.load(small.folder).broader.values == Branches.load(whole.folder).broader.values).all()
 
 
 def test_the_seed_decides(whole, tmp_path):

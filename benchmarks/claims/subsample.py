@@ -9,6 +9,7 @@ import numpy as np
 
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus, Ragged, Side, Texts
+from xcmodels.data.label_branches import Branches
 
 
 def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, together: bool = False, augment: bool = False,
@@ -28,21 +29,22 @@ def sample(corpus: Corpus, out: Path, *, labels: int, queries: int = 0, together
     new_ids = np.full(corpus.n_labels, -1)
     new_ids[kept["label"]] = np.arange(len(kept["label"]))
     for split in ("train", "test"):
-        queries_in_split = np.arange(corpus.n_queries if split == "train" else len(corpus.sides["test"]))
-        positives = _relabelled(corpus.positives[split].subset(queries_in_split), new_ids)
+        queries_in_split = corpus.n_queries if split == "train" else len(corpus.sides["test"])
+        positives = _relabelled(corpus.positives[split].head(queries_in_split), new_ids)
         rows = np.flatnonzero(positives.lengths)
         if split == "train" and queries:
             rows = np.sort(seeds.generator(seed, "sample", "queries").permutation(rows)[:queries])
         kept[split] = rows
-        positives = positives.subset(rows)
+        texts = np.arange(len(kept["label"]) if augment and split == "train" else 0)    # label i's has label i alone
+        _concatenated(positives.subset(rows), Ragged(np.arange(len(texts) + 1), texts)).save(out, f"positives.{split}")
+        nothing = Ragged(np.zeros(len(texts) + 1, np.int64), texts[:0])
+        judged = {"filters": corpus.filters[split]} | ({"rejected": corpus.rejected} if split == "train" else {})
+        for name, pairs in judged.items():
+            _concatenated(_relabelled(pairs.subset(rows), new_ids), nothing).save(out, f"{name}.{split}")
         if split == "train" and corpus.weights is not None:
-            of_texts = np.ones(len(kept["label"]) if augment else 0, np.float32)
-            np.save(out / "weights.train.npy", np.concatenate([_kept_weights(corpus, rows, new_ids), of_texts]))
-        if split == "train" and augment:
-            own = np.arange(len(kept["label"]) + 1)    # label i's text is a query of label i alone
-            positives = _concatenated(positives, Ragged(own, own[:-1]))
-        positives.save(out, f"positives.{split}")
-        _relabelled(corpus.filters[split].subset(rows), new_ids).save(out, f"filters.{split}")
+            weights = np.concatenate([_kept_weights(corpus, rows, new_ids), np.ones(len(texts), np.float32)])
+            np.save(out / "weights.train.npy", weights)
+    Branches.copy(corpus.folder, out)
     for name, side in corpus.sides.items():
         label_texts = corpus.sides["label"], kept["label"]
         _write_side(out, name, (side, kept[name]), *([label_texts] if augment and name == "train" else []))
@@ -69,7 +71,7 @@ def _snowball(corpus: Corpus, order: np.ndarray, count: int) -> np.ndarray:
 
     Where a connected component ends, the next label of `order` starts another.
     """
-    labels_of = corpus.positives["train"].subset(np.arange(corpus.n_queries))
+    labels_of = corpus.positives["train"].head(corpus.n_queries)
     owners = np.repeat(np.arange(corpus.n_queries), labels_of.lengths)
     queries_of = Ragged.of_pairs(labels_of.values, owners, corpus.n_labels)
     drawn = dict.fromkeys(order[:1].tolist())
