@@ -36,24 +36,20 @@ class Comparison:
     """The scores of a version and the champion on the same test queries, in this order.
 
     errors: standard errors of the differences, as `metrics.difference_errors` names them. left_out: how many of
-    `queries` were left out, as one of the two was trained on them. known: for each, whether its training texts are
-    known.
+    `queries` were left out, as one of the two was trained on them.
     """
 
     scores: Sequence[Score]
     queries: int = 0
     left_out: int = 0
-    known: Sequence[bool] = (True, True)
     errors: Mapping[str, float] = field(default_factory=dict)
 
     def note(self, *names: str) -> str:
         """Return a note on the scores; names: the display names of the versions."""
-        unknown = [name for name, known in zip(names, self.known, strict=True) if not known]
-        return "; ".join([
-            *([f"{self.left_out:,} of {self.queries:,} test queries are left out: {' or '.join(names)} was trained on "
-               "them"] if self.left_out else []),
-            *([f"what {' and '.join(unknown)} was trained on is not known, it may hold test queries"]
-              if unknown else [])])
+        if not self.left_out:
+            return ""
+        return (f"{self.left_out:,} of {self.queries:,} test queries are left out: "
+                f"{' or '.join(names)} was trained on them")
 
 
 class Incomparable(ValueError):

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 
-from data_contracts.errors import DamagedArtifact
 from tasks.core.code_digest import code_digests
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.evaluation.gates import Comparison, Incomparable, Score
@@ -56,8 +55,7 @@ class ComparisonCorpus:
         def write(out: Path) -> None:
             corpus = Corpus(self.store.open(self.pack))
             self.say(f"    versions {ours.version} and {theirs.version} answer the test queries of {corpus.name}")
-            comparison = compare([Retriever.load(version.folder) for version in (ours, theirs)], corpus,
-                                 [trained_texts(self.store, version) for version in (ours, theirs)])
+            comparison = compare([Retriever.load(version.folder) for version in (ours, theirs)], corpus)
             (out / "comparison.json").write_text(json.dumps(asdict(comparison)) + "\n")
 
         with self.store.no_collection():
@@ -75,32 +73,15 @@ def newest_corpus(store: Store, version: Resolved, say: Callable[[str], None]) -
     return ComparisonCorpus(store, pack, say) if pack else None
 
 
-def trained_texts(store: Store, version: Resolved) -> np.ndarray | None:
-    """Return the digests of the texts that a version was trained on; None where that is not known.
-
-    An older version has no such file: its digests are computed from its corpus, while the store has that.
-    """
-    if (digests := seen_texts.load(version.folder)) is not None:
-        return digests
-    digest = version.digest
-    try:
-        while "corpus" not in (inputs := store.manifest(Artifact.of(digest))["inputs"]):
-            digest = inputs["retriever"]    # its labels were edited
-        return seen_texts.trained_on(Corpus(store.open(Artifact.of(inputs["corpus"]))))
-    except (DamagedArtifact, KeyError):
-        return None
-
-
-def compare(retrievers: Sequence[Retriever], corpus: Corpus, known: Sequence[np.ndarray | None]) -> Comparison:
+def compare(retrievers: Sequence[Retriever], corpus: Corpus) -> Comparison:
     """Score retrievers on a corpus' test queries that none was trained on, over the labels that all have.
 
-    known: what `trained_texts` returns for each. Raises Incomparable where no such query has such a label.
+    Raises Incomparable where no such query has such a label.
     """
     seen = np.zeros(len(corpus.sides["test"]), dtype=bool)
-    for retriever, texts in zip(retrievers, known, strict=True):
-        if texts is not None:
-            for part, tokens in _tokens(retriever, corpus, np.arange(len(seen))):
-                seen[part] |= isin_sorted(seen_texts.digests(tokens), texts)
+    for retriever in retrievers:
+        for part, tokens in _tokens(retriever, corpus, np.arange(len(seen))):
+            seen[part] |= isin_sorted(seen_texts.digests(tokens), retriever.trained)
     rows = np.flatnonzero(~seen)
     uids = Texts.load(corpus.folder, "label.uid")
     places = {uids[label]: label for label in range(corpus.n_labels)}
@@ -121,7 +102,7 @@ def compare(retrievers: Sequence[Retriever], corpus: Corpus, known: Sequence[np.
     scores = [Score(metrics.evaluate(labels, truth, filters, inverse, recall_ks=(1, 3, 5, 10)),
                     metrics.by_decile(labels, truth, filters, frequencies, inverse, 5)) for labels in predicted]
     errors = metrics.difference_errors(predicted, truth, filters, frequencies, inverse) if len(predicted) == 2 else {}
-    return Comparison(scores, len(seen), len(seen) - len(rows), [texts is not None for texts in known], errors)
+    return Comparison(scores, len(seen), len(seen) - len(rows), errors)
 
 
 @dataclass(frozen=True)
@@ -146,7 +127,7 @@ def evaluate_champion(tracker: Tracker, name: str, corpus: Corpus, pack: Artifac
     UsageError where there is no champion, ValueError where the test queries have none of its labels.
     """
     champion = resolve(tracker, f"{name}@{CHAMPION}")
-    comparison = compare([Retriever.load(champion.folder)], corpus, [trained_texts(Store(tracker.home), champion)])
+    comparison = compare([Retriever.load(champion.folder)], corpus)
     score, note = comparison.scores[0], comparison.note(f"version {champion.version}")
     tracker.start(digest_of(["champion", champion.digest, pack.digest]), experiment=corpus.name,
                   name=f"champion v{champion.version} · {corpus.name}",

@@ -1,6 +1,5 @@
 """Two retrievers on shared labels, against a loop over texts and uids; and how long one takes."""
 
-import json
 import os
 import shutil
 import time
@@ -11,16 +10,14 @@ import pytest
 from data_contracts.errors import UsageError
 from tasks.core.store import Artifact, digest_of
 from tasks.evaluation.gates import Incomparable, Score
-from tasks.registry.comparison import compare, evaluate_champion, latencies, newest_corpus, trained_texts
-from tasks.registry.label_edits import apply_edits, edit_labels
-from tasks.registry.label_files import LabelRow
+from tasks.registry.comparison import compare, evaluate_champion, latencies, newest_corpus
 from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.resolve import resolve
 from tests.support import tiny
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus, Ragged, Texts
-from xcmodels.data.seen_texts import FILE, digests, trained_on
+from xcmodels.data.seen_texts import digests, trained_on
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.nn.encoders import QUERY, build_encoder, encode_all
 from xcmodels.retrieval import ann
@@ -81,9 +78,9 @@ def test_as_a_loop_over_texts_has_it(corpus, tmp_path):
     old = retriever(corpus, tmp_path / "old", list(range(n - 1, 9, -1)), seed=1)    # reversed, without the first ten
     new = retriever(corpus, tmp_path / "new", list(range(n - 5)))                   # without the last five
     uids = list(Texts.load(corpus.folder, "label.uid"))
-    found = compare([new, old], corpus, [new.trained, old.trained])
+    found = compare([new, old], corpus)
     scores = found.scores
-    assert (found.queries, found.left_out, found.known, found.note("v2", "v1")) == (150, 0, [True, True], "")
+    assert (found.queries, found.left_out, found.note("v2", "v1")) == (150, 0, "")
     assert set(found.errors) == {"P/1", "PSP/5", "mean", *(f"decile/{number}" for number in range(1, 11))}
     for one, score in zip((new, old), scores, strict=True):
         for key, value in expected(corpus, one, set(uids[10:n - 5])).items():
@@ -94,7 +91,7 @@ def test_as_a_loop_over_texts_has_it(corpus, tmp_path):
 
 def test_alone_it_is_the_evaluation(corpus, tmp_path):
     one = retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))
-    [score] = compare([one], corpus, [None]).scores
+    [score] = compare([one], corpus).scores
     wanted = expected(corpus, one, set(Texts.load(corpus.folder, "label.uid")))
     assert {key: score.metrics[key] for key in wanted} == pytest.approx(wanted)
 
@@ -104,7 +101,7 @@ def test_nothing_shared_cannot_be_compared(corpus, tmp_path):
     one = retriever(corpus, tmp_path / "one", list(range(half)))
     two = retriever(corpus, tmp_path / "two", list(range(half, corpus.n_labels)))
     with pytest.raises(Incomparable, match=r"no test query has a label that they share$"):
-        compare([one, two], corpus, [None, None])
+        compare([one, two], corpus)
 
 
 def test_queries_that_one_was_trained_on_are_left_out_and_counted(corpus, tmp_path):
@@ -113,17 +110,14 @@ def test_queries_that_one_was_trained_on_are_left_out_and_counted(corpus, tmp_pa
     old = retriever(trained_on_tests(corpus, 50), tmp_path / "old", labels, seed=1)
     new = retriever(corpus, tmp_path / "new", labels)
     assert (len(old.trained), len(new.trained)) == (50, 600)
-    found = compare([new, old], corpus, [new.trained, old.trained])
+    found = compare([new, old], corpus)
     assert found.note("v2", "v1") == "50 of 150 test queries are left out: v2 or v1 was trained on them"
     for one, score in zip((new, old), found.scores, strict=True):
         wanted = expected(corpus, one, set(Texts.load(corpus.folder, "label.uid")), first=50)
         assert {key: score.metrics[key] for key in wanted} == pytest.approx(wanted)
-    untold = compare([new, old], corpus, [new.trained, None])
-    assert untold.left_out == 0 and untold.scores[1].metrics["points"] > 100
-    assert untold.note("v2", "v1") == "what v1 was trained on is not known, it may hold test queries"
     every = retriever(trained_on_tests(corpus, 150), tmp_path / "every", labels)
     with pytest.raises(Incomparable, match="share, 150 of 150 being left out as trained on"):
-        compare([new, every], corpus, [new.trained, every.trained])
+        compare([new, every], corpus)
 
 
 def test_a_text_is_known_again_by_what_is_read_of_it(corpus):
@@ -141,7 +135,7 @@ def test_labels_that_one_has_removed_are_not_asked_of_either(corpus, tmp_path):
     edit_retriever(tmp_path / "new", [Edit(REMOVE, new.uids[label]) for label in range(5)], tmp_path / "edited")
     edited = Retriever.load(tmp_path / "edited")
     assert np.array_equal(edited.trained, new.trained)
-    for score in compare([new, edited], corpus, [None, None]).scores:
+    for score in compare([new, edited], corpus).scores:
         wanted = expected(corpus, new, set(list(Texts.load(corpus.folder, "label.uid"))[5:]))
         assert {key: score.metrics[key] for key in wanted} == pytest.approx(wanted)
 
@@ -163,7 +157,7 @@ def test_a_corpus_without_filters(corpus, tmp_path):
     n = len(corpus.sides["test"])
     bare = Corpus(corpus.folder)
     bare.filters["test"] = Ragged(np.zeros(n + 1, np.int64), np.empty(0, np.int32))
-    [score] = compare([retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))], bare, [None]).scores
+    [score] = compare([retriever(corpus, tmp_path / "r", list(range(corpus.n_labels)))], bare).scores
     assert score.metrics["points"] == n
 
 
@@ -179,15 +173,11 @@ def packed(world, corpus, name="toy", **about):
         corpus.folder, out, dirs_exist_ok=True), about)
 
 
-def entered(world, corpus, folder, pack, seed=0, *, forget=False, **more) -> str:
+def entered(world, corpus, folder, pack, seed=0, **more) -> str:
     """Register a retriever of every label, and let it pass the gates; -> its version."""
     def write(out):
         retriever(corpus, folder, list(range(corpus.n_labels)), seed)
         shutil.copytree(folder, out, dirs_exist_ok=True)
-        if forget:
-            (out / FILE).unlink()
-            facts = json.loads((out / "retriever.json").read_text())
-            (out / "retriever.json").write_text(json.dumps({key: facts[key] for key in facts if key != "trained"}))
 
     artifact = world.store.publish(digest_of(folder.name), "retriever", {"corpus": pack.digest}, write)
     made = register(world.tracker, world.run, "xc", retriever_dir=world.store.open(artifact), card="",
@@ -203,7 +193,7 @@ def test_the_champion_on_the_newest_data_is_a_run_of_its_own(corpus, world, tmp_
     one = Retriever.load(tmp_path / "r")
     assert (judged.version, judged.note) == (
         "1", "50 of 150 test queries are left out: version 1 was trained on them")
-    assert judged.score == compare([one], corpus, [one.trained]).scores[0]
+    assert judged.score == compare([one], corpus).scores[0]
     with world.tracker.required() as client:
         run = client.get_run(judged.run_id)
     assert run.data.metrics["test/P/1"] == pytest.approx(judged.score.metrics["P/1"])
@@ -248,19 +238,6 @@ def test_the_newest_test_set_is_that_of_the_corpus_used_last(corpus, world, tmp_
         os.utime(world.store.home / "refs" / "steps" / keys[age], (time.time() + later, time.time() + later))
         assert newest_corpus(world.store, version, print).pack == last
     assert newest_corpus(tiny.fresh_store(tmp_path / "other"), version, print) is None
-
-
-def test_what_an_older_version_was_trained_on_is_told_by_its_corpus_while_that_is_there(corpus, world, tmp_path):
-    pack = packed(world, corpus)
-    entered(world, corpus, tmp_path / "r", pack, forget=True)
-    edit_labels(world.store, world.tracker, "xc", REMOVE, [LabelRow("f:1", "label:3")])
-    apply_edits(world.store, world.tracker, "xc")
-    for version in ("1", "2"):
-        found = resolve(world.tracker, f"xc/{version}")
-        assert Retriever.load(found.folder).trained is None
-        assert np.array_equal(trained_texts(world.store, found), trained_on(corpus))
-    shutil.rmtree(world.store.open(pack))
-    assert trained_texts(world.store, found) is None
 
 
 def test_without_a_champion_there_is_nothing_to_evaluate(corpus, tmp_path):

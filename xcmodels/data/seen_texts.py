@@ -4,14 +4,12 @@ They are of the tokens that the encoder reads: texts of the same tokens count as
 the title ends, and what follows the tokens that are kept.
 """
 
-import json
 from hashlib import blake2b
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
-from xcmodels.data.corpus import Corpus, mapped
+from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import unique
 from xcmodels.data.tokens import Tokens
 
@@ -35,9 +33,3 @@ def trained_on(corpus: Corpus) -> np.ndarray:
     parts = [digests(corpus.sides["train"].tokens(rows[start:start + _CHUNK]))
              for start in range(0, len(rows), _CHUNK)]
     return unique(np.concatenate([np.empty(0, np.uint64), *parts]))
-
-
-def load(folder: Path) -> np.ndarray | None:
-    """Map the digests in a retriever's folder; None where it was made before they were kept."""
-    kept = json.loads((folder / "retriever.json").read_text()).get("trained", False)
-    return mapped(folder / FILE) if kept else None

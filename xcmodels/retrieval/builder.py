@@ -136,4 +136,4 @@ def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, 
             shutil.copy(corpus.folder / f"{part}.{half}.npy", out)
     Branches.copy(corpus.folder, out)
     write_facts(out, {"method": method, "data": corpus.name, "shortlist": shortlist, "labels": corpus.n_labels,
-                      "proposers": list(proposers), "scorer": scorer.kind, "trained": True})
+                      "proposers": list(proposers), "scorer": scorer.kind})

@@ -90,8 +90,7 @@ def edit_retriever(folder: Path, edits: Iterable[Edit], out: Path) -> tuple[int,
     labels = EditedLabels(retriever, edits)
     for part in ("encoder", "tokenizer"):
         shutil.copytree(folder / part, out / part, copy_function=link_or_copy)
-    if retriever.trained is not None:
-        shutil.copy(folder / seen_texts.FILE, out)
+    shutil.copy(folder / seen_texts.FILE, out)
     Branches.copy(folder, out)
     rows = np.array(sorted(labels.new), dtype=np.int64)
     scorer, vectors = retriever.scorer, dict[str, np.ndarray]()

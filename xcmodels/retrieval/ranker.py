@@ -10,7 +10,7 @@ import torch
 
 from xcmodels import metrics
 from xcmodels.data import seen_texts
-from xcmodels.data.corpus import Corpus, Ragged, Side, Texts
+from xcmodels.data.corpus import Corpus, Ragged, Side, Texts, mapped
 from xcmodels.data.tokens import Tokenizer, Tokens
 from xcmodels.nn.encoders import QUERY, Encoder, load_encoder
 from xcmodels.retrieval.calibration import Calibration
@@ -44,7 +44,7 @@ class Ranker:
         self.calibration = Calibration.load(folder)
         self.uids = Texts.load(folder, "label.uid")
         self.everything = Selection(self.removed, len(self), self.proposers)
-        self.trained = seen_texts.load(folder)    # digests of the training texts; None where unknown
+        self.trained = mapped(folder / seen_texts.FILE)    # digests of the training texts
 
     def __len__(self) -> int:
         """The number of labels that it predicts; removed ones keep their ids, but do not count."""
