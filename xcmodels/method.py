@@ -222,7 +222,6 @@ class Stage(Generic[M]):
 class EncoderStage(Stage[M]):
     """A stage whose loss is over text embeddings, so that further texts can join it (RAMEN's anchors)."""
 
-    query_view = QUERY                            # the query view that is compared with labels
     query_sides: tuple[str, ...] = ("queries",)   # batch sides that are encoded as queries
     whole_pool = False                            # every label of a batch is to be encoded at once (RAMEN)
 
@@ -241,14 +240,14 @@ class EncoderStage(Stage[M]):
     def vectors(self, model: M, corpus: Corpus) -> Mapping[str, SideVectors]:
         """Return the embeddings of the training texts and of the label texts."""
         encoder = self.encoder(model)
-        return {"queries": embeddings(encoder, corpus.sides["train"], self.query_view),
+        return {"queries": embeddings(encoder, corpus.sides["train"], QUERY),
                 "labels": embeddings(encoder, corpus.sides["label"], LABEL)}
 
     def ranking_vectors(self, model: M, corpus: Corpus, mined: Mined,
                         rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the embeddings of `rows` and of the labels."""
         encoder = self.encoder(model)
-        return (encode_all(encoder, corpus.sides["train"], self.query_view, rows),
+        return (encode_all(encoder, corpus.sides["train"], QUERY, rows),
                 encode_all(encoder, corpus.sides["label"], LABEL))
 
 

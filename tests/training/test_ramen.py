@@ -81,7 +81,7 @@ def test_the_regularisers_are_the_papers(corpus, name):
     for term, value in base.items():
         torch.testing.assert_close(terms.pop(term), value)
     encoder = stage.base.encoder(model.base)
-    vectors = {"queries": encoder(batch.sides["queries"].tokens, stage.base.query_view),
+    vectors = {"queries": encoder(batch.sides["queries"].tokens, "query"),
                "labels": encoder(batch.sides["labels"].tokens, "label"),
                "anchors.group": encoder(batch.sides["anchors.group"].tokens, "label")}
     assert terms.keys() == {"group.queries", "group.labels"}

@@ -26,7 +26,7 @@ from xcmodels.methods.ramen.config import SIDES, GraphConfig
 from xcmodels.mining.graph import shared_anchors, similar_edges
 from xcmodels.nn import losses
 from xcmodels.nn.autograd import SparseGradScores
-from xcmodels.nn.encoders import LABEL, Encoder
+from xcmodels.nn.encoders import LABEL, QUERY, Encoder
 from xcmodels.nn.row_table import Model
 
 
@@ -45,7 +45,7 @@ class GraphStage(EncoderStage[Regularised]):
         self.base, self.graph = base, graph
         self.name, self.seed, self.plan, self.rounds = base.name, base.seed, base.plan, base.rounds
         self.settings = {**base.settings, "graph": graph}
-        self.query_view, self.query_sides = base.query_view, base.query_sides
+        self.query_sides = base.query_sides
         base.whole_pool = True    # graphs pull at all labels of a batch
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Regularised:
@@ -82,7 +82,7 @@ class GraphStage(EncoderStage[Regularised]):
     def terms(self, model: Regularised, batch: Batch, pooled: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the base's terms, and a triplet loss for every graph and side (R_x and R_z of section 3.1)."""
         encoder, terms = self.encoder(model), self.base.terms(model.base, batch, pooled)
-        vectors = {side: encoder.view(backbone, self.query_view if side in self.query_sides else LABEL)
+        vectors = {side: encoder.view(backbone, QUERY if side in self.query_sides else LABEL)
                    for side, backbone in pooled.items()}
         blocks = {name: block for name, block in batch.blocks.items() if block.cols not in ("queries", "labels")}
         weights = model.bandit.weights() if model.bandit else [self.graph.strength] * len(blocks)
