@@ -37,7 +37,10 @@ def sampled_step(table: RowTable, sgd: RowSGD, queries: torch.Tensor, rng: np.ra
     loss = sum(weighted_bce(scores, no_positives.expand_as(scores), None) for scores in (pool_scores, own_scores))
     assert isinstance(loss, torch.Tensor)
     loss.backward()
-    sgd.step(0.01, table.take_gradients())
+    touched = table.take_gradients()
+    assert touched is not None
+    sgd.begin(0.01)
+    sgd.update(*touched)
     # gathered rows, those of pairs twice; the queries of pairs; scores
     return 4 * ((len(pool) + 3 * len(own)) * queries.shape[1] + pool_scores.numel() + own_scores.numel())
 

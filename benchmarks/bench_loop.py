@@ -59,8 +59,9 @@ def bare_seconds(stage: Stage[Any], corpus: Corpus) -> np.ndarray:
     ends = list[float]()
     for step, batch in enumerate(batches):
         loss = torch.stack(list(stage.loss(model, batch).values())).sum()
+        optimisers.begin(stage.plan.lr_factor(step, len(order)))
         loss.backward()
-        optimisers.step(stage.plan.lr_factor(step, len(order)))
+        optimisers.finish()
         float(loss.detach())    # waits for the device
         ends.append(time.perf_counter())
     return np.diff(ends)[WARM_UP - 1:]

@@ -80,9 +80,10 @@ class Bare:
 
     def step(self, number: int) -> None:
         """Take one step, without waiting for the device."""
-        terms = self.stage.loss(self.model, self.batches[number]).values()
-        torch.stack(list(terms)).sum().backward()
-        self.optimisers.step(self.stage.plan.lr_factor(number, 10**6))
+        loss = torch.stack(list(self.stage.loss(self.model, self.batches[number]).values())).sum()
+        self.optimisers.begin(self.stage.plan.lr_factor(number, 10**6))
+        loss.backward()
+        self.optimisers.finish()
 
     def numbers_of_steps(self) -> list[torch.Tensor]:
         """Return the tensors in which AdamW counts its steps, on the host."""

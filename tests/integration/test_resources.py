@@ -52,9 +52,10 @@ def test_models_and_checkpoints_are_as_large_as_told(name, corpus, tmp_path):
         vectors = {side: np.zeros((corpus.n_labels, WIDTH), np.float32) for side in ("labels", "queries")}
         model = stage.build(corpus, vectors)
         optimisers = Optimisers(model, stage.plan)
+        optimisers.begin(1.0)
         for parameter in model.parameters():
             parameter.grad = parameter.detach() * 0
-        optimisers.step(1.0)
+        optimisers.finish()
         save_model(model, tmp_path)
         write(tmp_path / OPTIMISER, optimisers.state(), optimisers.row_ranges())
         gradients = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)

@@ -115,7 +115,7 @@ def test_loss_gradients_and_moments_are_those_of_one_pool(name, corpus, by_seven
         optimisers.begin(1.0, 5)
         sum(terms.values()).backward()
         gradients = {key: weight.grad.clone() for key, weight in model.named_parameters() if weight.grad is not None}
-        optimisers.finish(1.0)
+        optimisers.finish()
         # Not the tables that Adam has moved: its first step is the sign of a gradient, however small that is.
         ends.append((terms, gradients, optimisers.rows_state()))
     pool, parts = ends
@@ -172,6 +172,6 @@ def test_no_more_rows_are_gathered_at_once_than_a_part_has(name, corpus, by_seve
     terms = stage.loss(model, stage.batch(corpus, stage.rounds[0], Mined(), rows_of(corpus), seeds.generator(0, "all")))
     optimisers.begin(1.0, 5)
     sum(terms.values()).backward()
-    optimisers.finish(1.0)
+    optimisers.finish()
     assert len(kept) >= 2 * corpus.n_labels // 7 and max(kept) == 7
     assert (model.labels.weight != before).any(1).all()

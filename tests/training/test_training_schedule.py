@@ -107,8 +107,9 @@ def test_the_schedule_reaches_both_optimisers(toy):
     rows = toy.corpus.training_rows()[:64]
     batch = stage.batch(toy.corpus, toy.rounds["encoder round 0"], Mined(), rows, np.random.default_rng(0))
     optimisers = Optimisers(model.train(), stage.plan)
+    optimisers.begin(0.25)
     stage.loss(model, batch)["triplet"].backward()
-    optimisers.step(0.25)
+    optimisers.finish()
     moved = {name: float((value - before[name]).abs().max()) for name, value in model.state_dict().items()}
     assert moved["heads.query.outer.weight"] == pytest.approx(0.25 * 2e-3, rel=1e-2)
     assert moved["backbone.table.weight"] == pytest.approx(0.25 * 1e-2, rel=1e-2)

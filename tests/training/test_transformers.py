@@ -40,11 +40,12 @@ def parts_changed(encoder, before):
             if not torch.equal(value, before[name])}
 
 
-def step(encoder, texts, lr=1e-2):
+def step(encoder, texts, lr=1e-2, **tables):
     """Take one step of training that changes every vector."""
-    optimisers = Optimisers(encoder, TrainingPlan(1, 64, lr, {}, 0))
+    optimisers = Optimisers(encoder, TrainingPlan(1, 64, lr, tables, 0))
+    optimisers.begin(1.0)
     (encoder.train()(texts, QUERY) * torch.arange(1.0, 17)).sum().backward()
-    optimisers.step(1.0)
+    optimisers.finish()
 
 
 def test_texts_are_packed_by_length_and_come_back_in_their_order(bert, idf, texts, monkeypatch):
@@ -265,9 +266,8 @@ def test_a_bag_and_a_transformer_side_by_side(bert, idf, texts, tmp_path):
 
 
 def test_a_bag_and_a_transformer_are_both_trained(bert, idf, texts):
-    encoder = build_encoder(replace(bert, kind="both", lr_share=0.1), idf, 0).train()
-    (encoder(texts, QUERY) * torch.arange(1.0, 17)).sum().backward()
-    Optimisers(encoder, TrainingPlan(1, 64, 1e-2, {"tokens": RowRule(1e-2)}, 0)).step(1.0)
+    encoder = build_encoder(replace(bert, kind="both", lr_share=0.1), idf, 0)
+    step(encoder, texts, tokens=RowRule(1e-2))
     fresh = build_encoder(replace(bert, kind="both"), idf, 0)
     start = fresh.state_dict()
     moved = {name: float((value - start[name]).abs().max()) for name, value in encoder.state_dict().items()}

@@ -75,7 +75,8 @@ def test_steps_too_small_for_the_nearest_move_a_table_as_far(kind):
         table = RowTable(torch.ones(40, 8, dtype=dtype)).train()
         optimiser = kind(table)
         for step in range(1000):
-            optimiser.step(2e-5 if "Adam" in kind.__name__ else 2e-6, (torch.arange(40), torch.ones(40, 8)), step)
+            optimiser.begin(2e-5 if "Adam" in kind.__name__ else 2e-6, step)
+            optimiser.update(torch.arange(40), torch.ones(40, 8))
         ends[dtype] = table.weight.float()
     moved, exact = ends[torch.bfloat16].mean().item(), ends[torch.float32].mean().item()
     assert exact < 0.985
@@ -94,6 +95,7 @@ def test_shards_are_rounded_as_the_whole(kind):
         gradients = torch.randn(30, 6)
         for optimiser in optimisers:
             here = (ids >= optimiser.table.first) & (ids < optimiser.table.first + len(optimiser.table.weight))
-            optimiser.step(0.01, (ids[here] - optimiser.table.first, gradients[here]), step)
+            optimiser.begin(0.01, step)
+            optimiser.update(ids[here] - optimiser.table.first, gradients[here])
     assert torch.equal(torch.cat([part.weight for part in parts]), whole.weight)
     assert not torch.equal(whole.weight, start)

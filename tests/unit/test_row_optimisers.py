@@ -72,7 +72,8 @@ def test_equal_gradients_move_a_row_as_full_moments_do(kind, full):
         optimiser = each(table)
         for step in range(300):
             ids = torch.tensor([0, 1, 2][:3 if step == 7 else 2 if step % 10 == 0 else 1])
-            optimiser.step(0.01, (ids, torch.full((len(ids), 4), 0.3, dtype=torch.float64)))
+            optimiser.begin(0.01)
+            optimiser.update(ids, torch.full((len(ids), 4), 0.3, dtype=torch.float64))
         ends.append(table.weight)
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
 
@@ -107,7 +108,8 @@ def test_counts_end_where_they_no_longer_matter():
     table = RowTable(torch.zeros(1, 2)).train()
     optimiser = RowwiseAdam(table)
     for _ in range(300):
-        optimiser.step(0.1, (torch.tensor([0]), torch.ones(1, 2)))
+        optimiser.begin(0.1)
+        optimiser.update(torch.tensor([0]), torch.ones(1, 2))
     assert optimiser.touches.tolist() == [255]
 
 

@@ -9,7 +9,7 @@ import math
 import torch
 
 from xcmodels.nn.rounding import round_rows
-from xcmodels.nn.row_table import BLOCK, Decay, Rows, RowTable
+from xcmodels.nn.row_table import BLOCK, Decay, RowTable
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8    # of Adam
 _MOST_TOUCHES = 255                      # counted: 0.9^255 is 0 in all digits that matter
@@ -25,12 +25,6 @@ class RowOptimiser:
 
     def __init__(self, table: RowTable) -> None:
         self.table, self.steps, self.lr, self.key = table, 0, 0.0, 0
-
-    def step(self, lr: float, touched: Rows | None, key: int = 0) -> None:
-        """Update the touched rows, as `take_gradients` returns them, with learning rate `lr`."""
-        self.begin(lr, key)
-        if touched is not None:
-            self.update(*touched)
 
     def begin(self, lr: float, key: int = 0) -> None:
         """Count a step at rate `lr`; key: of its rounding."""

@@ -195,7 +195,7 @@ class _Loop:
         self.optimisers.begin(factor, seeds.key_of(self.stage.seed, "rounding", *self._purpose(
             position.epoch, position.step)))
         loss.backward()
-        self.optimisers.finish(factor)
+        self.optimisers.finish()
         return loss.detach()
 
     def read_loss(self, pending: _PendingLoss, position: Position, steps: int, watch: Watch) -> None:

@@ -19,32 +19,28 @@ class Optimisers:
     """The optimisers of a model: torch's AdamW for dense parameters, and one for each row table that the plan names."""
 
     def __init__(self, model: Model, plan: TrainingPlan) -> None:
-        self.plan = plan
+        self.plan, self.factor = plan, 1.0
         groups = _by_lr_share(model)
         self.dense = torch.optim.AdamW(
             groups, lr=plan.lr, weight_decay=plan.weight_decay, fused=_on_gpu(model) or None) if groups else None
         self.rows = {name: _row_optimiser(table, plan.tables[name]) for name, table in model.tables().items()
                      if name in plan.tables}
 
-    def step(self, factor: float, key: int = 0) -> None:
-        """Take one step with the plan's learning rates times `factor`, and clear the gradients.
-
-        key: of the random rounding of tables that are held in bfloat16.
-        """
-        self.begin(factor, key)
-        self.finish(factor)
-
     def begin(self, factor: float, key: int = 0) -> None:
-        """Begin a step before the backward pass, which then updates tables in parts as it computes their gradients."""
+        """Begin a step before the backward pass, which then updates tables in parts as it computes their gradients.
+
+        factor: of the plan's learning rates. key: of the random rounding of tables that are held in bfloat16.
+        """
+        self.factor = factor
         for name, rows in self.rows.items():
             rows.begin(self.plan.tables[name].lr * factor, seeds.key_of(key, name))
             rows.table.update = rows.update
 
-    def finish(self, factor: float) -> None:
-        """Finish a step: update what the backward pass has not."""
+    def finish(self) -> None:
+        """Finish the step that was begun: update what the backward pass has not, and clear the gradients."""
         if self.dense:
             for group in self.dense.param_groups:
-                group["lr"] = self.plan.lr * factor * group["lr_share"]
+                group["lr"] = self.plan.lr * self.factor * group["lr_share"]
                 distributed.average_gradients(group["params"])
             self.dense.step()
             self.dense.zero_grad()
@@ -54,7 +50,7 @@ class Optimisers:
             rows.table.update = None    # a table that held its optimiser would be a reference cycle
 
     def apply_pending_decay(self, key: int = 0) -> None:
-        """Bring every row of every table up to date; key: as of `step`."""
+        """Bring every row of every table up to date; key: as of `begin`."""
         for name, rows in self.rows.items():
             rows.apply_pending_decay(seeds.key_of(key, name))
 
