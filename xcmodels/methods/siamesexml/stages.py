@@ -168,9 +168,6 @@ class ExtremeModule(Stage[Extreme]):
         embeddings = encode_all(model.encoder, corpus.sides["label"], LABEL)
         model.labels.set_all(smoothed(self.config, corpus, embeddings).__getitem__)
 
-    def order(self, corpus: Corpus, mined: Mined, epoch: int) -> np.ndarray:
-        return seeds.generator(self.seed, "order", EXTREME, epoch).permutation(corpus.training_rows())
-
     def batch(self, corpus: Corpus, round_: Round, mined: Mined, rows: np.ndarray, rng: np.random.Generator) -> Batch:
         assert mined.negatives is not None
         queries = BatchSide(torch.from_numpy(rows), tokens=corpus.sides["train"].tokens(rows)) if self.config.joint \
