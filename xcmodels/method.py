@@ -53,7 +53,6 @@ class TrainingPlan:
     lr: float            # of the dense parameters
     tables: Mapping[str, RowRule]  # of each matrix trained by rows, by its name
     warmup: int          # steps of linear warm-up; the decay to zero begins at step 0, too, and both factors multiply
-    weight_decay: float = 0.0
     decay: str = "linear"  # linear | cosine
     least_steps: int = 0  # of an epoch
 

@@ -10,7 +10,6 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
 
-from xcmodels.data.corpus import PrepareConfig
 from xcmodels.methods.preset_parts import Preset, Settings
 from xcmodels.methods.registry import METHODS
 
@@ -122,4 +121,4 @@ def _one_of(what: str, value: str, options: list[str]) -> None:
         raise ValueError(f"no {what} {value!r}{nearest(value, options)}")
 
 
-__all__ = ["PRESETS", "PrepareConfig", "Preset", "Settings", "explained", "flat", "nearest", "resolve"]
+__all__ = ["PRESETS", "Preset", "Settings", "explained", "flat", "nearest", "resolve"]

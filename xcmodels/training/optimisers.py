@@ -22,7 +22,7 @@ class Optimisers:
         self.plan, self.factor = plan, 1.0
         groups = _by_lr_share(model)
         self.dense = torch.optim.AdamW(
-            groups, lr=plan.lr, weight_decay=plan.weight_decay, fused=_on_gpu(model) or None) if groups else None
+            groups, lr=plan.lr, weight_decay=0.0, fused=_on_gpu(model) or None) if groups else None
         self.rows = {name: _row_optimiser(table, plan.tables[name]) for name, table in model.tables().items()
                      if name in plan.tables}
 
