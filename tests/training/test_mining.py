@@ -56,7 +56,9 @@ def test_of_hard_negatives(corpus, vectors):
 def test_the_recall_of_an_index_is_told(corpus, vectors, monkeypatch):
     asked = Round("joint", 1, 2, 4, negatives=3, source=0)
     assert mine(lazily(vectors), corpus, asked, seed=0).measured == {"recall": 100}
-    poor = ann.build(vectors["labels"], "hnsw", m=2, ef_construction=2, ef_search=1)
+    for name, value in (("_M", 2), ("_EF_CONSTRUCTION", 2), ("_EF_SEARCH", 1)):
+        monkeypatch.setattr(ann, name, value)
+    poor = ann.build(vectors["labels"], "hnsw")
     monkeypatch.setattr(ann, "build", lambda *_: poor)
     monkeypatch.setattr(negatives, "RECALL_QUERIES", 10_000)    # all of them
     queries = vectors["queries"][corpus.training_rows()]

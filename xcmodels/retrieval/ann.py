@@ -24,6 +24,7 @@ EXACT_MAX_BATCH, EXACT_MAX_ONLINE = 200_000, 20_000    # labels searched exactly
 _QUERIES, _LABELS = 256, 32768    # scores held at once: 32 MB
 _PROPOSED, _RESCORED = (2, 100), (4, 200)    # best codes that are proposed, or rescored: per label returned, at least
 _SPARE, _DEEPER = 50, 4           # where labels are left out: results to spare; factor on the depth if too few are left
+_M, _EF_CONSTRUCTION, _EF_SEARCH = 32, 200, 200    # of HNSW: links of a label; labels kept while it builds or searches
 _FILES = {"quantised": "codes.faiss", "hnsw": "hnsw.faiss"}
 NO_IDS = np.zeros(0, dtype=np.int64)
 
@@ -49,7 +50,6 @@ class Index:
     kind: str
     vectors: np.ndarray    # (L, d) float32, maybe memory-mapped; HNSW's are in its graph
     faiss_index: Any = None    # "quantised": of the codes; "hnsw": the graph
-    ef_search: int = 0
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -127,7 +127,7 @@ class Index:
         from faiss import SearchParametersHNSW  # type: ignore[attr-defined]
 
         # passed with the call, not set on the index, so that threads may search with different k
-        params = SearchParametersHNSW(efSearch=max(self.ef_search, k)) if self.kind == "hnsw" else None
+        params = SearchParametersHNSW(efSearch=max(_EF_SEARCH, k)) if self.kind == "hnsw" else None
         return self.faiss_index.search(queries, k, params=params)
 
     def _search_exact(self, queries: np.ndarray, k: int, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -174,18 +174,15 @@ class Index:
             import faiss
 
             faiss.write_index(self.faiss_index, str(folder / _FILES[self.kind]))
-        facts = {"kind": self.kind, "labels": len(self), "dim": self.dim, "ef_search": self.ef_search}
+        facts = {"kind": self.kind, "labels": len(self), "dim": self.dim}
         (folder / "index.json").write_text(json.dumps(facts))
 
 
-def build(
-    vectors: np.ndarray, kind: str = "auto", *, limit: int = EXACT_MAX_BATCH, m: int = 32, ef_construction: int = 200,
-    ef_search: int = 200,
-) -> Index:
+def build(vectors: np.ndarray, kind: str = "auto", *, limit: int = EXACT_MAX_BATCH) -> Index:
     """Return an index over (L, d) float32 vectors, whose row numbers are label ids; "auto" goes by `limit`.
 
-    All kinds but HNSW keep the array itself, without a copy. m and ef_* are HNSW's; its graph differs from run to run
-    when it is built by several threads. Raises ValueError for a wrong shape or vectors that are not finite.
+    All kinds but HNSW keep the array itself, without a copy. HNSW's graph differs from run to run when it is built by
+    several threads. Raises ValueError for a wrong shape or vectors that are not finite.
     """
     if vectors.ndim != 2:
         raise ValueError(f"label vectors must be (L, d), got shape {vectors.shape}")
@@ -194,14 +191,14 @@ def build(
         return Index(kind, vectors, codes_index(vectors) if kind == "quantised" else None)
     import faiss
 
-    graph = faiss.IndexHNSWFlat(vectors.shape[1], m, faiss.METRIC_INNER_PRODUCT)
-    graph.hnsw.efConstruction = ef_construction
+    graph = faiss.IndexHNSWFlat(vectors.shape[1], _M, faiss.METRIC_INNER_PRODUCT)
+    graph.hnsw.efConstruction = _EF_CONSTRUCTION
     if len(vectors):
         graph.add(np.ascontiguousarray(vectors, dtype=np.float32))
-    return _hnsw_index(graph, ef_search)
+    return _hnsw_index(graph)
 
 
-def _hnsw_index(graph: Any, ef_search: int) -> Index:
+def _hnsw_index(graph: Any) -> Index:
     """Return the index of an HNSW graph; its vectors are a view, valid as long as the graph lives."""
     import faiss
 
@@ -209,7 +206,7 @@ def _hnsw_index(graph: Any, ef_search: int) -> Index:
     shape = (graph.ntotal, graph.d)
     vectors = faiss.rev_swig_ptr(store.get_xb(), graph.ntotal * graph.d).reshape(shape) if graph.ntotal else \
         np.empty(shape, np.float32)
-    return Index("hnsw", vectors, graph, ef_search)
+    return Index("hnsw", vectors, graph)
 
 
 def with_rows(index: Index, rows: np.ndarray, vectors: np.ndarray) -> Index:
@@ -218,19 +215,16 @@ def with_rows(index: Index, rows: np.ndarray, vectors: np.ndarray) -> Index:
     HNSW adds vectors to its graph, in one thread, so that the same vectors make the same graph. To replace one, it is
     rebuilt, as the other kinds always are.
     """
-    if index.kind != "hnsw":
+    if index.kind != "hnsw" or (rows < len(index)).any():
         return build(put(index.vectors, rows, vectors), index.kind)
     import faiss
 
-    n = len(index)
-    if (rows < n).any():
-        return build(put(index.vectors, rows, vectors), "hnsw", ef_search=index.ef_search)
     need_finite(vectors, "label vector")
     # a mapped graph cannot grow; a copy can
     graph = faiss.deserialize_index(faiss.serialize_index(index.faiss_index))
     with single_threaded():
         graph.add(np.ascontiguousarray(vectors, dtype=np.float32))
-    return _hnsw_index(graph, index.ef_search)
+    return _hnsw_index(graph)
 
 
 def load(folder: Path) -> Index:
@@ -245,7 +239,7 @@ def load(folder: Path) -> Index:
 
             faiss_index = faiss.read_index(str(folder / _FILES[kind]), faiss.IO_FLAG_MMAP_IFC)
         if kind == "hnsw":
-            index = _hnsw_index(faiss_index, facts["ef_search"])
+            index = _hnsw_index(faiss_index)
         else:
             # mode "c" (private pages), not "r": torch shares only writable arrays without a copy
             vectors = np.load(folder / "vectors.npy", mmap_mode="c", allow_pickle=False).view(np.ndarray)
