@@ -6,9 +6,9 @@ million it takes thirty times as long as sorting, for ten thousand six times.
 
 import numpy as np
 
-# The integers between the ends of a sorted array for each value that is looked for in it, up to which a table of them
-# is faster than bisecting: 410,000 values among 6,400 of 1.3 million take 11 ms by a table, 31 by bisecting; of 4
-# million they take 53 and 28. It bounds the table's memory, too, by that of four times as many values.
+# A table is used while the sorted array spans fewer than _SPAN integers for each value looked up, and bisection beyond:
+# 410,000 values among 6,400 of 1.3 million take 11 ms by a table, 31 by bisecting; of 4 million they take 53 and 28.
+# That bounds the table's memory, too, by that of four times as many values.
 _SPAN = 4
 
 

@@ -1,8 +1,8 @@
 """Checkpoints: a model, its optimisers and the position in training.
 
-Every draw is keyed by its purpose (`seeds`), so no generator's state is saved. A file has the same bytes whether one
-process or several wrote it, each its rows of the label tables; any number of processes can read it. Of several
-machines, the first one has the files.
+Every draw is keyed by its purpose (`seeds`), so no generator's state is saved. A file holds the same tensors whether
+one process or several wrote it, each its rows of the label tables; only their order differs. Any number of processes
+can read it. Of several machines, the first one has the files.
 """
 
 import hashlib
