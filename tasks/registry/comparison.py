@@ -81,7 +81,7 @@ def compare(retrievers: Sequence[Retriever], corpus: Corpus) -> Comparison:
     seen = np.zeros(len(corpus.sides["test"]), dtype=bool)
     for retriever in retrievers:
         for part, tokens in _tokens(retriever, corpus, np.arange(len(seen))):
-            seen[part] |= isin_sorted(seen_texts.digests(tokens), retriever.trained)
+            seen[part] |= isin_sorted(seen_texts.digests(tokens), retriever.training_digests)
     rows = np.flatnonzero(~seen)
     uids = Texts.load(corpus.folder, "label.uid")
     places = {uids[label]: label for label in range(corpus.n_labels)}

@@ -109,7 +109,7 @@ def test_queries_that_one_was_trained_on_are_left_out_and_counted(corpus, tmp_pa
     labels = list(range(corpus.n_labels))
     old = retriever(trained_on_tests(corpus, 50), tmp_path / "old", labels, seed=1)
     new = retriever(corpus, tmp_path / "new", labels)
-    assert (len(old.trained), len(new.trained)) == (50, 600)
+    assert (len(old.training_digests), len(new.training_digests)) == (50, 600)
     found = compare([new, old], corpus)
     assert found.note("v2", "v1") == "50 of 150 test queries are left out: v2 or v1 was trained on them"
     for one, score in zip((new, old), found.scores, strict=True):
@@ -134,7 +134,7 @@ def test_labels_that_one_has_removed_are_not_asked_of_either(corpus, tmp_path):
     new = retriever(corpus, tmp_path / "new", list(range(corpus.n_labels)))
     edit_retriever(tmp_path / "new", [Edit(REMOVE, new.uids[label]) for label in range(5)], tmp_path / "edited")
     edited = Retriever.load(tmp_path / "edited")
-    assert np.array_equal(edited.trained, new.trained)
+    assert np.array_equal(edited.training_digests, new.training_digests)
     for score in compare([new, edited], corpus).scores:
         wanted = expected(corpus, new, set(list(Texts.load(corpus.folder, "label.uid"))[5:]))
         assert {key: score.metrics[key] for key in wanted} == pytest.approx(wanted)

@@ -83,13 +83,13 @@ class HeldOut:
 
     truth: the true pairs, sorted. unjudged (n, ...): labels that count neither as right nor as wrong for a query: its
     filter pairs, and pairs whose inverse is a training pair (a filter pair says which query is which label). Benchmarks
-    remove these from their test splits. trained (L,): whether a training query has the label; a label without one is
+    remove these from their test splits. has_query (L,): whether a training query has the label; a label without one is
     known from the validation query alone.
     """
 
     truth: np.ndarray
     unjudged: Ragged
-    trained: np.ndarray
+    has_query: np.ndarray
 
     @classmethod
     def of(cls, corpus: Corpus) -> "HeldOut":
@@ -98,10 +98,10 @@ class HeldOut:
         itself, labels = (_matrix(own.subset(part), corpus.n_labels) for part in (corpus.validation, rows))
         matrix = (itself + itself @ _matrix(has.subset(rows), corpus.n_labels).T @ labels).tocsr()
         matrix.sort_indices()
-        unjudged, trained = Ragged(matrix.indptr, matrix.indices), corpus.frequencies(corpus.training_rows()) > 0
+        unjudged, has_query = Ragged(matrix.indptr, matrix.indices), corpus.frequencies(corpus.training_rows()) > 0
         truth = unique(has.subset(corpus.validation).keys(corpus.n_labels))
-        truth = truth[trained[truth % corpus.n_labels]]
-        return cls(truth[~isin_sorted(truth, unjudged.keys(corpus.n_labels))], unjudged, trained)
+        truth = truth[has_query[truth % corpus.n_labels]]
+        return cls(truth[~isin_sorted(truth, unjudged.keys(corpus.n_labels))], unjudged, has_query)
 
 
 def calibrate(corpus: Corpus, pairs: ScoredPairs) -> Calibration:
@@ -112,7 +112,7 @@ def calibrate(corpus: Corpus, pairs: ScoredPairs) -> Calibration:
     """
     known, width = HeldOut.of(corpus), corpus.n_labels
     keys, queries = pairs.rows * width + pairs.labels, unique(known.truth // width)
-    judged = known.trained[pairs.labels] & ~isin_sorted(keys, known.unjudged.keys(width))
+    judged = known.has_query[pairs.labels] & ~isin_sorted(keys, known.unjudged.keys(width))
     kept = judged & isin_sorted(pairs.rows, queries)
     rows, keys, scores = pairs.rows[kept], keys[kept], pairs.scores[kept]
     order = np.lexsort((keys, -scores, rows))

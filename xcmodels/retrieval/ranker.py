@@ -44,7 +44,7 @@ class Ranker:
         self.calibration = Calibration.load(folder)
         self.uids = Texts.load(folder, "label.uid")
         self.everything = Selection(self.removed, len(self), self.proposers)
-        self.trained = mapped(folder / seen_texts.FILE)    # digests of the training texts
+        self.training_digests = mapped(folder / seen_texts.FILE)
 
     def __len__(self) -> int:
         """The number of labels that it predicts; removed ones keep their ids, but do not count."""
