@@ -25,14 +25,15 @@ _BATCH = 2048    # texts tokenised at once: 65,536 titles take 0.75 of the time 
 class Tokens:
     """n texts as one flat array of token ids: text i is `ids[offsets[i]:offsets[i + 1]]`, its title first.
 
-    ids (T,) int64, offsets (n + 1,) int64, titles (n,) int64: how many of a text's tokens are its title. kept: the
-    offsets in the host's memory where the others are on a device, so that no step waits for that to know its sizes.
+    ids (T,) int64, offsets (n + 1,) int64, titles (n,) int64: how many of a text's tokens are its title.
+    copied_offsets: the offsets in the host's memory where the others are on a device, so that no step waits for that to
+    know its sizes.
     """
 
     ids: torch.Tensor
     offsets: torch.Tensor
     titles: torch.Tensor
-    kept: torch.Tensor | None = None
+    copied_offsets: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.titles)
@@ -40,7 +41,7 @@ class Tokens:
     @property
     def host_offsets(self) -> torch.Tensor:
         """The offsets in the host's memory."""
-        return self.offsets.cpu() if self.kept is None else self.kept
+        return self.offsets.cpu() if self.copied_offsets is None else self.copied_offsets
 
     def map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Tokens":
         """Return the tokens with each tensor as `move` returns it: to a device, or into pinned memory."""
@@ -54,9 +55,9 @@ class Tokens:
         start, stop, _ = rows.indices(len(self))
         if (start, stop) == (0, len(self)):
             return self
-        offsets, kept = (each[start:stop + 1] for each in (self.offsets, self.host_offsets))
-        return Tokens(self.ids[int(kept[0]):int(kept[-1])], offsets - offsets[0], self.titles[start:stop],
-                      kept - kept[0])
+        offsets, on_host = (each[start:stop + 1] for each in (self.offsets, self.host_offsets))
+        return Tokens(self.ids[int(on_host[0]):int(on_host[-1])], offsets - offsets[0], self.titles[start:stop],
+                      on_host - on_host[0])
 
     def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its position in its field."""
@@ -69,10 +70,10 @@ class Tokens:
 
 def join(*groups: Tokens) -> Tokens:
     """Return the texts of all groups, concatenated."""
-    offsets, kept = (F.pad(torch.cat([each.diff() for each in parts]).cumsum(0), (1, 0)) for parts in (
+    offsets, on_host = (F.pad(torch.cat([each.diff() for each in parts]).cumsum(0), (1, 0)) for parts in (
         [group.offsets for group in groups], [group.host_offsets for group in groups]))
     return Tokens(torch.cat([group.ids for group in groups]), offsets, torch.cat([group.titles for group in groups]),
-                  kept)
+                  on_host)
 
 
 def minilm_folder() -> Path:
