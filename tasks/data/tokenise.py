@@ -45,7 +45,7 @@ def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) 
 
     texts = pq.read_table(shard)
     contents = texts["content"].to_pylist() if "content" in texts.column_names else [""] * len(texts)
-    titles, contents = Tokenizer.load(out / "tokenizer").fields(texts["title"].to_pylist(), contents)
+    titles, contents = Tokenizer.load(out / "tokenizer").title_and_content_ids(texts["title"].to_pylist(), contents)
     columns = [pc.add(texts["id"], after).combine_chunks(), titles, contents, [after > 0] * len(texts)]
     tokens = pa.table([pa.array(column) if isinstance(column, list) and not column else column for column in columns],
                       schema=SCHEMAS["tokens"])

@@ -38,7 +38,7 @@ def test_in_title(tokenizer):
 
 
 def test_fields_are_the_same_ids(tokenizer):
-    titles, contents = tokenizer.fields(TEXTS, CONTENTS)
+    titles, contents = tokenizer.title_and_content_ids(TEXTS, CONTENTS)
     assert [len(part) for part in titles] == [3, 0, 1, 2]
     assert [x for pair in zip(titles, contents, strict=True) for part in pair for x in part] == \
         tokenizer(TEXTS, CONTENTS).ids.tolist()

@@ -150,7 +150,7 @@ def _idf(tokenizer: Tokenizer, sides: list) -> np.ndarray:
     df, n = np.zeros((2, tokenizer.size)), 0
     for titles, contents in sides:
         n += len(titles)
-        for field, part in enumerate(tokenizer.fields(titles, contents)):
+        for field, part in enumerate(tokenizer.title_and_content_ids(titles, contents)):
             for ids in part:
                 for token in set(ids):
                     df[field, token] += 1

@@ -115,7 +115,8 @@ class Tokenizer:
         title_lengths = np.fromiter(map(len, title_ids), np.int64, len(title_ids))
         return Tokens(torch.from_numpy(flat), torch.from_numpy(offsets), torch.from_numpy(title_lengths))
 
-    def fields(self, titles: Sequence[str], contents: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
+    def title_and_content_ids(self, titles: Sequence[str],
+                              contents: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
         """Return the token ids of the titles and those of the contents, cut to their limits."""
         return self._ids(titles, self.max_title), self._ids(contents, self.max_content)
 
