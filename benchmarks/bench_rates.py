@@ -32,7 +32,7 @@ from xcmodels.mining.label_index import LabelIndex
 from xcmodels.mining.negatives import nearest_negatives
 from xcmodels.mining.per_query_index import PerQueryIndex
 from xcmodels.nn.devices import device, fast_products
-from xcmodels.resources import GPU_KINDS, HOST, RATES, ROUND, SCORED, Size, budget, read_rates, with_width
+from xcmodels.resources import GPU_KINDS, GROUP_SHARE, HOST, RATES, ROUND, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 
 SHAPE = CorpusShape(queries=180_000, labels=260_000, positives=22.2, tokens=14.0)    # positives of LF-AmazonTitles-1.3M
@@ -71,7 +71,7 @@ def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
     labels, rows = vectors["labels"](), corpus.training_rows()[:PerQueryIndex.chunk]
 
     def index_of(some: np.ndarray) -> grouped_index.GroupedIndex:
-        return replace(grouped_index.build(some, queries, DEPTH, seed=0), share=SCORED)
+        return replace(grouped_index.build(some, queries, DEPTH, seed=0), share=GROUP_SHARE)
 
     def search_seconds(index: LabelIndex) -> float:
         """Return the seconds per point, after threads were started and pages were read."""
@@ -85,8 +85,8 @@ def rates(name: str, width: int, scratch: Path) -> dict[str, float]:
     rows = small_index.search_order(queries, corpus.training_rows())[:PerQueryIndex.chunk]
     # two sizes of index: what grows with the labels, and what does not
     small, large = (search_seconds(index) for index in (small_index, large_index))
-    out["search grouped"] = (large - small) / (GROUPED_LABELS - len(labels)) / SCORED
-    out["rescore"] = max(small - len(labels) * SCORED * out["search grouped"], 0.0)
+    out["search grouped"] = (large - small) / (GROUPED_LABELS - len(labels)) / GROUP_SHARE
+    out["rescore"] = max(small - len(labels) * GROUP_SHARE * out["search grouped"], 0.0)
     codes = quantised_rows(queries[rows])
     centres = np.resize(small_index.centres, (CENTRES, width))
     out["find group"] = timed(lambda: query_groups.nearest(codes, centres))[1] / len(rows) / CENTRES

@@ -23,7 +23,7 @@ PROBED = (1000, 2000)    # numbers of labels for which models are built
 RATES = Path(__file__).with_name("rates.json")
 GPU_KINDS = {"train", "encode"}    # of a GPU: clustering, search and processes are the host's
 RATE_KINDS = GPU_KINDS | {"process", "cluster", "search exact", "search grouped", "rescore", "find group", "build"}
-SCORED, GROUP_PASSES = 0.24, 2.5    # share of the labels that groups score; how often a query meets all centres
+GROUP_SHARE, GROUP_PASSES = 0.24, 2.5    # share of the labels that groups score; how often a query meets all centres
 DEVICE, HOST, DISK = "device", "host", "disk"
 ROUND, REFRESH = "a round", "a refresh"
 
@@ -193,7 +193,7 @@ def _seconds(method: Method, mining: Round | None, size: Size, width: int,
             refresh += host["search exact"] * size.points * size.labels
         else:
             found = GROUP_PASSES * host["find group"] * size.points / query_groups.QUERIES
-            refresh += (host["search grouped"] * SCORED * size.labels + host["rescore"] + found) * size.points
+            refresh += (host["search grouped"] * GROUP_SHARE * size.labels + host["rescore"] + found) * size.points
             refresh += host["build"] * size.labels
     return epoch, refresh
 

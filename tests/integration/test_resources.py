@@ -17,7 +17,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.mining import grouped_index
-from xcmodels.resources import DEVICE, DISK, HOST, REFRESH, ROUND, SCORED, Size, budget, read_rates, with_width
+from xcmodels.resources import DEVICE, DISK, GROUP_SHARE, HOST, REFRESH, ROUND, Size, budget, read_rates, with_width
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.vector_codes import codes_of
 from xcmodels.training.checkpoint import MODEL, OPTIMISER, row_ranges_of, save_model, write
@@ -175,7 +175,7 @@ def test_seconds_follow_from_rates_at_two_widths():
     narrow, middle, wide = (budget(method_of("astra", width), size, rates) for width in (64, 96, 128))
     assert narrow.epoch == pytest.approx(10.0) and middle.epoch == pytest.approx(20.0)
     assert wide.epoch == pytest.approx(30.0)
-    assert narrow.refresh == pytest.approx(1.1 + 100 * SCORED + 3 + 2.5 * 1e-8 * 10**5 * 10**5 / 256 + 1)
+    assert narrow.refresh == pytest.approx(1.1 + 100 * GROUP_SHARE + 3 + 2.5 * 1e-8 * 10**5 * 10**5 / 256 + 1)
     few = budget(method_of("astra"), Size(1000, 10**5), rates)
     assert few.refresh == pytest.approx(0.101 + 1e-9 * 10**8)
     assert narrow.every == 3 and held(narrow, HOST)["processes"] == pytest.approx(5e8)

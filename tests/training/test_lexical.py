@@ -14,7 +14,14 @@ from xcmodels.data.corpus import Corpus, Side
 from xcmodels.data.sparse_rows import heaviest
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval import lexical
-from xcmodels.retrieval.lexical import PAIRS, CorpusWords, LabelWords, count_words, make_lexicon, normalise_rows
+from xcmodels.retrieval.lexical import (
+    BIGRAM_BUCKETS,
+    CorpusWords,
+    LabelWords,
+    count_words,
+    make_lexicon,
+    normalise_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +34,7 @@ def counted(side: Side, row: int, vocabulary: int) -> Counter:
     tokens = side.ragged[row].tolist()
     found = Counter(tokens)
     for field in (tokens[:side.titles[row]], tokens[side.titles[row]:]):
-        found.update(vocabulary + (a * 0x9E3779B1 + b) % PAIRS for a, b in pairwise(field))
+        found.update(vocabulary + (a * 0x9E3779B1 + b) % BIGRAM_BUCKETS for a, b in pairwise(field))
     return found
 
 

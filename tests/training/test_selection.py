@@ -57,7 +57,7 @@ def ids(predictions) -> list[list[int]]:
     {"only": HALF}, {"without": HALF}, {"only": HALF[:1]}, {"without": HALF[:1]}, {"only": HALF, "without": HALF[3:9]},
     {"only": HALF[:3]}, {"without": [f"label:{i}" for i in range(LABELS - 2)]}])
 def test_the_answer_is_that_of_an_exact_search_of_what_is_allowed(retriever, titles, monkeypatch, scored, given):
-    monkeypatch.setattr(selection, "SCORED", scored)
+    monkeypatch.setattr(selection, "MAX_SCORED_LABELS", scored)
     allowed = np.array([("only" not in given or f"label:{i}" in given["only"]) and f"label:{i}" not in
                         given.get("without", ()) for i in range(LABELS)])
     found = retriever.predict(titles, K, **given)
@@ -77,7 +77,7 @@ def test_nothing_left_gives_no_labels(retriever, titles):
 
 def test_a_shortlist_is_as_long_whatever_is_left_out(retriever, monkeypatch, titles):
     """Labels that are left out are those that would be proposed first."""
-    monkeypatch.setattr(selection, "SCORED", 0)
+    monkeypatch.setattr(selection, "MAX_SCORED_LABELS", 0)
     queries = retriever.embed(retriever.tokenizer(titles))
     for name, proposer in retriever.proposers.items():
         first = np.unique(proposer(queries, 4))
@@ -97,7 +97,7 @@ def test_removed_labels_are_known_and_never_given(titles, tmp_path, monkeypatch)
     np.save(tmp_path / "r" / REMOVED, np.array([4, 8]))
     retriever = Retriever.load(tmp_path / "r")
     for scored in (0, 4096):
-        monkeypatch.setattr(selection, "SCORED", scored)
+        monkeypatch.setattr(selection, "MAX_SCORED_LABELS", scored)
         allowed = np.isin(np.arange(LABELS), range(0, LABELS, 2)) & ~np.isin(np.arange(LABELS), [4, 8])
         assert ids(retriever.predict(titles, K, only=HALF)) == exact(retriever, titles, allowed, K)
     assert retriever.predict(titles[:1], only=["label:4"]) == [[]]

@@ -19,9 +19,9 @@ from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.centroids import label_matrix
 from xcmodels.retrieval.inner_products import put
 
-PAIRS = 1 << 20    # hash buckets of bigrams; bigrams in the same bucket count as equal
+BIGRAM_BUCKETS = 1 << 20    # bigrams of one bucket count as equal
 MARKS = 1 << 13    # hash buckets to find a query's words by, a power of two; collisions are resolved
-SCORED = 512       # pairs of a text and a label scored at once, so that the words of those labels fit a cache
+PAIRS_AT_ONCE = 512    # of a text and a label, scored together so that the words of those labels fit a cache
 MAX_WORDS = 128         # words kept of a label: those of largest weight
 CHUNK = 1 << 14    # texts, or labels, at once
 IDF = "words.idf.npy"
@@ -53,7 +53,7 @@ ReadTexts = Tokens | TextWords    # texts as their tokens, or as the words that 
 class Lexicon:
     """The idf of words: log((n + 1) / (df + 1)) over the training queries, 0 where none of them has the word."""
 
-    idf: np.ndarray    # (vocabulary + PAIRS,) float32: tokens, then bigrams
+    idf: np.ndarray    # (vocabulary + BIGRAM_BUCKETS,) float32: tokens, then bigrams
 
     def __call__(self, texts: ReadTexts) -> sp.csr_array:
         """Return the words of n texts, (n, words) float32, each row of unit length; zeros where no word is known."""
@@ -67,7 +67,7 @@ class Lexicon:
         if isinstance(texts, TextWords):
             return texts
         width = len(self.idf)
-        row, word = words_of(texts, width - PAIRS)
+        row, word = words_of(texts, width - BIGRAM_BUCKETS)
         keys, counts = unique_counts(row * width + word)
         row, word = np.divmod(keys, width)
         weights = (1 + np.log(counts.astype(np.float32))) * self.idf[word]
@@ -164,7 +164,7 @@ class LabelWords:
         A pair's score does not depend on the other pairs.
         """
         words, out = self.lexicon.weigh(texts), np.zeros(len(rows), dtype=np.float32)
-        together = min(len(words), max(1, SCORED * len(words) // max(len(rows), 1)))
+        together = min(len(words), max(1, PAIRS_AT_ONCE * len(words) // max(len(rows), 1)))
         marks = np.zeros(together * MARKS, dtype=bool)
         for first in range(0, len(words), max(1, together)):
             part = slice(first, first + together)
@@ -236,7 +236,7 @@ def words_of(tokens: Tokens, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _hashed(first: Any, second: Any) -> Any:
     """Return the hash buckets of bigrams."""
-    return (first * 0x9E3779B1 + second) % PAIRS
+    return (first * 0x9E3779B1 + second) % BIGRAM_BUCKETS
 
 
 def spellings(tokens: Tokens, vocabulary: int) -> dict[int, tuple[int, ...]]:
@@ -249,12 +249,13 @@ def spellings(tokens: Tokens, vocabulary: int) -> dict[int, tuple[int, ...]]:
 def count_words(tokens: Tokens, vocabulary: int) -> sp.csr_array:
     """Return how often each text has each of its words, (n, words) float32."""
     row, word = words_of(tokens, vocabulary)
-    return sp.csr_array((np.ones(len(row), np.float32), (row, word)), shape=(len(tokens), vocabulary + PAIRS))
+    shape = len(tokens), vocabulary + BIGRAM_BUCKETS
+    return sp.csr_array((np.ones(len(row), np.float32), (row, word)), shape=shape)
 
 
 def make_lexicon(side: Side, vocabulary: int) -> Lexicon:
     """Return the idf of words in the texts of a side of a corpus."""
-    rows, df = np.arange(len(side)), np.zeros(vocabulary + PAIRS, np.int64)
+    rows, df = np.arange(len(side)), np.zeros(vocabulary + BIGRAM_BUCKETS, np.int64)
     for start in range(0, len(rows), CHUNK):
         df += np.bincount(count_words(side.tokens(rows[start:start + CHUNK]), vocabulary).indices, minlength=len(df))
     return Lexicon(np.where(df > 0, np.log((len(rows) + 1) / (df + 1)), 0).astype(np.float32))

@@ -13,7 +13,7 @@ from xcmodels.retrieval.uid_index import UidIndex
 
 # Labels that are scored one by one, without an index. WordNet, one thread, one text: 1,000 of them took 1.1 ms, 4,000
 # took 5.3 ms and 8,000 took 20 ms; an index's shortlist takes 1.2 ms.
-SCORED = 4096
+MAX_SCORED_LABELS = 4096
 # Shortlists are this many times as long where a request leaves labels out; docs/serving.md has what it gains.
 DEEPER = 4
 UNDER = "under"
@@ -64,7 +64,7 @@ class Selector:
             allowed[labels] = name == "only"
         allowed[self.everything.without] = False
         kept, left_out = np.flatnonzero(allowed), np.flatnonzero(~allowed)
-        if len(kept) <= SCORED:
+        if len(kept) <= MAX_SCORED_LABELS:
             return Selection(left_out, len(kept), {}, kept)
         proposers = {name: proposer.leaving_out(left_out) for name, proposer in self.everything.proposers.items()}
         return Selection(left_out, len(kept), proposers, depth=DEEPER)

@@ -18,7 +18,7 @@ from xcmodels.data.sparse_rows import heaviest
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS
 from xcmodels.retrieval.inner_products import put
-from xcmodels.retrieval.lexical import PAIRS, LabelWords, Lexicon, ReadTexts, spellings
+from xcmodels.retrieval.lexical import BIGRAM_BUCKETS, LabelWords, Lexicon, ReadTexts, spellings
 
 START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .4 is even odds
 MAX_LABELS = 1000    # labels that a word proposes: those of largest weight
@@ -77,7 +77,7 @@ class SparseClassifiers:
     def contributions(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
         """Return what each word that a label shares with one text adds to the log-odds, by the word's token ids."""
         words, added = self.words.contributions(tokens, label)
-        spelled = spellings(tokens, len(self.words.lexicon.idf) - PAIRS)
+        spelled = spellings(tokens, len(self.words.lexicon.idf) - BIGRAM_BUCKETS)
         return {spelled[word]: value for word, value in zip(words.tolist(), added.tolist(), strict=True)}
 
     def reading(self, lexicon: Lexicon) -> "SparseClassifiers":
