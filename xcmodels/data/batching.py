@@ -181,7 +181,7 @@ def pooled_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, chosen: np.
         block = Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights))
     else:
         block = _chosen_block(("queries", "labels"), positives, pool, chosen, _filters(corpus, rows, pool))
-    return _weighed(block, _worth(corpus, rows, pool))
+    return _with_pair_weights(block, _pair_weights(corpus, rows, pool))
 
 
 def label_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Block:
@@ -194,12 +194,12 @@ def label_block(corpus: Corpus, labels: np.ndarray, queries: np.ndarray) -> Bloc
     # A row a label, as the block has them: turned round afterwards, a matrix of 3,307 labels took 30 ms.
     positives = np.zeros((len(pool), len(queries)), dtype=bool)
     positives[_cells(*_pairs(corpus.positives["train"], queries), pool)[::-1]] = True
-    weights, worth = ~positives, _worth(corpus, queries, pool)
+    weights, pair_weights = ~positives, _pair_weights(corpus, queries, pool)
     weights[_filters(corpus, queries, pool)[::-1]] = False
     positives, weights = positives[row], weights[row]
     np.fill_diagonal(weights, True)
     block = Block("labels", "queries", torch.from_numpy(positives), torch.from_numpy(weights))
-    return _weighed(block, None if worth is None else worth.T[row])
+    return _with_pair_weights(block, None if pair_weights is None else pair_weights.T[row])
 
 
 def anchor_block(sides: tuple[str, str], edges: Ragged, rows: np.ndarray, pool: np.ndarray,
@@ -259,9 +259,9 @@ def shortlist_block(corpus: Corpus, rows: np.ndarray, most: int, mined: np.ndarr
     weights[:, :drawn.shape[1]] *= share[:, None]
     if corpus.train_weights is not None:
         pool = unique(values)
-        worth = _worth(corpus, rows, pool)
-        assert worth is not None
-        weights[:, :drawn.shape[1]] *= worth[np.arange(len(rows))[:, None], np.searchsorted(pool, drawn)]
+        pair_weights = _pair_weights(corpus, rows, pool)
+        assert pair_weights is not None
+        weights[:, :drawn.shape[1]] *= pair_weights[np.arange(len(rows))[:, None], np.searchsorted(pool, drawn)]
     positives = np.zeros(columns.shape, dtype=bool)
     positives[:, :drawn.shape[1]] = drawn >= 0
     return Block("queries", "labels", torch.from_numpy(positives), torch.from_numpy(weights),
@@ -275,20 +275,20 @@ def padded(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return out
 
 
-def _worth(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> np.ndarray | None:
-    """Return what the data makes of each pair (R, C): the weight of a positive, else 1; None where all weigh 1."""
+def _pair_weights(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> np.ndarray | None:
+    """Return the data set's weight of each pair (R, C): a positive's own, else 1; None where all weigh 1."""
     if corpus.train_weights is None:
         return None
-    worth, (row, labels) = np.ones((len(rows), len(pool)), np.float32), _pairs(corpus.train_positives, rows)
+    weights, (row, labels) = np.ones((len(rows), len(pool)), np.float32), _pairs(corpus.train_positives, rows)
     pair, column = _cells(np.arange(len(row)), labels, pool)
-    worth[row[pair], column] = corpus.train_weights.take(rows)[0][pair]
-    return worth
+    weights[row[pair], column] = corpus.train_weights.take(rows)[0][pair]
+    return weights
 
 
-def _weighed(block: Block, worth: np.ndarray | None) -> Block:
-    """Return the block, its weights times what `_worth` says, (R, C) as they are."""
+def _with_pair_weights(block: Block, pair_weights: np.ndarray | None) -> Block:
+    """Return the block, its weights multiplied by those of its pairs, (R, C)."""
     assert block.weights is not None
-    return block if worth is None else replace(block, weights=block.weights * torch.from_numpy(worth))
+    return block if pair_weights is None else replace(block, weights=block.weights * torch.from_numpy(pair_weights))
 
 
 def _filters(corpus: Corpus, rows: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
