@@ -29,9 +29,9 @@ def centres(queries: np.ndarray, rows: np.ndarray, *, seed: int) -> np.ndarray:
     points = quantised_rows(queries[rows[drawn]])
     found = points[:count]
     for _ in range(ITERATIONS if len(points) else 0):
-        of = nearest(points, found)
-        sizes = np.bincount(of, minlength=len(found))
-        sums = np.stack([np.bincount(of, weights=column, minlength=len(found)) for column in points.T], axis=1)
+        group = nearest(points, found)
+        sizes = np.bincount(group, minlength=len(found))
+        sums = np.stack([np.bincount(group, weights=column, minlength=len(found)) for column in points.T], axis=1)
         kept = sums[sizes >= min(FEWEST, sizes.max())]
         means = kept / np.linalg.norm(kept, axis=1, keepdims=True).clip(1)
         found = quantised(means, largest_entry(points.shape[1]) / max(np.abs(means).max(), 1e-9))
@@ -40,14 +40,14 @@ def centres(queries: np.ndarray, rows: np.ndarray, *, seed: int) -> np.ndarray:
 
 def nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """Return for each of (n, d) int8 vectors the centre of largest product, the first of equal ones, (n,) int64."""
-    of = np.empty(len(points), dtype=np.int64)
+    group = np.empty(len(points), dtype=np.int64)
 
     def compare(start: int) -> None:
         rows = slice(start, start + _ROWS)
-        of[rows] = products(torch.from_numpy(points[rows]), torch.from_numpy(centres)).numpy().argmax(axis=1)
+        group[rows] = products(torch.from_numpy(points[rows]), torch.from_numpy(centres)).numpy().argmax(axis=1)
 
     in_threads(compare, range(0, len(points), _ROWS))
-    return of
+    return group
 
 
 def in_threads(action: Callable[[Part], None], parts: Sequence[Part]) -> None:

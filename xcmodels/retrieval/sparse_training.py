@@ -96,9 +96,9 @@ def _shared_words(texts: sp.csr_array, classifiers: sp.csr_array, labels: np.nda
     place, column = np.full(texts.shape[1], -1, np.int32), np.empty(texts.nnz, np.int32)
     bounds = texts.indptr[np.searchsorted(labels, np.arange(classifiers.shape[0] + 1))]
     for label, (first, last) in enumerate(zip(classifiers.indptr, classifiers.indptr[1:], strict=False)):
-        own, of = classifiers.indices[first:last], slice(bounds[label], bounds[label + 1])
+        own, entries = classifiers.indices[first:last], slice(bounds[label], bounds[label + 1])
         place[own] = np.arange(first, last)
-        column[of] = place[texts.indices[of]]
+        column[entries] = place[texts.indices[entries]]
         place[own] = -1
     kept = column >= 0
     return sp.csr_array((texts.data[kept], column[kept], np.append(0, np.cumsum(kept))[texts.indptr]),
