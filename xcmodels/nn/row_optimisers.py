@@ -127,7 +127,7 @@ class RowSGD(RowOptimiser):
 
     def begin(self, lr: float, key: int = 0) -> None:
         super().begin(lr, key)
-        self.decay.left = self.decay.left + math.log1p(-lr * self.weight_decay)
+        self.decay.log_total = self.decay.log_total + math.log1p(-lr * self.weight_decay)
 
     @torch.no_grad()
     def update(self, ids: torch.Tensor, gradients: torch.Tensor) -> None:
@@ -144,7 +144,7 @@ class RowSGD(RowOptimiser):
     def _write(self, ids: torch.Tensor, rows: torch.Tensor) -> None:
         """Set rows without pending decay."""
         super()._write(ids, rows)
-        self.decay.settled[ids] = self.decay.left.to(self.decay.settled.device)
+        self.decay.log_applied[ids] = self.decay.log_total.to(self.decay.log_applied.device)
 
     @torch.no_grad()
     def apply_pending_decay(self, key: int = 0) -> None:
@@ -160,12 +160,12 @@ class RowSGD(RowOptimiser):
         Pending decay is not applied for it: the result of a run must not depend on when it was saved.
         """
         return {name: getattr(self, name) for name in self.moments} | {
-            "settled": self.decay.settled, "left": self.decay.left}
+            "log_applied": self.decay.log_applied, "log_total": self.decay.log_total}
 
     def restore(self, state: dict[str, torch.Tensor]) -> None:
         super().restore(state)
-        self.decay.settled.copy_(state["settled"])
-        self.decay.left = state["left"].double().cpu()
+        self.decay.log_applied.copy_(state["log_applied"])
+        self.decay.log_total = state["log_total"].double().cpu()
 
 
 class RowwiseSGD(RowSGD):

@@ -166,20 +166,20 @@ def normal_rows(n: int, dim: int, part: slice, std: float = 1.0, dtype: str = "f
 
 
 class Decay:
-    """Logarithms of the decay of a weight: over all steps (`left`), and over those applied to each row (`settled`).
+    """Logarithms of a weight's decay: of all steps (`log_total`), and of those applied to each row (`log_applied`).
 
     The table reads it and the optimiser writes it. A table that held its optimiser would be a reference cycle, which
     keeps a model of gigabytes alive until Python's garbage collector runs.
     """
 
     def __init__(self, weight: torch.Tensor, dtype: torch.dtype) -> None:
-        self.left = torch.zeros((), dtype=torch.float64)
-        self.settled = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
+        self.log_total = torch.zeros((), dtype=torch.float64)
+        self.log_applied = torch.zeros(len(weight), dtype=torch.float64, device=weight.device)
         self.dtype = dtype    # of rows that are read
 
     def missed(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the factors of the decay that rows missed, (k, 1)."""
-        return (self.left.to(self.settled.device) - self.settled[ids]).exp().to(self.dtype)[:, None]
+        return (self.log_total.to(self.log_applied.device) - self.log_applied[ids]).exp().to(self.dtype)[:, None]
 
 
 class Model(nn.Module):
