@@ -116,9 +116,9 @@ def test_as_many_labels_are_scored_as_the_recall_needs(noise, scored):
     assert index.share < scored
 
 
-def test_the_share_is_what_the_aim_needs():
+def test_the_share_is_what_the_recall_needs():
     labels, queries = clustered(4000, noise=1, seed=1), clustered(1500, noise=1, seed=2)
-    shares = [build(labels, queries, 10, seed=0, aim=aim).share for aim in (0.5, 0.8, 0.945, 0.99)]
+    shares = [build(labels, queries, 10, seed=0, target_recall=recall).share for recall in (0.5, 0.8, 0.945, 0.99)]
     assert shares == sorted(shares) and len(set(shares)) == 4
 
 

@@ -24,7 +24,7 @@ from xcmodels.retrieval.inner_products import pair_scores
 
 KIND, FACTS = "grouped", "grouped.json"
 _ARRAYS = ("vectors", "codes", "centres")
-AIM = 0.94          # share of a query's k nearest labels that a search should find
+TARGET_RECALL = 0.94    # share of a query's k nearest labels that a search should find
 TRIED = 512         # queries on which the needed share of the labels is measured
 _QUERIES = 256      # rows of a block of scores
 _LABELS = 4096      # columns of a block of scores
@@ -130,11 +130,11 @@ class GroupedIndex(LabelIndex):
 
 
 def build(vectors: np.ndarray, queries: np.ndarray, k: int, *, seed: int, rows: np.ndarray | None = None,
-          aim: float = AIM) -> GroupedIndex:
+          target_recall: float = TARGET_RECALL) -> GroupedIndex:
     """Return an index of label vectors (L, d), of which the k nearest to each of some queries will be looked for.
 
-    queries: (N, d), of which `rows` (n,) will be searched for, by default all. aim: the share, 0 to 1, of the nearest
-    labels that a search is to find. Raises ValueError for vectors that are not finite.
+    queries: (N, d), of which `rows` (n,) will be searched for, by default all. target_recall: the share, 0 to 1, of
+    the nearest labels that a search is to find. Raises ValueError for vectors that are not finite.
     """
     rows = np.arange(len(queries)) if rows is None else rows
     ann.need_finite(vectors, "label vector")
@@ -146,7 +146,7 @@ def build(vectors: np.ndarray, queries: np.ndarray, k: int, *, seed: int, rows: 
         codes[part] = quantised(vectors[part] - mean, largest_entry(vectors.shape[1]) / peak)
     index = GroupedIndex(vectors, codes, query_groups.centres(queries, rows, seed=seed), 1.0)
     drawn = rows[seeds.generator(seed, "tried").permutation(len(rows))[:TRIED]]
-    return GroupedIndex(vectors, codes, index.centres, needed_share(index, queries[np.sort(drawn)], k, aim))
+    return GroupedIndex(vectors, codes, index.centres, needed_share(index, queries[np.sort(drawn)], k, target_recall))
 
 
 def load(folder: Path) -> GroupedIndex:
@@ -157,8 +157,11 @@ def load(folder: Path) -> GroupedIndex:
     return GroupedIndex(**arrays, **json.loads((folder / FACTS).read_text()))
 
 
-def needed_share(index: GroupedIndex, queries: np.ndarray, k: int, aim: float) -> float:
-    """Return the share of the labels, in the order of a query's centre, that has `aim` of the k nearest, on average."""
+def needed_share(index: GroupedIndex, queries: np.ndarray, k: int, recall: float) -> float:
+    """Return the share of the labels, in the order of a query's centre, that has `recall` of the k nearest, on average.
+
+    recall: a share, 0 to 1.
+    """
     codes, group = index._assigned(queries)
     every, k = np.arange(len(index)), min(k, len(index))
     gathered, shares = _gathered(index.codes, every), np.empty((len(queries), k))
@@ -173,7 +176,7 @@ def needed_share(index: GroupedIndex, queries: np.ndarray, k: int, aim: float) -
 
     query_groups.in_threads(measure, range(0, len(queries), _GROUPS))
     least = min(4 * k / max(len(index), 1), 1.0)
-    return max(float(np.quantile(shares, aim, method="higher")), least) if shares.size else 1.0
+    return max(float(np.quantile(shares, recall, method="higher")), least) if shares.size else 1.0
 
 
 def best_pairs(queries: np.ndarray, gathered: np.ndarray, labels: np.ndarray,
