@@ -151,7 +151,7 @@ def test_what_is_proposed_holds_the_nearest_and_nothing_left_out(kind):
     rng = np.random.default_rng(3)
     vectors, queries = rng.standard_normal((3000, 16), np.float32), rng.standard_normal((40, 16), np.float32)
     index, gone = build(vectors, kind), np.arange(0, 3000, 7)
-    assert recall(index.propose(queries, index.reach(50)), vectors, queries, k=50) > 0.97
+    assert recall(index.propose(queries, index.depth_for(50)), vectors, queries, k=50) > 0.97
     found = index.propose(queries, 60, gone)
     assert found.shape == (40, 60) and (found >= 0).all() and not np.isin(found, gone).any()
     assert all(len(set(row)) == 60 for row in found.tolist())

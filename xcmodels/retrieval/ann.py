@@ -76,7 +76,7 @@ class Index:
             scores[ids < 0] = -np.inf
         return scores, ids
 
-    def reach(self, k: int) -> int:
+    def depth_for(self, k: int) -> int:
         """Return how many labels to propose so that they include nearly all of a query's k nearest."""
         return _depth(_PROPOSED, k) if k and self.kind == "quantised" else k
 

@@ -46,7 +46,7 @@ class Proposer:
         """
         queries = queries[:, :self.index.dim]
         if self.labels is None:
-            return self.index.propose(queries, max(shortlist, self.index.reach(k)), self.without)
+            return self.index.propose(queries, max(shortlist, self.index.depth_for(k)), self.without)
         return self.index.search(queries, max(k, 1), self._idle)[1]
 
     def __call__(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
