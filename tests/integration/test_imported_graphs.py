@@ -71,7 +71,7 @@ def test_ramen_trains_on_graphs_of_labels_alone(corpus):
     model = stage.build(corpus, {}).eval()
     batch = stage.batch(corpus, stage.rounds[0], Mined(), corpus.training_rows()[:20], seeds.generator(0, "loss"))
     assert batch.sides["anchors.broader"].ids.tolist() == [0, 1]
-    active = {name: (batch.blocks[name].active_positives >= 0).any() for name in ("broader.labels", "broader.queries")}
+    active = {name: (batch.blocks[name].chosen_positives >= 0).any() for name in ("broader.labels", "broader.queries")}
     assert active == {"broader.labels": True, "broader.queries": False}
     sum(stage.loss(model, batch.to(torch.device("cpu"))).values()).backward()
     grads = [each.grad for each in model.parameters() if each.grad is not None]

@@ -74,7 +74,7 @@ def test_a_pooled_block_equals_a_loop_over_pairs(corpus, seed):
         positives, weights = expected_block(corpus, rows, chosen.tolist(), pool.tolist())
         assert block.positives.tolist() == positives
         assert block.weights.tolist() == weights
-        assert [sorted(pool[place] for place in row if place >= 0) for row in block.active_positives.tolist()] == [
+        assert [sorted(pool[place] for place in row if place >= 0) for row in block.chosen_positives.tolist()] == [
             sorted(label for label, true, weight in zip(pool, *pair, strict=True) if true and weight)
             for pair in zip(positives, weights, strict=True)]
         assert (block.rows, block.cols, block.columns) == ("queries", "labels", None)

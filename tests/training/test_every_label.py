@@ -84,7 +84,7 @@ def test_a_part_is_the_block_of_its_labels(corpus, by_sevens):
         assert torch.equal(block.positives, whole.positives[:, part])
         assert torch.equal(block.weights, whole.weights[:, part].float())
         cells = torch.zeros_like(block.positives)
-        cells[batch.active_cells(part)] = True
+        cells[batch.positive_cells(part)] = True
         assert torch.equal(cells, block.positives & (block.weights > 0))
 
 

@@ -35,7 +35,7 @@ class Block:
     rows and cols name sides. positives (R, C) bool comes from the full label matrix, so that no true pair is
     ever taken for a negative. weights (R, C) float or bool, or None for all ones; 0 = the loss ignores the pair.
     columns: None = the columns are a pool shared by all rows; (R, C) int64 = each row's own candidates.
-    active_positives (R, P) int64: the columns of the chosen positives of a row, -1 = none; None = none were chosen.
+    chosen_positives (R, P) int64: the columns of the chosen positives of a row, -1 = none; None = none were chosen.
     """
 
     rows: str
@@ -43,10 +43,10 @@ class Block:
     positives: torch.Tensor
     weights: torch.Tensor | None = None
     columns: torch.Tensor | None = None
-    active_positives: torch.Tensor | None = None
+    chosen_positives: torch.Tensor | None = None
 
     @property
-    def active_negatives(self) -> torch.Tensor:
+    def counted_negatives(self) -> torch.Tensor:
         """The negative pairs that the loss counts, (R, C) bool."""
         return ~self.positives & counted_pairs(self.positives, self.weights)
 
@@ -222,7 +222,7 @@ def _chosen_block(sides: tuple[str, str], positives: np.ndarray, pool: np.ndarra
         weights[excluded] = False
         columns[~np.take_along_axis(weights, columns, axis=1)] = -1
     return Block(*sides, torch.from_numpy(positives), torch.from_numpy(weights),
-                 active_positives=torch.from_numpy(columns))
+                 chosen_positives=torch.from_numpy(columns))
 
 
 def uniform_block(corpus: Corpus, rows: np.ndarray, pool: np.ndarray, mined: np.ndarray, weight: float) -> Block:

@@ -42,14 +42,14 @@ class EveryLabelBatch(Batch):
         return Block("queries", "labels", positives, weights)
 
     @property
-    def active_positives(self) -> torch.Tensor:
+    def counted_positives(self) -> torch.Tensor:
         """Which of the listed pairs are positives that the loss counts, (P,) bool."""
         return self.positives & (self.weights > 0)
 
-    def active_cells(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    def positive_cells(self, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the row and the column in `block(part)` of every positive that the loss counts, in the order here."""
         listed = self._listed(part)
-        kept = self.active_positives[listed]
+        kept = self.counted_positives[listed]
         return self.rows[listed][kept], self.labels[listed][kept] - part.start
 
     def _listed(self, part: slice) -> slice:

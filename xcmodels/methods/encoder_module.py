@@ -102,7 +102,7 @@ class EncoderModule(EncoderStage[Encoder]):
 def triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:
     """Return the triplet loss of equation 1 over the hardest pairs of the batch's block "triplet"."""
     block = batch.blocks["triplet"]
-    assert block.active_positives is not None
+    assert block.chosen_positives is not None
     return losses.triplet(
-        scores, block.active_positives, block.active_negatives, block.weights, margin=module.margin,
+        scores, block.chosen_positives, block.counted_negatives, block.weights, margin=module.margin,
         hard_positives=module.positives, hard_negatives=module.negatives, temperature=module.temperature)

@@ -14,12 +14,12 @@ from xcmodels.data.batching import counted_pairs
 from xcmodels.nn.autograd import SparseGradScores
 
 
-def triplet(scores: SparseGradScores, active_positives: torch.Tensor, active_negatives: torch.Tensor,
+def triplet(scores: SparseGradScores, chosen_positives: torch.Tensor, counted_negatives: torch.Tensor,
             weights: torch.Tensor | None = None, *, margin: float, hard_positives: int, hard_negatives: int,
             temperature: float) -> torch.Tensor:
     """Mean over rows of the weighted mean of [s_k - s_l + margin]+ over hard pairs (l, k) (NGAME, eq. 1).
 
-    active_positives, active_negatives: as in Block, the columns of a row's positives (R, P) int64, -1 = none, and its
+    chosen_positives, counted_negatives: as in Block, the columns of a row's positives (R, P) int64, -1 = none, and its
     negatives (R, C) bool. Of the positives l the `hard_positives` lowest scores count, of the negatives k the
     `hard_negatives` highest. With `temperature` > 0 a negative counts by softmax(s_k / temperature) over those kept,
     harder ones more (as the authors' release does); with 0 all count alike. weights (R, C), as above, multiply a
@@ -28,9 +28,9 @@ def triplet(scores: SparseGradScores, active_positives: torch.Tensor, active_neg
     if not scores.values.shape[1]:    # none of the batch's texts has an anchor in the graph
         return scores.rows.sum() * 0
     # Absent entries are set to infinity: at zero they would rank above true negatives that score below zero.
-    cols = active_positives.clamp_min(0)
-    lowest, positive = _hardest(-scores.values.gather(1, cols), active_positives >= 0, hard_positives)
-    highest, negative = _hardest(scores.values, active_negatives, hard_negatives)
+    cols = chosen_positives.clamp_min(0)
+    lowest, positive = _hardest(-scores.values.gather(1, cols), chosen_positives >= 0, hard_positives)
+    highest, negative = _hardest(scores.values, counted_negatives, hard_negatives)
     picked = scores.pick(torch.cat([cols.gather(1, lowest), highest], 1))
     low, high = picked.split([lowest.shape[1], highest.shape[1]], 1)
     ranked = torch.where(negative, high.detach(), -torch.inf)

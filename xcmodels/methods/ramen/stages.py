@@ -87,10 +87,10 @@ class GraphStage(EncoderStage[Regularised]):
         blocks = {name: block for name, block in batch.blocks.items() if block.cols not in ("queries", "labels")}
         weights = model.bandit.weights() if model.bandit else [self.graph.strength] * len(blocks)
         for weight, (name, block) in zip(weights, blocks.items(), strict=True):
-            assert block.active_positives is not None
+            assert block.chosen_positives is not None
             scores = SparseGradScores(vectors[block.rows], vectors[block.cols])
             terms[name] = weight * losses.triplet(
-                scores, block.active_positives, block.active_negatives, margin=self.graph.margin, hard_positives=1,
+                scores, block.chosen_positives, block.counted_negatives, margin=self.graph.margin, hard_positives=1,
                 hard_negatives=self.graph.negatives, temperature=0.0)
         if model.bandit and model.training:
             model.bandit.learn(_accuracy(batch, vectors))

@@ -62,7 +62,7 @@ class OverEveryLabel:
             scores = vectors @ (self._embeddings(part) if name == ENCODER else self._classifiers(part)).T
             scaled = scores / config.temperature
             denominator = losses.softmax_part(config.loss, scaled, block.positives, block.weights)
-            out += [denominator, scaled[self.batch.active_cells(part)], self._labels_over_queries(scaled, block)]
+            out += [denominator, scaled[self.batch.positive_cells(part)], self._labels_over_queries(scaled, block)]
             if name == CLASSIFIER:
                 out.append(losses.weighted_bce(scores + self._prior(), block.positives, block.weights))
         return tuple(out)
@@ -81,7 +81,7 @@ class OverEveryLabel:
     def _symmetric(self, denominators: torch.Tensor, positive_scores: torch.Tensor,
                    backward: torch.Tensor) -> torch.Tensor:
         """Return the loss of queries over labels and, for the share `symmetric`, of labels over queries."""
-        kept, share = self.batch.active_positives, self.config.symmetric
+        kept, share = self.batch.counted_positives, self.config.symmetric
         forward = losses.softmax_of_parts(self.config.loss, denominators, positive_scores, self.batch.rows[kept],
                                           self.batch.weights[kept])
         return (1 - share) * forward + share * backward
@@ -92,12 +92,12 @@ class OverEveryLabel:
             return scaled.new_zeros(())
         assert block.weights is not None
         here = (block.positives & (block.weights > 0)).any(0).sum()
-        total = self.batch.labels[self.batch.active_positives].unique().numel()
+        total = self.batch.labels[self.batch.counted_positives].unique().numel()
         mean = LOSSES[self.config.loss](scaled.T, block.positives.T, block.weights.T)
         return mean * here / max(total, 1)
 
     def _prior(self) -> torch.Tensor:
         """Return `prior_logit` over all labels."""
-        right = self.batch.active_positives.sum().clamp_min(1)
+        right = self.batch.counted_positives.sum().clamp_min(1)
         counted = self.batch.n_labels * len(self.batch.sides["queries"].ids) - (self.batch.weights == 0).sum()
         return (right / (counted - right).clamp_min(1)).log()
