@@ -14,7 +14,7 @@ from xcmodels.data.every_label import EveryLabelBatch
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import AstraRetrieverBuilder
-from xcmodels.methods.astra.stages import JointStage, OneVsAll
+from xcmodels.methods.astra.stages import AstraStage, OneVsAll
 from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.nn import losses
 from xcmodels.training.checkpoint import load_model
@@ -37,7 +37,7 @@ class Claim:
     measure: Callable[[Experiments], tuple[list[str], bool]] | None = None
 
 
-class OverTrainedEncoder(JointStage):
+class OverTrainedEncoder(AstraStage):
     """ASTRA's stage from module M1's encoder, with classifiers about zero (Figure 1)."""
 
     def begin(self, model: OneVsAll, corpus: Corpus, before: Path | None) -> None:
@@ -63,7 +63,7 @@ class FreshNegatives(OverTrainedEncoder):
         return {"hardest": factor * losses.weighted_bce(scores, block.positives, weights)}
 
 
-def over_trained(config: AstraConfig, stage: type[JointStage] = OverTrainedEncoder) -> Method:
+def over_trained(config: AstraConfig, stage: type[AstraStage] = OverTrainedEncoder) -> Method:
     """Build ASTRA over module M1's encoder, with classifiers about zero."""
     joint = stage(config)
     builder = AstraRetrieverBuilder("astra", replace(config, start="random"), joint)

@@ -16,7 +16,7 @@ from benchmarks.measuring import timed
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
-from xcmodels.methods.astra.stages import JointStage
+from xcmodels.methods.astra.stages import AstraStage
 from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.presets import resolve
 from xcmodels.mining.clustering import balanced_kmeans
@@ -28,14 +28,14 @@ def unbiased(experiments: Experiments, draws: int = 2000, queries: int = 64) -> 
     """Compare the mean of many sampled losses with the loss over every label."""
     corpus = experiments.corpus("thousand")
     config = replace(Variant("astra", {"start": "label"}).build(0)[0], positives=2, hard=20, uniform=50)
-    sampled, every = JointStage(config), JointStage(replace(config, every_label=True))
+    sampled, every = AstraStage(config), AstraStage(replace(config, every_label=True))
     model = sampled.build(corpus, {})
     sampled.begin(model, corpus, None)
     (round_,) = (each for each in sampled.rounds if each.index == len(sampled.rounds) - 1)
     mined = sampled.mine(sampled.vectors(model, corpus), corpus, round_)
     rows = corpus.training_rows()[:queries]
 
-    def loss(stage: JointStage, rng: np.random.Generator) -> float:
+    def loss(stage: AstraStage, rng: np.random.Generator) -> float:
         with torch.no_grad():
             batch = stage.batch(corpus, round_, mined, rows, rng)
             return float(sum(stage.loss(model, batch).values()))  # type: ignore[arg-type]

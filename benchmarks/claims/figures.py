@@ -144,7 +144,7 @@ def _of_unidec(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -
     """Return the metrics of both halves, of each alone, and the positives of a query in a batch."""
     (index,) = retriever.indexes.values()
     vectors, half = index.vectors, retriever.encoder.width(LABEL)
-    figures = _positives_in_batches(trained) if isinstance(trained.method.stages[0], unidec.JointStage) else {}
+    figures = _positives_in_batches(trained) if isinstance(trained.method.stages[0], unidec.UnidecStage) else {}
     if vectors.shape[1] > half:
         first, second = vectors.copy(), vectors.copy()
         first[:, half:], second[:, :half] = 0, 0
@@ -156,7 +156,7 @@ def _of_unidec(trained: TrainedMethod, retriever: Retriever, rows: np.ndarray) -
 def _positives_in_batches(trained: TrainedMethod, beta: int = 1) -> Figures:
     """Return how many positives of a query are in a batch that picks `beta` for each (UniDEC, Figure 2b)."""
     stage, corpus = trained.method.stages[0], trained.corpus
-    stage = unidec.JointStage(replace(stage.config, positives=beta, negatives=0))
+    stage = unidec.UnidecStage(replace(stage.config, positives=beta, negatives=0))
     last = list(trained.rounds.values())[-1]
     figures = {}
     for name, mined in (("clustered", Mined(trained.mined[last.name].clusters)), ("random", Mined())):
@@ -199,5 +199,5 @@ def _of_siamesexml(trained: TrainedMethod, retriever: Retriever, rows: np.ndarra
 
 
 _BY_LAST_STAGE: Mapping[type, Callable[[TrainedMethod, Retriever, np.ndarray], Figures]] = {
-    EncoderModule: _of_module_m1, ClassifierModule: _of_ngame, unidec.JointStage: _of_unidec,
-    astra.JointStage: _of_astra, ExtremeModule: _of_siamesexml}
+    EncoderModule: _of_module_m1, ClassifierModule: _of_ngame, unidec.UnidecStage: _of_unidec,
+    astra.AstraStage: _of_astra, ExtremeModule: _of_siamesexml}

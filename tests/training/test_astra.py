@@ -16,7 +16,7 @@ from xcmodels.data.batching import Batch, BatchSide, shortlist_block, uniform_bl
 from xcmodels.data.corpus import Ragged, Side
 from xcmodels.method import Mined
 from xcmodels.methods.astra.method import astra
-from xcmodels.methods.astra.stages import JointStage, OneVsAll, prior_bias
+from xcmodels.methods.astra.stages import AstraStage, OneVsAll, prior_bias
 from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all, load_encoder
 from xcmodels.nn.losses import weighted_bce
@@ -144,13 +144,13 @@ def test_what_a_batch_holds(corpus, trained):
         excluded = {*true, *banned, *mined.negatives[row].tolist()}
         assert uniform.weights[r].tolist() == [0.0 if label in excluded else 3.0 for label in pool]
         assert not uniform.positives[r].any()
-    biased = JointStage(replace(ASTRA, unbiased=False)).batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
+    biased = AstraStage(replace(ASTRA, unbiased=False)).batch(corpus, last, mined, rows, seeds.generator(0, "batch"))
     assert set(biased.blocks["pool"].weights.unique().tolist()) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("name", ["astra", "renee"])
 def test_the_loss_is_the_papers(corpus, trained, name):
-    stage = JointStage(FAMILIES[name])
+    stage = AstraStage(FAMILIES[name])
     model = stage.build(corpus, {}).train()
     stage.begin(model, corpus, None)
     last, rows = list(trained.rounds.values())[-1], corpus.training_rows()[:12]
@@ -181,7 +181,7 @@ def test_the_first_bias_expects_as_many_labels_as_there_are(spread, weight):
 
 @pytest.mark.parametrize("start", ["label", "random"])
 def test_training_begins_at_the_prior(corpus, start):
-    stage = JointStage(replace(ASTRA, start=start))
+    stage = AstraStage(replace(ASTRA, start=start))
     model = stage.build(corpus, {})
     stage.begin(model, corpus, None)
     batch = stage.batch(corpus, stage.rounds[0], Mined(), corpus.training_rows(), seeds.generator(0, "prior"))
@@ -230,7 +230,7 @@ def test_the_rates_of_a_gpu_preset_raise_the_logits_of_positives_by_a_useful_amo
     def raised(summed):
         config = replace(resolve("astra", preset, {"summed": summed}).method, encoder=ASTRA.encoder, batch_size=128,
                          warmup=0, hard=5, uniform=20)
-        stage = JointStage(config)
+        stage = AstraStage(config)
         model, rows = stage.build(corpus, {}), corpus.training_rows()
         truth = corpus.positives["train"].subset(rows)
 

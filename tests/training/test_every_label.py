@@ -12,8 +12,8 @@ from xcmodels.data import every_label, seeds
 from xcmodels.data.batching import Batch, BatchSide, pooled_block
 from xcmodels.data.every_label import every_label_batch
 from xcmodels.method import Mined
-from xcmodels.methods.astra.stages import JointStage as AstraStage
-from xcmodels.methods.unidec.stages import JointStage as UnidecStage
+from xcmodels.methods.astra.stages import AstraStage
+from xcmodels.methods.unidec.stages import UnidecStage
 from xcmodels.nn import losses
 from xcmodels.training.optimisers import Optimisers
 

@@ -15,7 +15,7 @@ from xcmodels.method import Mined
 from xcmodels.methods.presets import PRESETS, resolve
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.methods.unidec.method import unidec
-from xcmodels.methods.unidec.stages import JointStage
+from xcmodels.methods.unidec.stages import UnidecStage
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.serving_config import CLASSIFIER, FusionConfig
 
@@ -32,7 +32,7 @@ def trained():
 def test_the_loss_is_the_papers(corpus, trained, name):
     """L = lambda L_D + (1 - lambda) L_C, each half q2l and half l2q (sections 3.2, 3.3), by loops over pairs."""
     config = replace((FAMILIES | VARIANTS)[name], dropout=0.0)
-    stage = JointStage(config)
+    stage = UnidecStage(config)
     model = stage.build(corpus, {})
     stage.begin(model, corpus, None)
     round_ = list(trained.rounds.values())[-1]
@@ -91,7 +91,7 @@ def test_a_pool_holds_some_positives_and_some_mined_negatives(corpus, trained):
 
 
 def test_of_dpr_a_querys_own_positive_counts_and_its_others_are_ignored(corpus):
-    stage = JointStage(VARIANTS["dpr"])
+    stage = UnidecStage(VARIANTS["dpr"])
     rows = corpus.training_rows()[:40]
     batch = stage.batch(corpus, stage.rounds[0], Mined(), rows, seeds.generator(0, "own"))
     block, pool = batch.blocks["pool"], batch.sides["labels"].ids.numpy()
@@ -100,7 +100,7 @@ def test_of_dpr_a_querys_own_positive_counts_and_its_others_are_ignored(corpus):
 
 
 def test_every_label_is_in_every_pool(corpus):
-    stage = JointStage(replace(UNIDEC, every_label=True))
+    stage = UnidecStage(replace(UNIDEC, every_label=True))
     batch = stage.batch(corpus, stage.rounds[0], Mined(), np.array([3, 5]), seeds.generator(0, "all"))
     assert batch.sides["labels"].ids.tolist() == list(range(corpus.n_labels))
 

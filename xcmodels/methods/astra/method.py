@@ -10,7 +10,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Stage
 from xcmodels.methods.astra.config import STAGE, AstraConfig
-from xcmodels.methods.astra.stages import PRIOR_LABELS, JointStage, untrained_encoder
+from xcmodels.methods.astra.stages import PRIOR_LABELS, AstraStage, untrained_encoder
 from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.devices import device
@@ -20,7 +20,7 @@ from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import load_model, read_model
 
 
-class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, JointStage]):
+class AstraRetrieverBuilder(BaseRetrieverBuilder[AstraConfig, AstraStage]):
     """Serves the classifiers, or the embeddings of label texts, at which the classifiers started."""
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
@@ -58,7 +58,7 @@ def displacement(start: np.ndarray, end: np.ndarray, frequencies: np.ndarray) ->
 
 
 def astra(config: AstraConfig) -> Method:
-    stage, name = JointStage(config), "renee" if config.every_label else "astra"
+    stage, name = AstraStage(config), "renee" if config.every_label else "astra"
     stages: list[Stage[Any]] = [EncoderModule(config), stage] if config.pretrained else [stage]
     reads_texts = (config.start != "random" or (config.source == "encoder" and config.mined > 0)
                    or config.serve != CLASSIFIER)

@@ -112,7 +112,7 @@ def prior_bias(scores: np.ndarray, weight: float, positives: np.ndarray) -> floa
     return (low + high) / 2
 
 
-class JointStage(Stage[OneVsAll]):
+class AstraStage(Stage[OneVsAll]):
     """The stage that trains encoder and classifiers together: the encoder by Adam, classifiers by SGD."""
 
     name = STAGE

@@ -29,7 +29,7 @@ class OverEveryLabel:
     batch: EveryLabelBatch
 
     def terms(self) -> dict[str, torch.Tensor]:
-        """Return the terms of the loss, as `JointStage.terms` does for a pool."""
+        """Return the terms of the loss, as `UnidecStage.terms` does for a pool."""
         config, batch = self.config, self.batch
         pooled = self.encoder.pool({"queries": batch.sides["queries"]})["queries"]
         queries, share = {}, 1 - config.balance

@@ -9,7 +9,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.methods.unidec.config import UnidecConfig
-from xcmodels.methods.unidec.stages import STAGE, JointStage
+from xcmodels.methods.unidec.stages import STAGE, UnidecStage
 from xcmodels.nn.autograd import normalise
 from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
@@ -18,7 +18,7 @@ from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER
 from xcmodels.training.checkpoint import read_model
 
 
-class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig, JointStage]):
+class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig, UnidecStage]):
     """Serves the dual encoder, the classifier, or both concatenated (section 3.4)."""
 
     @property
@@ -41,5 +41,5 @@ class UnidecRetrieverBuilder(BaseRetrieverBuilder[UnidecConfig, JointStage]):
 
 def unidec(config: UnidecConfig, name: str = "unidec") -> Method:
     """Return the method for one configuration, called `name`."""
-    stage = JointStage(config)
+    stage = UnidecStage(config)
     return Method(name, config.seed, [stage], UnidecRetrieverBuilder(name, config, stage), config.encoder, config.dim)

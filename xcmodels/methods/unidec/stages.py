@@ -68,7 +68,7 @@ def all_labels(corpus: Corpus) -> BatchSide:
     return BatchSide(torch.from_numpy(labels), tokens=corpus.sides["label"].tokens(labels))
 
 
-class JointStage(EncoderStage[Joint]):
+class UnidecStage(EncoderStage[Joint]):
     """The only stage: trains dual encoder and classifier together."""
 
     name = STAGE
