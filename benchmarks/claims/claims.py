@@ -15,7 +15,7 @@ from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.astra.method import AstraRetrieverBuilder
 from xcmodels.methods.astra.stages import AstraStage, OneVsAll
-from xcmodels.methods.encoder_module import EncoderModule
+from xcmodels.methods.ngame_m1 import EncoderModule
 from xcmodels.nn import losses
 from xcmodels.training.checkpoint import load_model
 

@@ -17,7 +17,7 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
 from xcmodels.methods.astra.stages import AstraStage
-from xcmodels.methods.encoder_module import EncoderModule
+from xcmodels.methods.ngame_m1 import EncoderModule
 from xcmodels.methods.presets import resolve
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all

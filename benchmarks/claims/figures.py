@@ -11,8 +11,8 @@ from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
 from xcmodels.methods.astra import stages as astra
-from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.ngame.stages import ClassifierModule
+from xcmodels.methods.ngame_m1 import EncoderModule
 from xcmodels.methods.siamesexml.stages import ExtremeModule
 from xcmodels.methods.unidec import stages as unidec
 from xcmodels.mining.clustering import balanced_kmeans

@@ -30,7 +30,7 @@ MINING = {f"xcmodels.{name}" for name in (
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
     "boosted_trees", "calibration", "centroids", "folder", "fusion", "lexical", "proposers", "scorers",
     "sparse_classifiers")} | {"xcmodels.data.seen_texts", "xcmodels.data.sparse_rows"}
-OF_M1 = {"xcmodels.methods.encoder_module", "xcmodels.methods.table_config"}
+OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's
 TRAINED = (LOOP | MINING | NGAME) - {"xcmodels.metrics", "xcmodels.training.loop"}    # to read what was trained

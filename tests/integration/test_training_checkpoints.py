@@ -25,7 +25,7 @@ import numpy as np, torch
 from tests.support.toy import toy_config
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Mined
-from xcmodels.methods.encoder_module import EncoderModule
+from xcmodels.methods.ngame_m1 import EncoderModule
 from xcmodels.training import checkpoint
 from xcmodels.training.local_run import run_round
 from xcmodels.training.loop import Watch

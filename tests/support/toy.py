@@ -21,8 +21,8 @@ from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
-from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.methods.ngame.config import NgameConfig
+from xcmodels.methods.ngame_m1 import ModuleConfig
 from xcmodels.methods.presets import resolve
 from xcmodels.methods.ramen.config import GraphConfig, RamenConfig
 from xcmodels.methods.registry import METHODS

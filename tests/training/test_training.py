@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from tests.support.toy import toy_config, trained
 from xcmodels.data.corpus import Texts
 from xcmodels.method import Mined
-from xcmodels.methods.encoder_module import STAGE, EncoderModule
+from xcmodels.methods.ngame_m1 import STAGE, EncoderModule
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training import loop

@@ -11,8 +11,8 @@ import torch
 from tests.support.toy import toy_config, toy_corpus, trained
 from tests.training.test_training import MINED, again
 from xcmodels.method import Mined
-from xcmodels.methods.encoder_module import STAGE, EncoderModule
 from xcmodels.methods.ngame.method import ngame
+from xcmodels.methods.ngame_m1 import STAGE, EncoderModule
 from xcmodels.training.local_run import run_round
 from xcmodels.training.optimisers import Optimisers
 

@@ -7,7 +7,7 @@ from typing import Any
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import LEARNED
 from xcmodels.method import Method
-from xcmodels.methods.encoder_module import ModuleConfig
+from xcmodels.methods.ngame_m1 import ModuleConfig
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig
 
 # The fusion of the CPU presets: ten boosted trees beside the sum of the scores, in NGAME's and UniDEC's at the paper's

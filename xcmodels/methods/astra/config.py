@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from xcmodels import checks
 from xcmodels.method import Round
-from xcmodels.methods.encoder_module import ModuleConfig
+from xcmodels.methods.ngame_m1 import ModuleConfig
 from xcmodels.methods.table_config import TableConfig
 from xcmodels.mining import schedule
 from xcmodels.nn.encoder_config import LABEL, QUERY, EncoderConfig

@@ -11,7 +11,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Stage
 from xcmodels.methods.astra.config import STAGE, AstraConfig
 from xcmodels.methods.astra.stages import PRIOR_LABELS, AstraStage, untrained_encoder
-from xcmodels.methods.encoder_module import EncoderModule
+from xcmodels.methods.ngame_m1 import EncoderModule
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import QUERY, encode_all

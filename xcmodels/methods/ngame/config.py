@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from xcmodels.methods.encoder_module import ModuleConfig
+from xcmodels.methods.ngame_m1 import ModuleConfig
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import FUSED, ServingConfig
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method
-from xcmodels.methods.encoder_module import EncoderModule
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.stages import ClassifierModule
+from xcmodels.methods.ngame_m1 import EncoderModule
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.nn.encoders import QUERY
 from xcmodels.retrieval.builder import Trained

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.data.tokens import MINILM
-from xcmodels.methods.encoder_module import ModuleConfig
 from xcmodels.methods.ngame.config import NgameConfig
 from xcmodels.methods.ngame.method import ngame
+from xcmodels.methods.ngame_m1 import ModuleConfig
 from xcmodels.methods.preset_parts import BAG, BOOSTED, M1, MethodEntry, Preset, Settings, boosted, fine_tuned, learned
 from xcmodels.nn.encoder_config import EncoderConfig
 

@@ -1,6 +1,6 @@
 """NGAME: mini-batches clustered so that in-batch negatives are hard.
 
-Module M1 (`encoder_module.py`) trains a Siamese encoder, module M2 a classifier per label that starts at the label's
+Module M1 (`ngame_m1.py`) trains a Siamese encoder, module M2 a classifier per label that starts at the label's
 embedding with the encoder frozen. Dahiya et al., 2022: Algorithm 1, equation 1, Appendix C.
 """
 
@@ -15,8 +15,8 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.data.executor import IN_PROCESS, Executor
 from xcmodels.data.sorted_ids import unique
 from xcmodels.method import Mined, Round, Stage, TrainingPlan, Vectors
-from xcmodels.methods.encoder_module import ModuleConfig, triplet
 from xcmodels.methods.ngame.config import NgameConfig
+from xcmodels.methods.ngame_m1 import ModuleConfig, triplet
 from xcmodels.mining import negatives, schedule
 from xcmodels.nn.autograd import SparseGradScores, dropout, normalise
 from xcmodels.nn.row_table import Model, RowTable
