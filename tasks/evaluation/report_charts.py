@@ -179,17 +179,17 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
     points: "epoch" and what `xcmodels.mining.hardness.hardness` returns. Returns None where nothing was mined that it
     measures.
     """
-    names = [name for name in ("positives", "mates", "negatives", "random", "strangers")
+    names = [name for name in ("positives", "same_cluster", "negatives", "random", "any_query")
              if all(np.isfinite(point.get(name, np.nan)) for point in points)]
     if not points or not names:
         return None
     titles = {"positives": "own labels", "negatives": "mined negatives", "random": "any label",
-              "mates": "queries of its cluster", "strangers": "any query"}
+              "same_cluster": "queries of its cluster", "any_query": "any query"}
     first, last = points[0], points[-1]
     finding = "; ".join(
         f"{titles[hard]} score {last[hard]:z.2f} against {last[easy]:z.2f} of {titles[easy]}"
         + (f" and {last['positives']:.2f} of its {titles['positives']}" if hard == "negatives" else "")
-        for hard, easy in (("negatives", "random"), ("mates", "strangers")) if hard in names)
+        for hard, easy in (("negatives", "random"), ("same_cluster", "any_query")) if hard in names)
     if "negatives" in names:
         finding += (f"; for {last['harder']:.0f}% of the queries one of them scores above one of their own"
                     + (f", {first['harder']:.0f}% at first" if len(points) > 1 else ""))
@@ -197,7 +197,7 @@ def draw_hardness(number: int, stage: str, points: Sequence[Mapping[str, float]]
         axes = figure.subplots()
         for name, line in zip(names, ("o-", "s--", "^-.", "x:", "+:"), strict=False):
             axes.plot([point["epoch"] for point in points], [point[name] for point in points], line, label=titles[name],
-                      color=FIRST if name in ("positives", "mates") else SECOND if name == "negatives" else SOFT)
+                      color=FIRST if name in ("positives", "same_cluster") else SECOND if name == "negatives" else SOFT)
         axes.set(xlabel="epoch of mining", ylabel="inner product")
         _tick_epochs(axes, [point["epoch"] for point in points])
         axes.legend(bbox_to_anchor=(0, 1), ncols=2)

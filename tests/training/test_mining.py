@@ -154,14 +154,14 @@ def test_of_clusters(corpus, vectors):
         for right in rest:
             alike.append(float(of[left] @ of[right]))
             left = right
-    assert found["mates"] == pytest.approx(np.mean(alike), abs=1e-5)
-    assert found["mates"] > found["strangers"] + 0.2
+    assert found["same_cluster"] == pytest.approx(np.mean(alike), abs=1e-5)
+    assert found["same_cluster"] > found["any_query"] + 0.2
 
 
 def test_of_nothing(corpus, vectors):
     assert hardness(Mined(), lazily(vectors), corpus, np.random.default_rng(0)) == {}
     single = Mined(clusters=np.arange(len(corpus.training_rows())))
-    assert hardness(single, lazily(vectors), corpus, np.random.default_rng(0))["mates"] == 0.0
+    assert hardness(single, lazily(vectors), corpus, np.random.default_rng(0))["same_cluster"] == 0.0
 
 
 @pytest.mark.parametrize(("codes_up_to", "recall"), [(10**6, 0.7), (100, 0.9)])

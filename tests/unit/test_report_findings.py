@@ -105,16 +105,17 @@ def test_the_data_are_profiled():
 
 
 def test_what_was_mined_is_drawn_by_epoch():
-    points = [{"epoch": 3.0, "positives": 0.7, "negatives": 0.5, "random": 0.1, "harder": 20.0, "mates": 0.6,
-               "strangers": 0.2}, {"epoch": 6.0, "positives": 0.8, "negatives": 0.4, "random": 0.05, "harder": 5.0,
-                                   "mates": 0.5, "strangers": 0.1}]
+    points = [{"epoch": 3.0, "positives": 0.7, "negatives": 0.5, "random": 0.1, "harder": 20.0, "same_cluster": 0.6,
+               "any_query": 0.2},
+              {"epoch": 6.0, "positives": 0.8, "negatives": 0.4, "random": 0.05, "harder": 5.0, "same_cluster": 0.5,
+               "any_query": 0.1}]
     chart = report_charts.draw_hardness(1, "joint", points)
     assert (chart.name, [row[0] for row in chart.rows]) == ("mined-1-joint", ["3", "6"])
     assert chart.finding == (
         "At epoch 6 mined negatives score 0.40 against 0.05 of any label and 0.80 of its own labels; queries of its "
         "cluster score 0.50 against 0.10 of any query; for 5% of the queries one of them scores above one of their own"
         ", 20% at first.")
-    clusters = report_charts.draw_hardness(1, "encoder", [{"epoch": 5.0, "mates": 0.6, "strangers": 0.2}])
+    clusters = report_charts.draw_hardness(1, "encoder", [{"epoch": 5.0, "same_cluster": 0.6, "any_query": 0.2}])
     assert chart.head == ["Epoch", "Own labels", "Queries of its cluster", "Mined negatives", "Any label", "Any query",
                           "Mined scores above own, %"]
     assert clusters.head == ["Epoch", "Queries of its cluster", "Any query"] and "negatives" not in clusters.finding
@@ -125,7 +126,7 @@ def test_what_was_mined_is_drawn_by_epoch():
 
 @pytest.mark.parametrize("epochs", [[6.0], [3.0, 4.0], [0.0, 3.0, 6.0]])
 def test_epochs_are_ticked_at_whole_numbers(epochs):
-    mined = [{"epoch": epoch, "mates": 0.6, "strangers": 0.2} for epoch in epochs]
+    mined = [{"epoch": epoch, "same_cluster": 0.6, "any_query": 0.2} for epoch in epochs]
     learned = [{"epoch": epoch, "loss": 1.0} for epoch in epochs]
     for chart in (report_charts.draw_hardness(1, "x", mined), report_charts.draw_learning(1, "x", learned)):
         ticks = re.findall(r'id="xtick_\d+">.*?>([^<]+)</text>', chart.svg.decode(), re.DOTALL)

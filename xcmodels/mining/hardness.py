@@ -12,10 +12,10 @@ DRAWN = 2000    # queries, at most
 def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Generator) -> dict[str, float]:
     """Return the hardness of a mining result on a sample of training queries: mean inner products, a share in percent.
 
-    Of clusters, at unit length: "mates", a query with another of its cluster, in the first clusters, which have no
-    order, and "strangers", with any other. Of hard negatives: "positives", "negatives" and "random", a query with its
-    own labels, the mined ones, any; "harder", the share of queries with a mined negative that scores above one of their
-    own labels.
+    Of clusters, at unit length: "same_cluster", a query with another of its cluster, in the first clusters, which have
+    no order, and "any_query", with any other. Of hard negatives: "positives", "negatives" and "random", a query with
+    its own labels, the mined ones, any; "harder", the share of queries with a mined negative that scores above one of
+    their own labels.
     """
     rows, measured = corpus.training_rows(), dict[str, float]()
     drawn = np.sort(rng.permutation(len(rows))[:DRAWN])
@@ -24,8 +24,8 @@ def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Gene
         order = np.argsort(np.asarray(mined.clusters), kind="stable")
         pairs = order[:-1], order[1:]
         same = mined.clusters[pairs[0]] == mined.clusters[pairs[1]]
-        measured["mates"] = _mean_cosine(queries, rows[pairs[0][same][:DRAWN]], rows[pairs[1][same][:DRAWN]])
-        measured["strangers"] = _mean_cosine(queries, rows[drawn], rows[rng.permutation(len(rows))[:len(drawn)]])
+        measured["same_cluster"] = _mean_cosine(queries, rows[pairs[0][same][:DRAWN]], rows[pairs[1][same][:DRAWN]])
+        measured["any_query"] = _mean_cosine(queries, rows[drawn], rows[rng.permutation(len(rows))[:len(drawn)]])
     if mined.negatives is not None:
         queries, labels, rows = vectors["queries"](), vectors["labels"](), rows[drawn]
         scores: dict[str, list[np.ndarray]] = {"positives": [], "negatives": [], "random": []}
