@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import resource
+import shlex
 import shutil
 import signal
 import socket
@@ -217,17 +218,18 @@ def make_access(host: str, token_file: Path | None, names: Collection[str]) -> A
 
 def read_token(path: Path) -> str:
     """Return the token in a file; raise UsageError where others can read the file or the token is weak."""
+    quoted = shlex.quote(str(path))
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', error)}",
-                         hint=f"(umask 077; openssl rand -hex 32 > {path})") from error
+                         hint=f"(umask 077; openssl rand -hex 32 > {quoted})") from error
     if mode & 0o077:
-        raise UsageError(f"{path} can be read by others, its mode is {mode:04o}", hint=f"chmod 600 {path}")
+        raise UsageError(f"{path} can be read by others, its mode is {mode:04o}", hint=f"chmod 600 {quoted}")
     if len(token) < TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(f"the token in {path} is not {TOKEN} or more plain characters",
-                         hint=f"(umask 077; openssl rand -hex 32 > {path})")
+                         hint=f"(umask 077; openssl rand -hex 32 > {quoted})")
     return token
 
 

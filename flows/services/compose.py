@@ -5,7 +5,7 @@ from typing import Any
 
 from flows.services.service_manager import Part, Setup
 
-# What the parts listen on, and so what is asked for their health.
+# The address that answers 200 while a part is well.
 HEALTH = {"prefect": "{prefect}/api/health", "mlflow": "{mlflow}/health", "app": "{app}/healthz"}
 
 
@@ -21,9 +21,10 @@ def compose(setup: Setup, image: str, *, secrets: bool) -> str:
 
 def _service(setup: Setup, part: Part, image: str, *, secrets: bool) -> dict[str, Any]:
     home = _escaped(str(setup.home))
+    prepare = ["--prepare"] if part.name == "prefect" else []    # its pools; the others need none
     service: dict[str, Any] = {
         "image": image,
-        "command": [_escaped(word) for word in [*setup.words("run", part.name), "--prepare"]],
+        "command": [_escaped(word) for word in [*setup.words("run", part.name), *prepare]],
         "user": setup.user,
         "network_mode": "host",
         "pid": "host",

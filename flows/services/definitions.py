@@ -92,18 +92,17 @@ def worker_service(home: Path, pool: str, servers: dict[str, str]) -> Service:
         _environment(home) | environment | servers, "", port, "", f"http://127.0.0.1:{port}/health", ("prefect",))
 
 
-def app_service(home: Path, port: int, mlflow: str, model: str, own_mlflow: bool, *, workers: int = 1) -> Service:
+def app_service(home: Path, port: int, mlflow: str, model: str, own_mlflow: bool, *, workers: int) -> Service:
     """Return the HTTP server that answers with the champion, and with 503 until there is one.
 
     own_mlflow: `mlflow` is the home's server.
     """
     address = f"http://127.0.0.1:{port}"
     return Service(
-        "app", "app", [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--mlflow", mlflow,
-                       "--port", str(port), "--wait", *(["--model", model] if model else []),
-                       *(["--workers", str(workers)] if workers > 1 else [])],
-        _environment(home) | (signed_in(home) if own_mlflow else {}), address, port, "--port", f"{address}/healthz",
-        ("mlflow",))
+        "app", "app", [sys.executable, "-m", "flows.cli", "serve", "--home", str(home), "--port", str(port), "--wait",
+                       *(["--model", model] if model else []), *(["--workers", str(workers)] if workers > 1 else [])],
+        _environment(home) | {"XC_MLFLOW": mlflow} | (signed_in(home) if own_mlflow else {}), address, port, "--port",
+        f"{address}/healthz", ("mlflow",))
 
 
 def supervisor_service(home: Path) -> Service:

@@ -47,10 +47,10 @@ class Setup:
                             for pool in pools), Part("app", "app", sorted(own & {"mlflow"}), DRAIN_SECONDS)]
 
     def words(self, doing: str, part: str) -> list[str]:
-        """Return the arguments of `xc` that run a part, or wait until it is ready."""
+        """Return the arguments of `xc` that run a part, or wait until it is ready; they hold no address of a server."""
         return ["service", doing, part, "--home", str(self.home), "--prefect-port", str(self.ports.prefect),
                 "--mlflow-port", str(self.ports.mlflow), "--port", str(self.ports.app),
-                *(["--mlflow", self.mlflow] if self.mlflow else []), *(["--model", self.model] if self.model else []),
+                *(["--model", self.model] if self.model else []),
                 *(["--workers", str(self.workers)] if self.workers > 1 else [])]
 
 
@@ -64,11 +64,11 @@ class Part:
     stop: float = STOP_SECONDS
 
 
-def service_of(name: str, home: Path, ports: Ports, *, prefect: str, mlflow: str, model: str, workers: int) -> Service:
+def service_of(name: str, home: Path, ports: Ports, *, mlflow: str, model: str, workers: int) -> Service:
     """Return the service of a part by its name; UsageError names the parts that there are."""
     known = {service.name: service for service in services(
-        home, ports, prefect=prefect, mlflow=mlflow, model=model, workers=workers, gpu=True)
-        if service.name != SUPERVISOR}
+        home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model, workers=workers,
+        gpu=True) if service.name != SUPERVISOR}
     if name not in known:
         raise UsageError(f"there is no part {name!r}", hint=f"name one of {', '.join(known)}")
     return known[name]
@@ -89,11 +89,11 @@ def become(service: Service, home: Path, manager: str) -> None:
               {**os.environ, **service.environment, MARK: record.mark})
 
 
-def wait_ready(service: Service, home: Path, seconds: float = START_SECONDS) -> None:
+def wait_ready(service: Service, home: Path) -> None:
     """Return once a service answers, and what depends on it is set up; raise ServerError where it does not."""
-    stack, deadline = Stack(home), time.monotonic() + seconds
+    stack, deadline = Stack(home), time.monotonic() + START_SECONDS
     while (record := stack.running(service.name)) is None or not record.well:
         if time.monotonic() > deadline:
-            raise ServerError(f"{service.title} did not answer within {seconds:.0f} s", hint="its log says why")
+            raise ServerError(f"{service.title} did not answer within {START_SECONDS:.0f} s", hint="its log says why")
         time.sleep(0.2)
     service.after_start()

@@ -1,9 +1,11 @@
 """`xc service`: units that systemd takes, a compose file, and parts that a service manager runs."""
 
+import errno
 import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -11,24 +13,29 @@ import sys
 import time
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import ProjectError, UsageError
+from flows.cli.commands import service as command
 from flows.cli.commands import stack as commands
-from flows.config import Ports
+from flows.config import PORTS, Ports
 from flows.services import systemd_units as units_module
 from flows.services.compose import compose
+from flows.services.definitions import services
 from flows.services.processes import Record, free_port
 from flows.services.service_manager import Part, Setup
 from flows.services.stack import Stack
 from flows.services.systemd_units import units
+from tasks.core import files
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
 from tests.support.home_services import until
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 OTHER = {"PREFECT_API_URL": "http://prefect.example:4200/api", "PREFECT_API_AUTH_STRING": "xc:a-password"}
+MLFLOW = "http://me:a-password@mlflow.example:5000"
 
 
 @pytest.fixture
@@ -109,15 +116,56 @@ def test_words_are_quoted_as_systemd_reads_them(home):
 def test_no_file_that_others_can_read_has_a_password(home, tmp_path):
     folder = tmp_path / "files"
     for what in ("systemd", "compose"):
-        assert xc(what, folder, "--home", home, "--user", USER, **OTHER)[0] == 0
+        assert xc(what, folder, "--home", home, "--user", USER, "--mlflow", MLFLOW, **OTHER)[0] == 0
     assert all("a-password" not in path.read_text() for path in folder.iterdir())
     assert not (folder / "xc-prefect.service").exists()    # one that was there is used
     assert "prefect" not in json.loads((folder / "compose.yaml").read_text())["services"]
     path = home / "service.env"
-    assert path.read_text() == "".join(f"{name}={value}\n" for name, value in OTHER.items())
+    assert path.read_text() == "".join(f"{name}={value}\n" for name, value in (OTHER | {"XC_MLFLOW": MLFLOW}).items())
     assert path.stat().st_mode & 0o777 == 0o600
     assert lines((folder / "xc-app.service").read_text(), "EnvironmentFile") == [
         f"-{str(home).replace('%', '%%')}/service.env"]
+
+
+def test_no_command_of_a_part_has_a_password(home):
+    parts = services(home, PORTS, mlflow=MLFLOW)
+    assert not [part.name for part in parts if "a-password" in " ".join(part.command)]
+    assert next(part for part in parts if part.name == "app").environment["XC_MLFLOW"] == MLFLOW
+
+
+def test_servers_that_are_named_no_more_are_not_read_for_ever(home, tmp_path):
+    """Else the units have a part prefect, and its `service run` would find that there is none."""
+    words = ("systemd", tmp_path / "units", "--home", home, "--user", USER)
+    assert xc(*words, **OTHER)[0] == 0
+    before = sorted((tmp_path / "units").iterdir())
+    code, said = xc(*words)
+    assert code == 2 and "service.env names servers" in said and "or remove it" in said
+    assert sorted((tmp_path / "units").iterdir()) == before
+    (home / "service.env").unlink()
+    assert xc(*words, "--force")[0] == 0 and (tmp_path / "units" / "xc-prefect.service").exists()
+
+
+def test_a_home_that_is_closed_to_this_user(home, monkeypatch):
+    def closed(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(files, "put_file", closed)
+    monkeypatch.setattr(Path, "exists", closed)
+    assert not command._write_secrets(Setup(home, USER))
+    with pytest.raises(ProjectError, match=r"service.env: Permission denied"):
+        command._write_secrets(Setup(home, USER, mlflow=MLFLOW))
+
+
+def test_commands_to_paste_take_any_folder(home, tmp_path):
+    folder = tmp_path / "my units"
+    _, said = xc("systemd", folder, "--home", home, "--user", USER)
+    line = next(line for line in said.splitlines() if line.startswith("next"))
+    words = shlex.split(line)
+    assert words[3:6] == [f"{folder}/xc.target", f"{folder}/xc-*.service", "/etc/systemd/system/"]
+    _, said = xc("compose", folder, "--home", home, "--user", USER)
+    assert str(folder / "compose.yaml") in shlex.split(said.splitlines()[-1])
+    _, said = xc("systemd", folder, "--home", tmp_path / "no home")
+    assert shlex.split(said.splitlines()[-1])[-1] == str(tmp_path / "no home")
 
 
 def test_files_that_differ_are_replaced_only_when_told(home, tmp_path):
@@ -158,7 +206,8 @@ def test_a_compose_file_has_a_container_for_each_part(home):
     assert made.keys() == {"services"} and made["services"].keys() == {"prefect", "mlflow", "worker-cpu", "app"}
     for name, service in made["services"].items():
         assert service["image"] == "registry.example/xcflow:1" and service["user"] == "1000:1000"
-        assert service["command"][:3] == ["service", "run", name] and "--prepare" in service["command"]
+        assert service["command"][:3] == ["service", "run", name]
+        assert ("--prepare" in service["command"]) == (name == "prefect")    # its pools; nothing else is set up
         assert service["volumes"] == [{"type": "bind", "source": str(home), "target": str(home)}]
         assert service["network_mode"] == "host" and "ports" not in service and "env_file" not in service
         assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["restart"] == "always"

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pickle
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,7 +15,8 @@ import time
 
 import pytest
 
-from serving.server import Shortage, listener
+from data_contracts.errors import UsageError
+from serving.server import Shortage, listener, read_token
 from tasks.core.devices import port_holder
 from tests.conftest import ROOT
 from tests.support.forked import kill_group, run_xc, start_xc
@@ -66,6 +68,12 @@ def test_what_cannot_be_served_is_refused(world, token_file, words, code, said):
     ended, told = refused(world.home, *[places.get(word, word) for word in words])
     assert (ended, said in told) == (code, True), told
     assert TOKEN not in told
+
+
+def test_the_remedy_for_a_token_can_be_pasted(tmp_path):
+    with pytest.raises(UsageError) as refused:
+        read_token(tmp_path / "my token")
+    assert shlex.quote(str(tmp_path / "my token")) in refused.value.hint
 
 
 def test_a_home_without_a_model(tmp_path):

@@ -1,6 +1,7 @@
 """`xc service ...`: run a home's parts under systemd or as containers."""
 
 import os
+import shlex
 import subprocess
 import sys
 import uuid
@@ -33,9 +34,10 @@ def systemd(folder: Folder, /, *, home: Home = HOME, mlflow: Mlflow = "", ports:
     from flows.services.systemd_units import units
 
     setup = _setup(home, user, name, ports=ports, model=model, workers=workers, gpu=gpu, mlflow=mlflow)
-    _write(folder, units(setup), force)
     _write_secrets(setup)
-    say(f"next       sudo cp {folder}/{name}*.* /etc/systemd/system/ && sudo systemctl daemon-reload && "
+    _write(folder, units(setup), force)
+    named = f"{shlex.quote(str(folder))}/{name}"
+    say(f"next       sudo cp {named}.target {named}-*.service /etc/systemd/system/ && sudo systemctl daemon-reload && "
         f"sudo systemctl enable --now {name}.target")
 
 
@@ -49,7 +51,7 @@ def compose(folder: Folder, /, *, image: Image = "xcflow", home: Home = HOME, ml
     setup = _setup(home, user, "xc", ports=ports, model=model, workers=workers, gpu=gpu, mlflow=mlflow, number=True)
     secrets = _write_secrets(setup)
     _write(folder, {"compose.yaml": text_of(setup, image, secrets=secrets)}, force)
-    say(f"next       docker compose --file {folder}/compose.yaml up --detach")
+    say(f"next       docker compose --file {shlex.quote(str(folder / 'compose.yaml'))} up --detach")
 
 
 @service.command(show=False)
@@ -61,8 +63,7 @@ def run(part: str, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = 
 
     Store(home)
     environment(home)
-    found = service_of(part, home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model,
-                    workers=workers)
+    found = service_of(part, home, ports, mlflow=mlflow, model=model, workers=workers)
     if prepare:
         words = ["wait" if word == "run" else word for word in sys.argv[1:] if word != "--prepare"]
         subprocess.Popen([sys.executable, "-m", "flows.cli", *words], stdin=subprocess.DEVNULL)
@@ -77,14 +78,13 @@ def wait(part: str, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports =
 
     require_home(home)
     environment(home)
-    wait_ready(service_of(part, home, ports, prefect=os.environ.get("PREFECT_API_URL", ""), mlflow=mlflow, model=model,
-                       workers=workers), home.absolute())
+    wait_ready(service_of(part, home, ports, mlflow=mlflow, model=model, workers=workers), home.absolute())
 
 
 def _setup(home: Path, user: str, name: str, *, workers: int, number: bool = False, **more: Any) -> "Setup":
     """Return what is to be run. number: a user is told by number, as a container does not know the names.
 
-    Raises UsageError where there is no such home or user, or what runs would be root without being told so.
+    Raises UsageError where there is no such home or user, or the parts would run as root and --user does not say so.
     """
     import pwd
 
@@ -97,8 +97,8 @@ def _setup(home: Path, user: str, name: str, *, workers: int, number: bool = Fal
         raise UsageError(f"--name must be of letters, digits, - and _, got {name!r}")
     home = home.absolute()
     if not home.is_dir():
-        raise UsageError(f"there is no {home}", hint="create it first, for the user that is to own it: "
-                                                     f"sudo install -d -m 700 -o {user or 'USER'} {home}")
+        raise UsageError(f"there is no {home}", hint="create it first, for the user that is to own it: sudo install "
+                                                     f"-d -m 700 -o {user or 'USER'} {shlex.quote(str(home))}")
     if not user:
         user = pwd.getpwuid(home.stat().st_uid).pw_name
         if user == "root":
@@ -129,17 +129,25 @@ def _write(folder: Path, files: dict[str, str], force: bool) -> None:
 
 
 def _write_secrets(setup: "Setup") -> bool:
-    """Write addresses and passwords of existing servers to HOME/service.env, mode 0600; return whether it exists."""
+    """Write addresses and passwords of existing servers to HOME/service.env, mode 0600; return whether there are any.
+
+    Raises UsageError where there are none, and the file names some of an earlier time.
+    """
     from flows.services.service_manager import SERVER_VARIABLES
-    from tasks.core.files import put_file
+    from tasks.core.files import explained, put_file
 
     path = setup.home / "service.env"
-    values = {name: os.environ[name] for name in SERVER_VARIABLES if os.environ.get(name)}
+    given = {**os.environ, "XC_MLFLOW": setup.mlflow}
+    values = {name: given[name] for name in SERVER_VARIABLES if given.get(name)}
     if not values:
-        return path.exists()
+        if os.path.exists(path):    # Path.exists raises where the home is closed to this user
+            raise UsageError(f"{path} names servers, and neither this shell nor --mlflow does",
+                             hint="set its variables here too, or remove it")
+        return False
     if bad := [name for name, value in values.items() if not value.isprintable() or set(value) & set("\"'\\ ")]:
         raise UsageError(f"{bad[0]} has characters that an environment file cannot hold", hint="choose another")
     lines = "".join(f"{name}={value}\n" for name, value in values.items())
-    put_file(lines.encode(), path, os.replace, path.with_name(f".{uuid.uuid4().hex}.part"))
+    with explained("write the addresses of the servers", path):
+        put_file(lines.encode(), path, os.replace, path.with_name(f".{uuid.uuid4().hex}.part"))
     say(f"written    {path}, for this user alone: the servers that were there")
     return True
