@@ -39,6 +39,7 @@ from flows.cli.commands.service import service
 from flows.cli.completion import script
 from flows.cli.config_file import GIVEN
 from flows.cli.usage import usage_error
+from flows.services.environment import bypass_proxies
 from tasks.core.python_gc import collect_rarely
 
 
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait for a part of a sum go to sleep sooner: on a busy machine, where the others must wait for the
     # processor, a step takes half the time or a tenth; on a quiet one, the same. Read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    bypass_proxies()
     collect_rarely()
     # Two collections at exit would take 2 s on the objects of a run, though all of them are freed at once.
     atexit.register(collector.freeze)

@@ -19,8 +19,17 @@ QUIET = {
     "PREFECT_RESULTS_DEFAULT_SERIALIZER": "json",
     "TOKENIZERS_PARALLELISM": "true",
 }
+LOOPBACK = ("127.0.0.1", "localhost")    # a home's servers are there
 # Seconds between a run's heartbeats; the server's automation marks runs without one as crashed (flows/deploy.py).
 HEARTBEAT = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
+
+
+def bypass_proxies() -> None:
+    """Have this process, and those that it starts, ask servers of this machine directly, whatever proxy there is."""
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    if given != "*":    # which means all, but only alone
+        missing = [host for host in LOOPBACK if host not in given.split(",")]
+        os.environ["no_proxy"] = ",".join([*filter(None, [given]), *missing])
 
 
 def set_up(home: Path) -> None:

@@ -5,6 +5,7 @@ service and its descendants are ended, even if a pid was reused, and no other pr
 """
 
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -179,15 +180,19 @@ def wait_answer(record: Record, hint: str) -> None:
 
 
 def check_port(service: Service) -> None:
-    """Raise ServerError naming the process that has a service's port, where there is one."""
+    """Raise ServerError where a service cannot have its port, naming the process that has it, if one does."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", service.port))
             return
         except OSError as error:
-            raise ServerError(f"port {service.port} of {service.title} is taken by {port_holder(service.port)}",
-                              hint=f"end that, or choose another port: xc up {service.flag} PORT") from error
+            other = f"choose another port: xc up {service.flag} PORT"
+            if error.errno == errno.EADDRINUSE:
+                raise ServerError(f"port {service.port} of {service.title} is taken by {port_holder(service.port)}",
+                                  hint=f"end that, or {other}") from error
+            raise ServerError(f"port {service.port} of {service.title} cannot be used: {error.strerror}",
+                              hint=other) from error
 
 
 def free_port() -> int:
@@ -222,9 +227,9 @@ def end_service(record: Record) -> bool:
     return True
 
 
-def end(targets: Sequence[psutil.Process], seconds: float = STOP_SECONDS) -> bool:
-    """End processes by SIGTERM, after `seconds` by SIGKILL; return whether there was any."""
-    for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
+def end(targets: Sequence[psutil.Process]) -> bool:
+    """End processes by SIGTERM, after STOP_SECONDS by SIGKILL; return whether there was any."""
+    for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, 5.0)):
         for process in targets:
             with suppress(psutil.Error):
                 process.send_signal(number)

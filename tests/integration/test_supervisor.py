@@ -1,9 +1,11 @@
 """The services of a home when they, or `xc up`, are killed or stand still at any moment; small programs stand in."""
 
+import errno
 import os
 import shutil
 import signal
 import sys
+import urllib.request
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +17,8 @@ import pytest
 from data_contracts.errors import ServerError
 from flows.services import processes, stack
 from flows.services.definitions import supervisor_service
-from flows.services.processes import ENDED, SILENT, STOPPED, Service, free_port
+from flows.services.environment import bypass_proxies
+from flows.services.processes import ENDED, SILENT, STOPPED, Service, check_port, free_port
 from flows.services.stack import Stack
 from flows.services.supervisor import Supervisor
 from tasks.core.store import Store
@@ -107,6 +110,28 @@ def test_a_part_that_stands_still_or_does_not_answer_is_told_apart(home, service
         assert refused.value.hint == "the remedy" and refused.value.exit_code == 5
         process.send_signal(signal.SIGCONT)
     worker.send_signal(signal.SIGSTOP)    # `down` has it end nevertheless
+
+
+def test_a_port_that_this_user_may_not_have_is_not_called_taken(service, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(processes.socket.socket, "bind", refuse)
+    with pytest.raises(ServerError, match=f"port {service.port} of app cannot be used: Permission denied") as refused:
+        check_port(service)
+    assert refused.value.hint == "choose another port: xc up --port PORT"
+
+
+@pytest.mark.parametrize("given", ["", "example.org", "*"])
+def test_a_proxy_is_not_asked_for_the_health_of_a_part(home, service, monkeypatch, given):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")    # where nothing answers
+    monkeypatch.setenv("no_proxy", given)
+    monkeypatch.setattr(urllib.request, "_opener", None)    # made of the variables, once a process
+    bypass_proxies()
+    bypass_proxies()
+    assert os.environ["no_proxy"] == {"": "127.0.0.1,localhost", "*": "*"}.get(given, f"{given},127.0.0.1,localhost")
+    Stack(home).up([service], nothing)
+    assert Stack(home).running("app").well
 
 
 def test_what_ends_is_started_again_without_its_orphans(home, service):
