@@ -10,6 +10,7 @@ import errno
 import gc as collector
 import io
 import os
+import select
 import shutil
 import signal
 import sys
@@ -18,7 +19,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -95,9 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except CycloptsError as error:
         _fail(usage_error(error), " ".join(["xc", *(error.command_chain or ()), "--help"]), 2)
-    except BrokenPipeError:
-        # The reader has gone (`| head`); Python would complain at exit that it cannot flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError as error:
+        _end_broken_pipe(error)
     except KeyboardInterrupt:
         _fail("interrupted", "the same command resumes", 130)
     except ProjectError as error:
@@ -109,6 +109,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if debug:
             raise
         _fail(*_explained(error), 1)
+
+
+def _end_broken_pipe(error: BrokenPipeError) -> None:
+    """Return where the reader of stdout alone has gone (`| head`), which has what it wanted; else fail."""
+    gone = [stream for stream in (sys.stdout, sys.stderr) if _reader_has_gone(stream)]
+    for stream in gone:    # Python would complain at exit that it cannot flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    if gone != [sys.stdout]:
+        _fail(*_explained(error), 1)
+
+
+def _reader_has_gone(stream: TextIO) -> bool:
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)    # an error is told in any case
+    return bool(poll.poll(0))
 
 
 def _explained(error: Exception) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,9 +44,10 @@ def _marks(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
 
 
 def _why(row: Mapping[str, Any]) -> str:
-    """Return when and why a version last became the champion, or why the gates refused it."""
+    """Return when, in local time, and why a version last became the champion, or why the gates refused it."""
     if row["moves"]:
-        return f"  {row['moves'][-1]['when'][:16]} {row['moves'][-1]['why']}"
+        when = datetime.fromisoformat(row["moves"][-1]["when"]).astimezone()
+        return f"  {when:%Y-%m-%dT%H:%M} {row['moves'][-1]['why']}"
     return "" if row["gates"].get("promoted", True) else f"  refused: {row['gates']['reason']}"
 
 
