@@ -82,6 +82,14 @@ def test_a_command_that_would_be_refused_again_is_not_said_to_resume(tmp_path, m
     assert command == ([f"{said:>12}  xc run --data tickets"] if said else [])
 
 
+def test_a_log_takes_what_no_locale_has(tmp_path, monkeypatch):
+    """Else the name of a file that is not UTF-8 would take the place of the error that it is in."""
+    monkeypatch.setattr(progress.Terminal, "under_way", "after pack")
+    with pytest.raises(ProjectError, match="no file"), _failure_named(tmp_path):
+        raise ProjectError("no file a\udcff")
+    assert "no file a\\udcff" in (tmp_path / "logs" / "failed.log").read_text()
+
+
 def screen(text: str) -> list[str]:
     """Return what a terminal shows: a carriage return goes back, ESC[2K empties the line."""
     return [line.rpartition("\r\x1b[2K")[2] for line in text.replace("\r\n", "\n").split("\n") if line]

@@ -118,7 +118,8 @@ def _failure_named(home: Path) -> Iterator[None]:
             with suppress(OSError):    # a full disk is reported anyway
                 log.parent.mkdir(0o700, exist_ok=True)
                 log.write_text(f"{datetime.now().astimezone().isoformat(' ', 'seconds')}  {_command()}\n"
-                               f"{Terminal.under_way}\n\n{traceback.format_exc()}")
+                               f"{Terminal.under_way}\n\n{traceback.format_exc()}",
+                               encoding="utf-8", errors="backslashreplace")
             say(f"{'failed':>12}  {Terminal.under_way}; its log: {log}")
             if not isinstance(error, UsageError):
                 say(f"{'once mended' if isinstance(error, ContractError) else 'resumes by':>12}  {_command()}")
