@@ -92,13 +92,13 @@ def _moved(parameters: Mapping[str, Any], earlier: set[str], home: Path) -> dict
 def skip_missed() -> int:
     """Cancel runs that were due while no server was up, except the last of each deployment; return how many.
 
-    A server schedules a hundred runs ahead, and a worker would run every late one.
+    A server schedules three runs ahead, or those of an hour, and a worker would run every late one.
     """
     due = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.SCHEDULED]}},
                                         "next_scheduled_start_time": {"before_": datetime.now(UTC)}})
     with get_client(sync_client=True) as client:
-        runs = client.read_flow_runs(limit=200, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC, flow_run_filter=due)
-        late = [run for run in runs if run.auto_scheduled]
+        late = [run for run in _all(partial(client.read_flow_runs, flow_run_filter=due,
+                                            sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC)) if run.auto_scheduled]
         latest = {run.deployment_id: run.id for run in late}
         missed = [run.id for run in late if latest[run.deployment_id] != run.id]
         for run_id in missed:
@@ -132,8 +132,7 @@ def plan(model: str, forms: Mapping[str, BaseModel], tags: Sequence[str], schedu
     return [_deployment(model, entry, forms[name], tags, schedules.get(name, "")) for name, entry in entries.items()]
 
 
-def apply(wanted: Sequence[RunnerDeployment], *, dry_run: bool = False,
-          tell: Callable[[Change], None] = lambda change: None) -> list[Change]:
+def apply(wanted: Sequence[RunnerDeployment], *, dry_run: bool, tell: Callable[[Change], None]) -> list[Change]:
     """Create or update deployments on the server; return the changes, or those it would make, each passed to `tell`."""
     changes = []
     with get_client(sync_client=True) as client:

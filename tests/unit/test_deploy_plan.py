@@ -1,11 +1,14 @@
 """What `xc deploy` would deploy, and what its forms take: no server is needed for that."""
 
 import shlex
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
+from flows import deploy
 from flows.deploy import plan
 from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
 from xcmodels.methods.presets import PRESETS
@@ -46,6 +49,14 @@ def test_the_schedule_and_the_pool_are_the_users():
 def test_a_schedule_that_is_invalid_is_refused(schedules, said):
     with pytest.raises(UsageError, match=said):
         plan("wordnet", forms(), TAGS, schedules, "cpu")
+
+
+def test_every_missed_run_but_the_last_is_cancelled_however_many_there_are(monkeypatch):
+    runs, cancelled = [SimpleNamespace(id=number, deployment_id=1, auto_scheduled=True) for number in range(450)], []
+    client = SimpleNamespace(read_flow_runs=lambda offset, limit=200, **_: runs[offset:offset + limit],
+                             set_flow_run_state=lambda run_id, state, force: cancelled.append(run_id))
+    monkeypatch.setattr(deploy, "get_client", lambda sync_client: nullcontext(client))
+    assert deploy.skip_missed() == 449 and cancelled == list(range(449))
 
 
 @pytest.mark.parametrize("wrong", [
