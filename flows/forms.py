@@ -2,13 +2,13 @@
 
 import shlex
 from dataclasses import fields
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from flows.config import DeployOptions, RunConfig
+from tasks.core.remote import name_of
 from xcmodels.methods.presets import PRESETS
 
 PRESET_NAMES = sorted({name for presets in PRESETS.values() for name in presets})
@@ -65,7 +65,7 @@ class PrepareForm(BaseModel, extra="forbid"):
     @property
     def subject(self) -> str:
         """The name of the data set."""
-        return Path(self.data).name
+        return name_of(self.data)
 
     def to_run_config(self, verb: str) -> RunConfig:
         """Return the run that the form describes; its command is the one that does the same by hand."""
@@ -88,7 +88,7 @@ class EvaluateForm(PrepareForm):
     @property
     def subject(self) -> str:
         """The name of the model."""
-        return self.name or Path(self.data).name
+        return self.name or name_of(self.data)
 
 
 class RetrainForm(EvaluateForm):

@@ -47,7 +47,7 @@ RETRIES, RETRIED = 2, ("read", "tokenise", "walk graphs")    # steps that a lost
 def retry_helps(task: Any, task_run: Any, state: Any) -> bool:
     """Return whether a failed step may succeed when tried again: system errors, never errors in the data."""
     error = state.result(raise_on_failure=False)
-    return isinstance(error, OSError | ConnectionError | TimeoutError)
+    return isinstance(error, OSError)    # of the network too
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_delay_seconds=2, retry_condition_fn=retry_helps)

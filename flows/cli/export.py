@@ -20,13 +20,12 @@ FOUND = pa.schema(zip(COLUMNS, (pa.string(), pa.int32(), pa.int64(), pa.string()
                       strict=True))
 
 
-def checked(out: Path, what: str) -> Path:
-    """Return `out`; raise UsageError where its suffix does not suit `what`, or its folder does not exist."""
+def check(out: Path, what: str) -> None:
+    """Raise UsageError where the suffix of `out` does not suit `what`, or its folder does not exist."""
     if out.suffix not in KINDS[what]:
         raise UsageError(f"--out must be named *{' or *'.join(KINDS[what])}, got {out}", hint=f"--out {what}.parquet")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"there is no folder {out.parent}", hint="make it, or name a file in another one: --out")
-    return out
 
 
 def export_embeddings(retriever: Any, queries: Iterable[Query], out: Path) -> int:

@@ -18,9 +18,9 @@ Out = Annotated[Path, Parameter(help="The file to write: .parquet; of texts' vec
 def embeddings(*, out: Out, given: InputOptions = NO_INPUT, model: Spec = "", home: Home = HOME,
                mlflow: Mlflow = "") -> None:
     """Write the vectors of the texts of --input; without one, those of the labels, a column an index."""
-    from flows.cli.export import checked, export_embeddings, export_labels
+    from flows.cli.export import check, export_embeddings, export_labels
 
-    checked(out, "embeddings")
+    check(out, "embeddings")
     retriever = open_retriever(model, home, mlflow)
     rows = export_embeddings(retriever, _texts(given), out) if given.source else export_labels(retriever, out)
     say(f"{rows:,} rows in {out}")
@@ -30,9 +30,9 @@ def embeddings(*, out: Out, given: InputOptions = NO_INPUT, model: Spec = "", ho
 def predictions(*, out: Out, given: InputOptions = NO_INPUT, k: K = 10, model: Spec = "",
                 home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Write the best labels of the texts of --input, a row a label."""
-    from flows.cli.export import checked, export_predictions
+    from flows.cli.export import check, export_predictions
 
-    checked(out, "predictions")
+    check(out, "predictions")
     if not given.source:
         raise UsageError("no texts are given", hint="--input FILE")
     if k < 1:

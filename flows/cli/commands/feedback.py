@@ -5,7 +5,7 @@ from typing import Any
 
 from cyclopts import App
 
-from flows.cli.options import HOME, Home, Json, Mlflow, Model, json_line, open_tracker, require_home, say
+from flows.cli.options import HOME, Home, Json, Mlflow, Model, json_line, open_tracker, say
 
 feedback = App(name="feedback", help="See what reviewers decided on a model's answers.")
 
@@ -43,6 +43,5 @@ def _journal(model: str, home: Path, mlflow: str) -> tuple[Any, str]:
     from tasks.data.feedback.journal import FeedbackJournal
     from tasks.registry.resolve import model_name
 
-    require_home(home)
     name = model_name(open_tracker(home, mlflow), model or None)
     return FeedbackJournal(home, name), name
