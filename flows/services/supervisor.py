@@ -1,6 +1,7 @@
 """Restart services that have ended: python -m flows.services.supervisor HOME.
 
-`xc up` starts it with the services, `xc down` ends it first. It reads their records in HOME/run.
+`xc up` starts it with the services, `xc down` ends it too; while that holds the lock, nothing is restarted. It reads
+their records in HOME/run.
 """
 
 import os
