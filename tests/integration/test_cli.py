@@ -13,7 +13,6 @@ import time
 import pytest
 
 from flows.cli import app as app_module
-from flows.cli.commands.registry import _why
 from tests.conftest import ROOT
 from tests.support import running_server
 from tests.support.tiny import World
@@ -116,14 +115,6 @@ def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, world, t
                       "59.50")
     rows = json.loads(cli("models", "--json", *home)[1])
     assert [(row["version"], row["aliases"]) for row in rows] == [("1", ["champion"]), ("2", ["challenger"])]
-
-
-def test_when_a_version_became_the_champion_is_told_in_local_time(monkeypatch):
-    with monkeypatch.context() as there:
-        there.setenv("TZ", "Asia/Tokyo")
-        time.tzset()
-        assert _why({"moves": [{"when": "2026-11-26T20:31:07+00:00", "why": "better"}]}) == "  2026-11-27T05:31 better"
-    time.tzset()
 
 
 def test_texts_come_by_a_pipe_too(cli, world, monkeypatch, caplog):

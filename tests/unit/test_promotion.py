@@ -2,10 +2,12 @@
 
 import json
 import sqlite3
+import time
 
 import pytest
 
 from data_contracts.errors import GateRefused, UsageError
+from flows.cli.commands.registry import _why
 from tasks.evaluation.gates import Comparison, Incomparable, Score
 from tasks.registry.promotion import history, listing, promote, promote_by_gates, rollback
 from tasks.registry.resolve import resolve
@@ -199,3 +201,11 @@ def test_a_dry_run_moves_and_keeps_nothing(world):
     world.register(0)
     assert promote_by_gates(world.tracker, "xc", "1", dry_run=True).promoted
     assert world.aliases() == {"challenger": "1"} and "xc.gates" not in world.versions()[0].tags
+
+
+def test_when_a_version_became_the_champion_is_told_in_local_time(monkeypatch):
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert _why({"moves": [{"when": "2026-11-26T20:31:07+00:00", "why": "better"}]}) == "  2026-11-27T05:31 better"
+    time.tzset()
