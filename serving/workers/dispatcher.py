@@ -105,7 +105,7 @@ class Dispatcher:
             return forked
         while first.pid and not self.board.responsive(0):
             self._turn_once(0.05)
-            if self._stop_at < float("inf") and self._kill_at == float("inf"):
+            if self._stop_at < float("inf"):
                 self._close()
             if time.monotonic() >= self._kill_at:
                 self._kill()
@@ -117,7 +117,7 @@ class Dispatcher:
     def _step(self) -> WorkerChannel | None:
         """Do what is due, and wait for more; in a process that was forked, return the channel of its worker."""
         now = time.monotonic()
-        if now >= self._stop_at and self._kill_at == float("inf"):
+        if now >= self._stop_at:
             self._close()
         if now >= self._kill_at:
             self._kill()
@@ -184,7 +184,7 @@ class Dispatcher:
         pid, worker.pid, worker.channel = worker.pid, 0, None
         if self._kill_at == float("inf"):
             worker.backoff.end(time.monotonic())
-            if self.board.count > 1 and self._listening:
+            if self._listening:
                 how = signal.Signals(-self._code).name if self._code < 0 else f"exit code {self._code}"
                 _log.warning("worker %d, process %d, ended by %s; it is started again in %.1f s", worker.number, pid,
                              how, worker.backoff.seconds)
@@ -221,22 +221,24 @@ class Dispatcher:
         answering = [worker for worker in running if self.board.responsive(worker.number)]
         return min(answering, key=load, default=None)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Accept connections, at most BATCH; return whether more may wait that a worker can take."""
         for _ in range(BATCH):
             if self._held or (worker := self._free()) is None:
-                return
+                return False
             try:
                 connection = self.listener.accept()[0]
             except (BlockingIOError, ConnectionAbortedError):
-                return
+                return False
             except OSError as error:
                 if error.errno not in SHORTAGES:
                     raise
                 self._tell(str(error.strerror))
                 time.sleep(RETRY)
-                return
+                return False
             if not self._pass(connection, worker):
                 self._held.append(connection)
+        return True
 
     def _pass(self, connection: socket.socket, worker: Worker) -> bool:
         """Give a connection to a worker; return whether it could take it."""
@@ -279,15 +281,15 @@ class Dispatcher:
     def _close(self) -> None:
         """Accept what waits, then no more; the workers answer what they have, and end."""
         self._listen()
-        if self.listener in self._registered():
-            self._accept()
-            self._selector.unregister(self.listener)
+        while self._accept():
+            pass
+        self._stop_at, self._kill_at = float("inf"), time.monotonic() + self._patience
+        self._listen()    # once more for one that is held, and from now on for none
         self.listener.close()
         for worker in self.workers:
             worker.backoff.due = None
             if worker.channel is not None:
                 worker.channel.shutdown(socket.SHUT_WR)
-        self._kill_at = time.monotonic() + self._patience
 
     def _kill(self) -> None:
         for worker in self.workers:

@@ -1,6 +1,26 @@
 """What the dispatcher of a server's workers does with what it sees in one turn."""
 
-from serving.workers.dispatcher import Dispatcher, Worker
+import os
+import socket
+import time
+
+import pytest
+
+from serving.workers.dispatcher import BATCH, Dispatcher, Worker
+from serving.workers.shared_status import Board, WorkerLoad
+
+
+@pytest.fixture
+def dispatcher():
+    """One with a worker that answers and takes nothing out of its channel, told to stop."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        made = Dispatcher(listener, Board(1), lambda: None, notice=0.0, patience=60.0)
+        made.board.post_load(0, WorkerLoad(0, 1000, time.monotonic(), os.getpid()))
+        made.workers[0].channel, theirs = socket.socketpair()
+        made._stop_at = time.monotonic()
+        with made.workers[0].channel, theirs:
+            yield made
 
 
 def test_a_worker_that_ends_as_it_says_something_does_not_end_the_server():
@@ -8,3 +28,20 @@ def test_a_worker_that_ends_as_it_says_something_does_not_end_the_server():
     worker = Worker(0)
     Dispatcher._taken(None, worker)
     assert worker.channel is None
+
+
+def test_it_sleeps_while_its_workers_end(dispatcher, monkeypatch):
+    waits = []
+    monkeypatch.setattr(dispatcher, "_turn_once", waits.append)
+    for _ in range(3):
+        dispatcher._step()
+    assert waits == [0.25] * 3
+
+
+def test_all_connections_that_wait_at_the_end_are_answered(dispatcher):
+    address = dispatcher.listener.getsockname()
+    clients = [socket.create_connection(address) for _ in range(BATCH + 5)]
+    dispatcher._close()
+    assert len(dispatcher.workers[0].passed) == len(clients) and not dispatcher._held
+    for each in (*clients, *dispatcher.workers[0].passed):
+        each.close()
