@@ -16,28 +16,28 @@ from serving.model_watcher import Served
 from serving.schemas import MAX_ERRORS, FeedbackRequest
 from tasks.data.feedback.journal import Feedback, FeedbackJournal
 
-RATE, BURST = 10.0, 100     # posts of a client: a second, and at once
+RATE, BURST = 10.0, 100     # decisions of a client: a second, and at once
 CLIENTS = 1024              # addresses whose rate is kept
 FULL = 1 << 30              # bytes of a journal, at most
 _log = logging.getLogger("serving")
 
 
 class RateLimit:
-    """A bucket of posts for each client's address, which fills again over time; the longest silent are forgotten."""
+    """A bucket of decisions for each client's address, which fills again over time; the longest silent go."""
 
-    def __init__(self, rate: float = RATE, burst: int = BURST) -> None:
-        self.rate, self.burst = rate, burst
-        self._buckets = OrderedDict[str, tuple[float, float]]()    # address -> posts left, and when
+    def __init__(self, rate: float = RATE) -> None:
+        self.rate = rate
+        self._buckets = OrderedDict[str, tuple[float, float]]()    # address -> decisions left, and when
 
-    def admit(self, client: str, posts: int = 1) -> None:
-        """Count posts; raise Problem where the client has sent too many."""
+    def admit(self, client: str, decisions: int = 1) -> None:
+        """Count decisions; raise Problem where the client has sent too many."""
         now = time.monotonic()
-        left, then = self._buckets.pop(client, (float(self.burst), now))
-        left = min(self.burst, left + (now - then) * self.rate)
-        self._buckets[client] = (left - posts, now) if left >= posts else (left, now)
+        left, then = self._buckets.pop(client, (float(BURST), now))
+        left = min(BURST, left + (now - then) * self.rate)
+        self._buckets[client] = (left - decisions, now) if left >= decisions else (left, now)
         while len(self._buckets) > CLIENTS:
             self._buckets.popitem(last=False)
-        if left < posts:
+        if left < decisions:
             raise Problem(429, "rate", f"at most {self.rate:g} decisions a second are taken from one address",
                           headers={"Retry-After": "1"})
 
@@ -59,13 +59,16 @@ class FeedbackKeeper:
             raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels",
                           errors=unknown[:MAX_ERRORS])
         await self.write([Feedback(decision.text, decision.accepted, decision.rejected, decision.added,
-                                   request=decision.request_id)], served, client)
+                                   request=decision.request_id, version=decision.version)], served, client)
 
     async def write(self, feedback: Sequence[Feedback], served: Served, client: str) -> None:
-        """Return when decisions, of labels that the version has, are all on the disk; raise Problem as `keep` does."""
+        """Return when decisions, of labels that the version has, are all on the disk; raise Problem as `keep` does.
+
+        One that names no version is taken to be on an answer of the version that answers now.
+        """
         self.limit.admit(client, len(feedback))
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        stamped = [replace(one, when=now, version=served.version) for one in feedback]
+        stamped = [replace(decision, when=now, version=decision.version or served.version) for decision in feedback]
         kept = asyncio.get_running_loop().create_future()
         self._waiting.append((served.name, stamped, kept))
         if self._writer is None or self._writer.done():
@@ -76,10 +79,11 @@ class FeedbackKeeper:
         while self._waiting:
             batch, self._waiting = self._waiting, []
             for name in dict.fromkeys(name for name, _, _ in batch):
-                part = [(feedback, kept) for of, feedback, kept in batch if of == name]
+                part = [(feedback, kept) for model, feedback, kept in batch if model == name]
                 error: Problem | None = None
                 try:
-                    await asyncio.to_thread(self._append, name, [one for feedback, _ in part for one in feedback])
+                    decisions = [decision for feedback, _ in part for decision in feedback]
+                    await asyncio.to_thread(self._append, name, decisions)
                 except OSError as failure:
                     _log.warning("feedback cannot be kept: %s", failure)
                     error = Problem(503, "disk", "the decision could not be kept; send it again later",

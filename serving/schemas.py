@@ -55,6 +55,8 @@ class FeedbackRequest(BaseModel):
     rejected: list[Uid] = Field([], max_length=MAX_LABELS, description="Labels of the answer that are wrong")
     added: list[Uid] = Field([], max_length=MAX_LABELS, description="Labels that are right and were not in the answer")
     request_id: str = Field("", pattern="^[A-Za-z0-9._-]{0,64}$", description="X-Request-ID of the answer")
+    version: str = Field("", pattern="^[0-9]{0,9}$", description="Version that gave the answer; the present one, by "
+                                                                 "default")
 
 
 class Kept(BaseModel):
@@ -141,7 +143,7 @@ class ProblemDetails(BaseModel):
 
 def checked(body: Any) -> PredictRequest:
     """Validate the body of /predict; raise Problem with a pointer to each wrong field."""
-    request = _validated(PredictRequest, body)
+    request = validated(PredictRequest, body)
     # a character has at most four bytes, so most texts are within the limit without encoding them
     long = [row for row, text in enumerate(request.texts) if len(text) * 4 > MAX_TEXT and len(text.encode()) > MAX_TEXT]
     if long:
@@ -171,7 +173,7 @@ def no_branches(error: NoBranches) -> Problem:
 
 def checked_feedback(body: Any) -> FeedbackRequest:
     """Validate the body of /feedback; raise Problem with a pointer to each wrong field."""
-    request = _validated(FeedbackRequest, body)
+    request = validated(FeedbackRequest, body)
     if len(request.text.encode()) > MAX_TEXT:
         too_long = f"more than {MAX_TEXT:,} bytes"
         raise Problem(413, "text", f"a text has at most {MAX_TEXT:,} bytes", errors=[("/text", too_long)])
@@ -186,10 +188,11 @@ def checked_feedback(body: Any) -> FeedbackRequest:
     return request
 
 
-def _validated(model: type[M], body: Any) -> M:
+def validated(model: type[M], body: Any, status: int = 422, code: str = "invalid") -> M:
+    """Validate the fields of a request; raise Problem of a status and code, with a pointer to each wrong one."""
     fields = ", ".join(model.model_fields)
     if isinstance(body, dict) and len(body) > MAX_FIELDS:
-        raise Problem(422, "invalid", f"a body has at most {len(model.model_fields)} fields: {fields}")
+        raise Problem(status, code, f"a body has at most {len(model.model_fields)} fields: {fields}")
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -200,7 +203,7 @@ def _validated(model: type[M], body: Any) -> M:
             details.append(f"and {len(errors) - MAX_ERRORS} more")
         if any(each["type"] == UNKNOWN for each in errors):
             details.append(f"the fields are {fields}")
-        raise Problem(422, "invalid", "; ".join(details), errors=listed) from None
+        raise Problem(status, code, "; ".join(details), errors=listed) from None
 
 
 def _pointer_and_detail(error: Mapping[str, Any], model: type[BaseModel]) -> tuple[str, str]:

@@ -53,7 +53,7 @@ def test_a_decision_is_in_the_journal_with_the_answer_it_judges(server, world):
     ({"text": " \t"}, "/text"), ({"accepted": [], "rejected": [], "added": []}, "/accepted"),
     ({"accepted": "tiny:0"}, "/accepted"), ({"accepted": [0]}, "/accepted/0"), ({"accepted": [""]}, "/accepted/0"),
     ({"accepted": ["tiny:0"] * 101}, "/accepted"), ({"request_id": "a b"}, "/request_id"),
-    ({"labels": []}, "/labels"), ({"text": None}, "/text")])
+    ({"version": "v1"}, "/version"), ({"labels": []}, "/labels"), ({"text": None}, "/text")])
 def test_what_is_wrong_is_named_and_not_kept(server, world, changed, pointer):
     before = len(read(world))
     fields = problem(server.ask("/feedback", {**GOOD, **changed}), 422, "invalid")
@@ -128,13 +128,21 @@ def test_killed_at_any_moment_it_has_what_it_acknowledged(tmp_path):
     assert set(acknowledged) <= {one.text for one in read(world)} and len(acknowledged) > 40
 
 
-def keeper(home, monkeypatch, append):
+def keeper(home, monkeypatch, append=feedback.FeedbackJournal.append):
     monkeypatch.setattr(feedback.FeedbackJournal, "append", append)
     made = FeedbackKeeper(home)
     made.limit = RateLimit(rate=1e9)
     retriever = SimpleNamespace(ids=lambda uids: np.zeros(len(uids), np.int64))
     served: Any = SimpleNamespace(name="xc", version="1", retriever=retriever)
-    return made, lambda text: made.keep(FeedbackRequest(text=text, accepted=["tiny:0"]), served, "127.0.0.1")
+    return made, lambda text, **more: made.keep(FeedbackRequest(text=text, accepted=["tiny:0"], **more), served, "here")
+
+
+def test_a_decision_is_on_the_version_that_gave_the_answer(tmp_path, monkeypatch):
+    """Another may have taken over since; only one that names none is taken to be on that."""
+    _, post = keeper(tmp_path, monkeypatch)
+    asyncio.run(post("a wolf", version="7"))
+    asyncio.run(post("an oak"))
+    assert [each.version for each in FeedbackJournal(tmp_path, "xc").read()] == ["7", "1"]
 
 
 def test_a_disk_that_takes_nothing_is_no_acknowledgement(tmp_path, monkeypatch):
@@ -164,7 +172,7 @@ def test_what_comes_during_a_write_is_written_together(tmp_path, monkeypatch):
 
 def test_a_journal_that_is_full_takes_no_more(tmp_path, monkeypatch):
     monkeypatch.setattr(feedback, "FULL", 10)
-    _, post = keeper(tmp_path, monkeypatch, feedback.FeedbackJournal.append)
+    _, post = keeper(tmp_path, monkeypatch)
     asyncio.run(post("a wolf"))
     with pytest.raises(Problem, match="journal of feedback is full"):
         asyncio.run(post("a wolf"))
