@@ -81,6 +81,7 @@ class Registry:
         retriever = Retriever.load(folder)
         hold(folder, retriever)
         retriever.predict([TRIAL_TEXT], 1)
+        retriever.ids([])    # hashes all uids, a second a million: here, not in the event loop, where all would wait
         metrics = json.loads(version.tags.get(METRICS, "{}"))
         recall = {key.split("/")[1]: value / 100 for key, value in metrics.items() if key.startswith("index/")}
         return Served(version.name, str(version.version), version.tags[DIGEST], version.tags.get(DATA, ""),
@@ -94,8 +95,8 @@ class AliasFollower:
     look: returns the version that is named now. load: opens it and tries it on a text.
     """
 
-    def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served], every: float = POLL_SECONDS) -> None:
-        self._look, self._load, self._every = look, load, every
+    def __init__(self, look: Callable[[], Version], load: Callable[[Any], Served]) -> None:
+        self._look, self._load = look, load
         self.current: Served | None = None
         self._fault = ""                                   # why the alias cannot be followed
         self._failures: dict[tuple[str, str], str] = {}    # identity of a version -> how it failed at a question
@@ -171,5 +172,5 @@ class AliasFollower:
     def _follow(self) -> None:
         while not self._stop.is_set():
             self.step()
-            self._wake.wait(self._every)
+            self._wake.wait(POLL_SECONDS)
             self._wake.clear()
