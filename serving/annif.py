@@ -5,28 +5,27 @@ The addresses, fields and bounds are those of Annif's OpenAPI description, https
 
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
-from typing import Any, TypeVar
+from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from serving import openapi
 from serving.answers import ModelService, Question
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import FORM, MAX_CONTAINERS, Problem, read_body, read_json
+from serving.http.guard import FORM, MAX_CONTAINERS, Problem, json_response, read_body, read_json
 from serving.model_watcher import Served
 from serving.openapi import PROJECT
-from serving.schemas import MAX_ERRORS, MAX_LABELS, MAX_TEXT, MAX_UID
+from serving.schemas import MAX_LABELS, MAX_TEXT, MAX_UID, validated
 from tasks.data.feedback.journal import Feedback
 
 DOCUMENTS = 32                    # at most, in a batch
 UNKNOWN_LANGUAGE = "und"          # BCP 47; a data set does not say in which language its texts are
+WRONG = 400, "field"              # status and code of a request that is not as described
 
-Model = TypeVar("Model", bound=BaseModel)
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
@@ -154,47 +153,46 @@ class ApiInfo(BaseModel):
 
 def add_annif(app: FastAPI, service: ModelService, keeper: FeedbackKeeper | None) -> None:
     """Add the routes of Annif's REST API; keeper: of what it learns, None = it learns nothing."""
-    @app.get("/v1/", response_model=ApiInfo, **openapi.document("/v1/", "get"))
-    async def info() -> Response:
+    @app.get("/v1/", **openapi.document("/v1/", "get"))
+    async def info() -> ApiInfo:
         """Name this server, as Annif's clients ask."""
-        return _json(ApiInfo(title="xcflow, in the shape of Annif's REST API", version=installed("xcflow")))
+        return ApiInfo(title="xcflow, in the shape of Annif's REST API", version=installed("xcflow"))
 
-    @app.get("/v1/projects", response_model=Projects, **openapi.document("/v1/projects", "get"))
-    async def projects() -> Response:
+    @app.get("/v1/projects", **openapi.document("/v1/projects", "get"))
+    async def projects() -> Projects:
         """Return the version that answers as the only project."""
-        return _json(Projects(projects=[_project(service.current())]))
+        return Projects(projects=[_project(service.current())])
 
-    @app.get(PROJECT, response_model=Project, **openapi.document(PROJECT, "get"))
-    async def project(request: Request) -> Response:
+    @app.get(PROJECT, **openapi.document(PROJECT, "get"))
+    async def project(request: Request) -> Project:
         """Return the version that answers as a project, whose id is the model's name."""
-        return _json(_project(_named(service.current(), request)))
+        return _project(_named(service.current(), request))
 
     @app.post(f"{PROJECT}/suggest", response_model=Suggestions,
               **openapi.document(f"{PROJECT}/suggest", "post", SuggestForm, form=True))
     async def suggest(request: Request) -> Response:
         """Return the best subjects of a document."""
-        asked = _checked(SuggestForm, parsed_form(await read_body(request, FORM)))
+        options = validated(SuggestForm, parsed_form(await read_body(request, FORM)), *WRONG)
         served = _named(service.answering(), request)
-        [found] = await _suggested(service, served, [(asked.text, asked.metadata_title)], asked)
-        return _json({"results": found})
+        [found] = await _suggested(service, served, [(options.text, options.metadata_title)], options)
+        return json_response({"results": found})
 
     @app.post(f"{PROJECT}/suggest-batch", response_model=list[DocumentSuggestions],
               **openapi.document(f"{PROJECT}/suggest-batch", "post", SuggestBatch, query=SuggestOptions))
     async def suggest_batch(request: Request) -> Response:
         """Return the best subjects of each document."""
-        documents = _checked(SuggestBatch, await read_json(request)).documents
-        wanted = _checked(SuggestOptions, dict(request.query_params))
+        documents = validated(SuggestBatch, await read_json(request), *WRONG).documents
+        options = validated(SuggestOptions, dict(request.query_params), *WRONG)
         served = _named(service.answering(), request)
-        found = await _suggested(service, served, [(each.text, each.metadata.title) for each in documents], wanted)
-        return _json([{"results": results, "document_id": each.document_id}
-                      for each, results in zip(documents, found, strict=True)])
-
+        found = await _suggested(service, served, [(each.text, each.metadata.title) for each in documents], options)
+        return json_response([{"results": results, "document_id": each.document_id}
+                              for each, results in zip(documents, found, strict=True)])
 
     @app.post(f"{PROJECT}/learn", status_code=204, **openapi.document(f"{PROJECT}/learn", "post", LearnBatch))
     async def learn(request: Request) -> Response:
         """Keep documents with their subjects for the next training; answered once they are on the disk."""
-        documents = _checked(LearnBatch, await read_json(request)).root
-        served = _named(service.current(), request)
+        documents = validated(LearnBatch, await read_json(request), *WRONG).root
+        served = _named(service.answering(), request)
         if keeper is None:
             raise Problem(403, "feedback", "this server takes no feedback: xc serve --feedback refuse")
         if feedback := list(_feedback(served, documents)):
@@ -213,13 +211,13 @@ def _feedback(served: Served, documents: list[IndexedDocument]) -> Iterator[Feed
 
 
 async def _suggested(service: ModelService, served: Served, documents: list[tuple[str, str]],
-                     wanted: SuggestOptions) -> list[list[dict[str, Any]]]:
+                     options: SuggestOptions) -> list[list[dict[str, Any]]]:
     """Return the suggestions for each document (text, title)."""
-    if not wanted.limit:
+    if not options.limit:
         return [[] for _ in documents]
     fields = [fields_of(served, _cut(text), _cut(title)) for text, title in documents]
     answers = await service.ask(served, [
-        Question(served, title, min(wanted.limit, MAX_LABELS), wanted.threshold, content=content)
+        Question(served, title, min(options.limit, MAX_LABELS), options.threshold, content=content)
         for title, content in fields])
     return [[{"uri": label["uid"], "label": label["text"], "notation": None, "score": label["confidence"]}
              for label in labels if label["confidence"] > 0] for labels in answers]
@@ -265,17 +263,6 @@ def _unquoted(quoted: bytes) -> str:
     return binascii.a2b_qp(quoted.replace(b"+", b" ").replace(b"=", b"=3D").replace(b"%", b"=")).decode()
 
 
-def _checked(model: type[Model], fields: Any) -> Model:
-    """Validate the fields of a request; raise Problem with a pointer to each wrong one."""
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
-        listed = [("".join(f"/{part}" for part in each["loc"]), each["msg"]) for each in errors]
-        details = "; ".join(f"{pointer or 'the body'}: {detail}" for pointer, detail in listed)
-        raise Problem(400, "field", details, errors=listed) from None
-
-
 def _named(served: Served, request: Request) -> Served:
     """Return the version that answers if it is of the project in the address; raise Problem where it is of another."""
     if request.path_params["project_id"] != served.name:
@@ -289,8 +276,3 @@ def _project(served: Served) -> Project:
         backend=Backend(backend_id=f"xcflow {served.retriever.facts['method']}"),
         vocab=Vocabulary(vocab_id=served.name, languages=[UNKNOWN_LANGUAGE], size=len(served.retriever)),
         modification_time=datetime.fromtimestamp(served.registered, UTC))
-
-
-def _json(answer: BaseModel | Mapping[str, Any] | list[Any]) -> Response:
-    value = answer.model_dump(mode="json") if isinstance(answer, BaseModel) else answer
-    return Response(orjson.dumps(value), media_type="application/json")

@@ -70,7 +70,7 @@ class ModelService:
     def answering(self) -> Served:
         """Return the version that answers, as `current` does; raise Problem where its files are damaged."""
         if (served := self.current()).watch.damage:
-            raise refused()
+            raise version_problem()
         return served
 
     async def predict(self, request: PredictRequest) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class ModelService:
             raise Problem(503, "timeout", f"no answer within {WAIT:g} seconds", headers={"Retry-After": "2"}) from None
         except VERSION_ERRORS as error:
             self.follower.report_failure(served, error)
-            raise refused() from None
+            raise version_problem() from None
 
 
 class Selections:
@@ -128,7 +128,7 @@ class Selections:
         return self._kept[key]
 
 
-def refused() -> Problem:
+def version_problem() -> Problem:
     """Return the Problem of a version that is damaged or failed."""
     return Problem(500, "version", "the version that answers is damaged, or failed at this question; /model tells how")
 

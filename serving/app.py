@@ -9,22 +9,21 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from serving import schemas
 from serving.annif import add_annif
 from serving.answers import ModelService
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import Access, Guard, Message, Problem, Receive, Send, read_json
+from serving.http.guard import INTERNAL, Access, Guard, Problem, json_response, read_json
 from serving.model_watcher import AliasFollower
 from serving.openapi import CODES, described, document, page_of
 from serving.prometheus import ServerMetrics
 from serving.workers.shared_status import Peers
-
-INTERNAL = Problem(500, "internal", "the server failed; its log tells why")
 
 
 def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper | None,
@@ -64,13 +63,16 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
     async def problem(request: Request, error: Exception) -> Response:
         return refuse(error if isinstance(error, Problem) else INTERNAL)
 
-    for kind, handler in ((HTTPException, unknown), (Problem, problem), (Exception, problem)):
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)    # nobody reads it; no refusal, and no error of the server
+
+    for kind, handler in ((HTTPException, unknown), (Problem, problem), (ClientDisconnect, gone), (Exception, problem)):
         app.add_exception_handler(kind, handler)
     _operations(app, service, counters, keeper)
     add_annif(app, service, keeper)
     _pages(app)
 
-    async def predict(scope: Message, receive: Receive, send: Send) -> None:
+    async def predict(scope: Scope, receive: Receive, send: Send) -> None:
         response = await _predicted(service, Request(scope, receive))
         await response(scope, receive, send)
 
@@ -78,7 +80,7 @@ def create_app(follower: AliasFollower, access: Access, keeper: FeedbackKeeper |
 
 
 async def _predicted(service: ModelService, request: Request) -> Response:
-    return _json(await service.predict(schemas.checked(await read_json(request))))
+    return json_response(await service.predict(schemas.checked(await read_json(request))))
 
 
 def _operations(app: FastAPI, service: ModelService, counters: ServerMetrics, keeper: FeedbackKeeper | None) -> None:
@@ -93,15 +95,15 @@ def _operations(app: FastAPI, service: ModelService, counters: ServerMetrics, ke
         if keeper is None:
             raise Problem(403, "feedback", "this server takes no feedback: xc serve --feedback refuse")
         decision = schemas.checked_feedback(await read_json(request))
-        await keeper.keep(decision, service.current(), request.client.host if request.client else "")
-        return _json({name: len(getattr(decision, name)) for name in schemas.Kept.model_fields})
+        await keeper.keep(decision, service.answering(), request.client.host if request.client else "")
+        return json_response({name: len(getattr(decision, name)) for name in schemas.Kept.model_fields})
 
     @app.get("/model", response_model=schemas.ModelFacts, **document("/model", "get"))
     async def model() -> Response:
         """Return which version answers at present."""
         served = service.current()
-        return _json({**served.named(), "labels": len(served.retriever), "examples": served.examples,
-                      "fault": service.fault, "feedback": keeper is not None})
+        return json_response({**served.named(), "labels": len(served.retriever), "examples": served.examples,
+                              "fault": service.fault, "feedback": keeper is not None})
 
     @app.get("/healthz", response_class=PlainTextResponse, **document("/healthz", "get"))
     async def healthz() -> str:
@@ -113,7 +115,7 @@ def _operations(app: FastAPI, service: ModelService, counters: ServerMetrics, ke
         """Answer 200 once a prediction was made, until the server stops.
 
         "degraded" where the alias cannot be followed, or the version that answers failed at a question, and with 503
-        where its files were changed, so that nothing is answered. What is wrong, /model tells.
+        where its files were changed, so that nothing is answered. /model says what is wrong.
         """
         if service.draining:
             raise Problem(503, "draining", "the server is about to stop", headers={"Retry-After": "2"})
@@ -134,7 +136,7 @@ def _pages(app: FastAPI) -> None:
 
     @app.get("/openapi.json", include_in_schema=False)
     async def description() -> Response:
-        return _json(openapi)
+        return json_response(openapi)
 
     for path, html in (("/", page), ("/docs", documentation)):
         app.add_api_route(path, _page(html), include_in_schema=False)
@@ -158,7 +160,3 @@ def policy(html: str) -> str:
 
     return (f"default-src 'none'; script-src {sources('script')}; style-src {sources('style')}; connect-src 'self'; "
             "img-src data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'")
-
-
-def _json(value: Any) -> Response:
-    return Response(orjson.dumps(value), media_type="application/json")

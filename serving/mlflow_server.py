@@ -16,8 +16,9 @@ from pathlib import Path
 
 import uvicorn
 from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.http.guard import App, Message, Problem, Receive, Send
+from serving.http.guard import Problem
 from tasks.core.python_gc import collect_rarely
 from tasks.tracking.mlflow_client import password, quiet_mlflow
 
@@ -32,11 +33,11 @@ class OwnerOnly:
     hosts: the server's host names, with ports. credentials: "user:password".
     """
 
-    app: App
+    app: ASGIApp
     hosts: frozenset[str]
     credentials: str = field(repr=False)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
                 self.admit(scope["path"], {key.decode("latin-1"): value.decode("latin-1")
@@ -63,7 +64,7 @@ class OwnerOnly:
                           headers={"WWW-Authenticate": 'Basic realm="MLflow", charset="UTF-8"'})
 
 
-def create_app(home: Path, port: int) -> App:
+def create_app(home: Path, port: int) -> ASGIApp:
     """Return MLflow's app on HOME/mlflow.db, for the owner of the home.
 
     It proxies no files: clients use HOME/mlartifacts by its path. Raises MLflow's error for an invalid database.

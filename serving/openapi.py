@@ -11,18 +11,16 @@ from serving.http.guard import FORM, JSON, MAX_CONTAINERS, MAX_VALUES
 from serving.schemas import EXAMPLE, MAX_EXPLAINED, MAX_LABELS, MAX_LISTED, MAX_TEXT, MAX_TEXTS, ProblemDetails
 
 PROJECT = "/v1/projects/{project_id}"
-_ASKED = {401: ("token",), 403: ("origin",), 408: ("slow",), 415: ("content-type",), 421: ("host",)}
-_SUGGEST = {**_ASKED, 404: ("project",), 500: ("internal", "version"),
-            503: ("queue-full", "timeout", "no-model", "connections")}
+_BODY_CODES = {401: ("token",), 403: ("origin",), 408: ("slow",), 415: ("content-type",), 421: ("host",),
+               500: ("internal", "version")}
+_SUGGEST = {**_BODY_CODES, 404: ("project",), 503: ("queue-full", "timeout", "no-model", "connections")}
 # The error statuses of each operation, and the problem codes of each status.
 CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
-    ("/predict", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin",), 408: ("slow",),
-                           413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
-                           422: ("invalid", "explain", "unknown-label", "no-branches"), 500: ("internal", "version"),
+    ("/predict", "post"): {**_BODY_CODES, 400: ("json", "depth", "http"), 413: ("body", "text", "values"),
+                           422: ("invalid", "explain", "unknown-label", "no-branches"),
                            503: ("queue-full", "timeout", "no-model", "connections")},
-    ("/feedback", "post"): {400: ("json", "depth", "http"), 401: ("token",), 403: ("origin", "feedback"),
-                            408: ("slow",), 413: ("body", "text", "values"), 415: ("content-type",), 421: ("host",),
-                            422: ("invalid",), 429: ("rate",), 500: ("internal",),
+    ("/feedback", "post"): {**_BODY_CODES, 400: ("json", "depth", "http"), 403: ("origin", "feedback"),
+                            413: ("body", "text", "values"), 422: ("invalid",), 429: ("rate",),
                             503: ("disk", "journal", "no-model", "connections")},
     ("/model", "get"): {401: ("token",), 421: ("host",), 503: ("no-model",)},
     ("/healthz", "get"): {421: ("host",)},
@@ -34,8 +32,8 @@ CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
     (f"{PROJECT}/suggest", "post"): {**_SUGGEST, 400: ("form", "field", "http"), 413: ("body", "values")},
     (f"{PROJECT}/suggest-batch", "post"): {**_SUGGEST, 400: ("json", "depth", "field", "http"),
                                            413: ("body", "values")},
-    (f"{PROJECT}/learn", "post"): {**_ASKED, 400: ("json", "depth", "field", "http"), 403: ("origin", "feedback"),
-                                   404: ("project",), 413: ("body", "values"), 429: ("rate",), 500: ("internal",),
+    (f"{PROJECT}/learn", "post"): {**_BODY_CODES, 400: ("json", "depth", "field", "http"), 403: ("origin", "feedback"),
+                                   404: ("project",), 413: ("body", "values"), 429: ("rate",),
                                    503: ("disk", "journal", "no-model", "connections")}}
 MEANING = {
     "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not well-formed HTTP/1.1.",

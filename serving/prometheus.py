@@ -61,6 +61,11 @@ class ServerMetrics:
 
     def text(self, served: Served | None, fault: str, waiting: int) -> bytes:
         """Return all metrics and the present state in Prometheus' text format."""
+        self.update(served, fault, waiting)
+        return generate_latest(self.registry)
+
+    def update(self, served: Served | None, fault: str, waiting: int) -> None:
+        """Set the gauges to the present state."""
         self.model.clear()
         self.recall.clear()
         if served is not None:
@@ -70,4 +75,3 @@ class ServerMetrics:
                 self.recall.labels(index).set(ratio)
         self.degraded.set(bool(fault))
         self.length.set(waiting)
-        return generate_latest(self.registry)

@@ -22,12 +22,13 @@ from typing import Any
 import psutil
 import torch
 import uvicorn
+from starlette.types import ASGIApp
 
 from data_contracts.errors import ServerError, UsageError
 from serving.answers import WAIT, ModelService
 from serving.app import create_app
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import LOOPBACK, REQUEST_SECONDS, Access, App, Guard
+from serving.http.guard import LOOPBACK, REQUEST_SECONDS, Access, Guard
 from serving.http.protocol import TimeoutProtocol
 from serving.model_watcher import AliasFollower, Registry
 from serving.workers.dispatcher import SHORTAGES, Dispatcher
@@ -47,7 +48,7 @@ _log = logging.getLogger("serving")
 
 
 def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: Access, wait: bool,
-          feedback: bool = True, workers: int = 1) -> None:
+          feedback: bool, workers: int) -> None:
     """Serve the model that `model` names in the registry until SIGTERM or Ctrl-C; open requests are answered first.
 
     wait: start even if there is no such model yet. feedback: take it, into the journal of the home. workers: processes
@@ -59,7 +60,8 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         address = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
 
         def ready(name: str, version: str) -> None:
-            _log.warning("serving %s on %s", f"{name} version {version}" if version else "what comes", address)
+            what = f"serving {name} version {version}" if version else "no model yet; listening"
+            _log.warning("%s on %s", what, address)
 
         follow, keeper = partial(follower, home, mlflow, model, wait), FeedbackKeeper(home) if feedback else None
         if workers > 1:
@@ -138,7 +140,7 @@ def limit_connections(service: ModelService) -> int:
     return max(TimeoutProtocol.most, min(TimeoutProtocol.most + BACKLOG, descriptors - SPARE + BACKLOG))
 
 
-def settings(app: App, protocol: type[TimeoutProtocol]) -> uvicorn.Config:
+def settings(app: ASGIApp, protocol: type[TimeoutProtocol]) -> uvicorn.Config:
     """Return uvicorn's settings."""
     return uvicorn.Config(
         app, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,

@@ -22,7 +22,7 @@ _HOMES = {"train": "tasks.local", "load": "tasks.registry.load", "Label": "xcmod
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, which takes torch along, only then."""
+    """Import a public name at its first use, since that imports torch."""
     from importlib import import_module
 
     if name not in _HOMES:

@@ -10,7 +10,7 @@ import hmac
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -18,11 +18,7 @@ from typing import Any
 import orjson
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY = 1 << 20         # bytes of a body
 MAX_DEPTH = 32             # of its JSON
@@ -34,7 +30,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 PATHS_WITHOUT_TOKEN = frozenset({"/", "/docs", "/openapi.json", "/healthz", "/readyz"})    # need no token
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
            "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'", "Cache-Control": "no-store"}
-ON_THE_WIRE = {name.lower().encode(): (name.encode(), value.encode()) for name, value in HEADERS.items()}
+HEADER_BYTES = {name.lower().encode(): (name.encode(), value.encode()) for name, value in HEADERS.items()}
 _log = logging.getLogger("serving")
 
 
@@ -60,6 +56,14 @@ class Problem(Exception):
     def response(self) -> Response:
         """Return the problem as an HTTP response."""
         return Response(self.body(), self.status, dict(self.headers), "application/problem+json")
+
+
+INTERNAL = Problem(500, "internal", "the server failed; its log has the request under its X-Request-ID")
+
+
+def json_response(value: Any) -> Response:
+    """Return a value as an HTTP response in JSON."""
+    return Response(orjson.dumps(value), media_type=JSON)
 
 
 @dataclass(frozen=True)
@@ -108,12 +112,12 @@ class Guard:
     a parameter has its name instead of its value. on_refusal: with the code of each problem.
     """
 
-    def __init__(self, app: App, access: Access, on_request: Callable[[str, str, int, float], None],
-                 on_refusal: Callable[[str], None], direct: Mapping[tuple[str, str], App] | None = None) -> None:
-        self.app, self.access, self._on_request, self._on_refusal = app, access, on_request, on_refusal
-        self.direct = direct or {}
+    def __init__(self, app: ASGIApp, access: Access, on_request: Callable[[str, str, int, float], None],
+                 on_refusal: Callable[[str], None], direct: Mapping[tuple[str, str], ASGIApp]) -> None:
+        self.app, self.access, self._on_request, self._on_refusal, self.direct = (
+            app, access, on_request, on_refusal, direct)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -129,7 +133,7 @@ class Guard:
                 status = message["status"]
                 present = {key.lower() for key, _ in message["headers"]}
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode()), *(
-                    header for name, header in ON_THE_WIRE.items() if name not in present)]
+                    header for name, header in HEADER_BYTES.items() if name not in present)]
             await send(message)
 
         problem = None
@@ -145,7 +149,7 @@ class Guard:
             status = 499
         except Exception:
             _log.exception("request %s failed", request_id)
-            problem = Problem(500, "internal", "the server failed; its log has the request under its X-Request-ID")
+            problem = INTERNAL
         if problem is not None and not status:
             self._on_refusal(problem.code)
             await problem.response()(scope, receive, send_with_headers)

@@ -15,7 +15,7 @@ CROWDED = Problem(503, "connections", "too many connections are open", headers={
 MALFORMED = Problem(400, "http", "this is not well-formed HTTP/1.1")
 
 
-def on_the_wire(problem: Problem) -> bytes:
+def raw_response(problem: Problem) -> bytes:
     """Return a problem as the bytes of a whole HTTP response that ends the connection."""
     body = problem.body()
     head = [f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}", "Content-Type: application/problem+json",
@@ -119,6 +119,6 @@ class TimeoutProtocol(H11Protocol):
 
     def _refuse(self, problem: Problem) -> None:
         self.refused(problem.code)
-        self.transport.write(on_the_wire(problem))
+        self.transport.write(raw_response(problem))
         self.transport.close()
         self.loop.call_later(REQUEST_SECONDS, self.transport.abort)

@@ -33,7 +33,7 @@ class SummedMetrics(ServerMetrics):
     def text(self, served: Served | None, fault: str, waiting: int) -> bytes:
         """Return all metrics of the server in Prometheus' text format; the arguments are those of the base class."""
         statuses = list(self.peers.statuses())
-        super().text(served, fault, waiting + sum(status.waiting for status in statuses))
+        self.update(served, fault, waiting + sum(status.waiting for status in statuses))
         for status in statuses:
             if status.version:
                 self.model.labels(status.name, status.version).set(1)

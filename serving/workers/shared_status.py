@@ -51,7 +51,6 @@ class WorkerLoad:
 class Peers:
     """What the other workers of a server say; as it stands, for a server without others."""
 
-    draining = False       # whether the server is about to stop
     fault = ""             # why answers may be wrong or outdated
     refuses = False        # whether a worker refuses to answer, since files of the version were changed
 
@@ -122,15 +121,15 @@ class BoardPeers(Peers):
                 yield status
 
     @property
-    def draining(self) -> bool:    # type: ignore[override]
+    def draining(self) -> bool:
         """Whether the server is about to stop."""
         return self.board.draining
 
     @property
     def fault(self) -> str:    # type: ignore[override]
         """Return the first fault of another worker, or that one does not run."""
-        if told := next((status.fault for status in self.statuses() if status.fault), ""):
-            return told
+        if fault := next((status.fault for status in self.statuses() if status.fault), ""):
+            return fault
         count = self.board.count
         runs = sum(self.board.responsive(number) or number == self.number for number in range(count))
         return "" if runs == count else f"{runs} of {count} workers run"

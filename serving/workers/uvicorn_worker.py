@@ -10,9 +10,9 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.answers import ModelService
-from serving.http.guard import App, Message, Receive, Send
 from serving.http.protocol import TimeoutProtocol
 from serving.workers.shared_status import BoardPeers, WorkerLoad, WorkerStatus
 
@@ -119,10 +119,10 @@ class ConnectionBalancer:
     would get nothing to do from clients that keep their connections.
     """
 
-    def __init__(self, app: App, peers: BoardPeers) -> None:
+    def __init__(self, app: ASGIApp, peers: BoardPeers) -> None:
         self.app, self.peers = app, peers
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_closing(message: Message) -> None:
             if message["type"] == "http.response.start" and self.peers.should_give_up_connection():
                 message["headers"] = [*(pair for pair in message["headers"] if pair[0].lower() != b"connection"),

@@ -120,6 +120,10 @@ def test_a_version_whose_files_change_is_refused_until_they_are_right_again(worl
     assert follower.fault == "" and ask(follower) == first
 
 
+def test_uids_can_be_looked_up_before_a_request_would_wait_for_it(follower):
+    assert "_hashed" in vars(follower.current.retriever.select.index)
+
+
 def test_another_copy_takes_over_from_a_damaged_one(world, follower, monkeypatch):
     monkeypatch.setattr(model_watcher, "RETRY_SECONDS", 0.0)
     path, first, before = vectors(world), ask(follower), follower.current
@@ -181,6 +185,9 @@ def test_a_running_server_refuses_changed_files_lives_on_and_answers_again(world
             problem(reply, 500, "version")
             assert b"null" not in reply.body
             assert within(30, lambda: "term.encoder.npy was changed" in server.ask("/model").json()["fault"])
+            problem(server.ask("/feedback", {"text": "a wolf", "accepted": ["tiny:0"]}), 500, "version")
+            documents = [{"text": "a wolf", "subjects": [{"uri": "tiny:0"}]}]
+            problem(server.ask("/v1/projects/xc/learn", documents), 500, "version")
             reply = server.ask("/readyz")
             assert (reply.status, reply.body) == (503, b"degraded")
             assert b"xc_degraded 1.0" in server.ask("/metrics").body

@@ -1,9 +1,11 @@
 """HTTP on the wire, by raw sockets: what is malformed, slow or half closed harms nobody and is answered as promised."""
 
+import asyncio
 import json
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -11,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from serving.http.guard import MAX_VALUES, REQUEST_SECONDS, Problem, count_values, parsed
+from serving.app import create_app
+from serving.feedback import FeedbackKeeper
+from serving.http.guard import MAX_VALUES, REQUEST_SECONDS, Access, Problem, count_values, parsed
 from serving.http.protocol import CHUNKS
+from serving.prometheus import ServerMetrics
 from tests.support.running_server import World, problem, running
 
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
@@ -107,6 +112,25 @@ def unread(server):
                             ) and time.monotonic() < began + 3 * REQUEST_SECONDS:
                 time.sleep(0.2)
         return time.monotonic() - began
+
+
+@pytest.mark.parametrize("path", ["/predict", "/feedback", "/v1/projects/xc/suggest-batch"])
+def test_who_hangs_up_within_a_body_is_no_error_of_the_server(tmp_path, path):
+    counters = ServerMetrics(frozenset())
+    app, _ = create_app(SimpleNamespace(), Access(), FeedbackKeeper(tmp_path), lambda routes: counters)
+
+    async def hang_up():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        assert message.get("status", 499) == 499
+
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    asyncio.run(app(scope, hang_up, send))
+    value = counters.registry.get_sample_value
+    assert value("xc_rejected_total", {"reason": "internal"}) is None
+    assert value("xc_requests_total", {"route": "other", "method": "POST", "status": "4xx"}) == 1
 
 
 def test_who_hangs_up_harms_nobody(server):

@@ -185,8 +185,8 @@ def ready(process: subprocess.Popen[bytes], log: Path, seconds: float = 90) -> i
     """Wait until the server answers; return its port, from the first line of its log."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
-        if (found := re.search(r"serving .* on http://\S+:(\d+)", log.read_text())) is not None:
-            port = int(found[1])
+        if (found := re.search(r"(serving .*|listening) on http://\S+:(\d+)", log.read_text())) is not None:
+            port = int(found[2])
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as connection:
                 connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 if Reply.read(connection).status == 200:
