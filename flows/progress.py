@@ -19,10 +19,20 @@ LINE_EVERY = 30.0      # seconds between progress lines where there is no termin
 REDRAW_EVERY = 0.5     # seconds between redraws of a terminal's line
 
 
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle Ctrl-C or SIGTERM: raise KeyboardInterrupt, here and, should that be lost, at the next step.
+
+    Python drops what is raised inside a callback of the garbage collector, such as Dask's.
+    """
+    Terminal.interrupted = True
+    raise KeyboardInterrupt
+
+
 class Terminal:
     """Prints the lines of one run; under_way: its present step, to name it where the run fails."""
 
     under_way: ClassVar[str] = ""
+    interrupted: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -32,7 +42,11 @@ class Terminal:
         print(f"\r\x1b[2K{text}" if self.live else text, file=sys.stderr, flush=True)
 
     def begin(self, step: str) -> None:
-        """Show which step is under way; without a terminal, only `step` prints it."""
+        """Show which step is under way; without a terminal, only `step` prints it.
+
+        Raises KeyboardInterrupt, as `step` does, where the run was interrupted before.
+        """
+        self._stop_if_interrupted()
         Terminal.under_way = step
         if self.live:
             print(f"\r\x1b[2K… {step}", end="\r", file=sys.stderr, flush=True)
@@ -41,6 +55,11 @@ class Terminal:
         """Print that a step is done; seconds: how long it took."""
         Terminal.under_way = f"after {step}"
         self.line(f"{'reused' if reused else duration(seconds):>12}  {step}")
+        self._stop_if_interrupted()
+
+    def _stop_if_interrupted(self) -> None:
+        if Terminal.interrupted:
+            raise KeyboardInterrupt
 
     @contextmanager
     def training(self, name: str) -> Iterator[tuple[Callable[[Any], None], Callable[[], bool]]]:

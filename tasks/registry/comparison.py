@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +65,22 @@ class ComparisonCorpus:
         return Comparison(**{**stored, "scores": [Score(**score) for score in stored["scores"]]})
 
 
-def newest_corpus(store: Store, version: Resolved, say: Callable[[str], None]) -> ComparisonCorpus | None:
-    """Return the corpus of a version's data set that was made or used last; None where the store has none."""
+def newest_corpus(store: Store, version: Resolved,
+                  say: Callable[[str], None]) -> Callable[[Resolved, Resolved], Comparison]:
+    """Return the corpus of a version's data set that was made or used last.
+
+    Where the store has none, what raises Incomparable: by recorded metrics, which say nothing of single queries, the
+    gates would let more pass.
+    """
     data = json.loads((version.folder / "retriever.json").read_text())["data"]
     keys = [key for key, manifest in store.steps() if manifest["kind"] == "corpus"
             and manifest["about"].get("settings", {}).get("facts", {}).get("name") == data]
     pack = store.find(keys[-1]) if keys else None
-    return ComparisonCorpus(store, pack, say) if pack else None
+    return ComparisonCorpus(store, pack, say) if pack else partial(_no_test_set, data)
+
+
+def _no_test_set(data: str, ours: Resolved, theirs: Resolved) -> Comparison:
+    raise Incomparable(f"the test set of {data} is not in this home (xc prepare --data DIR)")
 
 
 def compare(retrievers: Sequence[Retriever], corpus: Corpus) -> Comparison:

@@ -237,7 +237,8 @@ def test_the_newest_test_set_is_that_of_the_corpus_used_last(corpus, world, tmp_
         last = world.store.find(keys[age])
         os.utime(world.store.home / "refs" / "steps" / keys[age], (time.time() + later, time.time() + later))
         assert newest_corpus(world.store, version, print).pack == last
-    assert newest_corpus(tiny.fresh_store(tmp_path / "other"), version, print) is None
+    with pytest.raises(Incomparable, match=r"the test set of toy is not in this home \(xc prepare --data DIR\)"):
+        newest_corpus(tiny.fresh_store(tmp_path / "other"), version, print)(version, version)
 
 
 def test_without_a_champion_there_is_nothing_to_evaluate(corpus, tmp_path):

@@ -31,6 +31,24 @@ terminal.step("encoder round 0", False, 75.0)
 """
 
 
+LOST = """
+import gc, os, signal
+from flows.progress import Terminal, interrupt
+signal.signal(signal.SIGINT, interrupt)
+gc.callbacks.append(lambda phase, info: os.kill(os.getpid(), signal.SIGINT) if phase == "start" else None)
+gc.collect()    # Python prints what is raised in a callback, and goes on
+gc.callbacks.clear()
+Terminal().begin("train")
+print("trained")
+"""
+
+
+def test_a_ctrl_c_that_python_drops_ends_the_run_at_the_next_step():
+    done = subprocess.run([sys.executable, "-c", LOST], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "Exception ignored" in done.stderr and done.returncode and "trained" not in done.stdout
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
 def finished(**more) -> Finished:
     keys = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
     return Finished(**{

@@ -52,10 +52,12 @@ def report(*, options: RunConfig) -> None:
 
 def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
     """Run the flow as far as `until`; return its summary, None where nothing was evaluated here."""
+    from flows.progress import interrupt
     from flows.rendezvous import rendezvous_of
     from tasks.core.shared_store import open_store
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)    # of `timeout`, `kill` or a shutdown: ends as by Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):    # SIGTERM: of `timeout`, `kill` or a shutdown
+        signal.signal(number, interrupt)
     if (rendezvous := rendezvous_of(options)) and not rendezvous.leads:
         _follow(rendezvous, options)
         return None
