@@ -48,12 +48,11 @@ class FeedbackJournal:
         """Append feedback, which is on the disk when this returns; raise OSError where it does not take it."""
         lines = "".join(f"{json.dumps(asdict(each), ensure_ascii=False)}\n" for each in feedback).encode()
         make_folder(self.path.parent)
-        new = not self.path.exists()
         os.close(os.open(self.path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        if new:
-            fsync(self.path.parent)
         with locked(self.path, fcntl.LOCK_EX), open(self.path, "r+b", buffering=0) as file:
             end = _end_of_last_line(file)
+            if end == 0:    # whoever made the file may have been killed before this
+                fsync(self.path.parent)
             try:
                 file.truncate(end)
                 file.seek(end)
