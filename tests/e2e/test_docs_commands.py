@@ -55,7 +55,7 @@ LISTED = {
     "xc run --data tickets --nodes 2": "two machines; tests/e2e/test_run_machines.py has two groups of processes",
     "srun": "Slurm; tests/unit/test_rendezvous.py reads what it sets",
     "xc run --data tickets --method astra --set table_dtype=bfloat16": "tests/training/test_method_contract.py does so",
-    **dict.fromkeys(("sudo install", "sudo cp units/*", "xc service systemd units", "xc service compose containers",
+    **dict.fromkeys(("sudo install", "sudo cp units/xc*", "xc service systemd units", "xc service compose containers",
                      "docker compose"), _SERVICE),
     "CUDA_VISIBLE_DEVICES=0 xc run": _GPUS, "CUDA_VISIBLE_DEVICES=1 xc run": _GPUS}
 TICKETS = ["Printer on floor 2 jams,printer;hardware", "Cannot log in after password change,login;account"]

@@ -21,7 +21,7 @@ LONGEST = 1 << 22    # bytes of a line, at most
 
 @dataclass(frozen=True)
 class Feedback:
-    """One post of feedback on a text: uids of labels that are right, wrong, or right and were missing.
+    """A reviewer's decision on a text: uids of labels that are right, wrong, or right and were missing.
 
     content: a longer text, where queries have titles and contents. when: in UTC; request: the X-Request-ID of the
     answer that was judged; version: which version gave it.
