@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.completion import versions
 from flows.cli.config_file import FILE, GIVEN
-from flows.config import HOME, CommonOptions, Home, Mlflow, shared
+from flows.config import HOME, CommonOptions, Home, Mlflow, TrackingOptions, shared
 
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
 Budget = Annotated[str, Parameter(help="Time for the whole job, such as 10m: the most accurate method that fits it, "
@@ -102,10 +102,11 @@ def columns(rows: Sequence[Sequence[object]]) -> list[str]:
 
 
 def resolved_settings(options: CommonOptions) -> dict[str, str]:
-    """Return the settings that differ from the preset's; raise UsageError where they or the data are invalid."""
+    """Return the settings that differ from the preset's; raise UsageError where an option or the data is invalid."""
     from tasks.core.remote import checked_address
     from tasks.data.fetch import outline
     from tasks.plan import resolve_run
+    from tasks.registry.tags import require_name
 
     settings = options.settings
     if options.store:
@@ -114,7 +115,7 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
     utf8(options.home)
     try:
         with outline(options.data) as folder:
-            resolve_run(folder, options.method, options.preset, settings)
+            raw, _ = resolve_run(folder, options.method, options.preset, settings)
     except UsageError as error:
         ours = [f"no {name} {getattr(options, name)!r}" for name in ("method", "preset")
                 if GIVEN.sources.get(name) == FILE]
@@ -122,6 +123,8 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
             ours += [f"no setting {key!r}", f"{key} ", f"{key}:"]
         raise UsageError(error.what, where=FILE if error.what.startswith(tuple(ours)) else error.where,
                          hint=error.hint) from error
+    if isinstance(options, TrackingOptions):
+        require_name(options.name or raw.name)
     return settings
 
 

@@ -24,6 +24,7 @@ from tasks.registry.tags import (
     TEST,
     Version,
     champion_of,
+    require_name,
     versions_of,
 )
 from tasks.tracking.identity import Identity, identity
@@ -50,8 +51,7 @@ def register(tracker: Tracker, run_id: str, name: str, *, retriever_dir: Path, r
     run, also where MLflow had not answered yet. test_digest: of the test set of the score. facts: further tags, on how
     the version was made. Raises ServerError where MLflow fails.
     """
-    if set("/:@'\"") & set(name) or not name.strip():
-        raise UsageError(f"{name!r} cannot be the name of a model", hint="leave out / : @ and quotes")
+    require_name(name)
     if file_digest(retriever_dir / MANIFEST) != retriever_digest:
         raise DamagedArtifact(f"{retriever_dir} is not the retriever {retriever_digest[:12]}",
                               hint="give the folder of an artifact, HOME/objects/<digest>")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from data_contracts.errors import UsageError
 from tasks.tracking.mlflow_client import Client, all_pages
 from tasks.tracking.tracker import Tracker
 
@@ -18,6 +19,12 @@ BASE, EDITS = "xc.base", "xc.edits"    # of a version with edited labels: its tr
 FILES = "xc.files"                # sha256 of the manifest in the model's folder, which lists the sha256 of each file
 RETRIEVER_PATH = "artifacts/retriever"    # where the retriever is in the model's folder
 Version = Any                     # mlflow.entities.model_registry.ModelVersion
+
+
+def require_name(name: str) -> None:
+    """Raise UsageError for a name that no model can have."""
+    if set("/:@'\"") & set(name) or not name.strip():
+        raise UsageError(f"{name!r} cannot be the name of a model", hint="leave out / : @ and quotes: --name NAME")
 
 
 def champion_of(client: Client, name: str) -> Version | None:
