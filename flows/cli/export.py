@@ -53,10 +53,10 @@ def export_labels(retriever: Any, out: Path) -> int:
                if proposer.labels is None}
 
     def tables() -> Iterator[pa.Table]:
-        for start in range(0, len(labels), CHUNK):
+        for start in range(0, max(len(labels), 1), CHUNK):    # of none one empty table, so that a file has its columns
             ids = labels[start:start + CHUNK]
-            names = {"id": pa.array(ids), "uid": pa.array(retriever.uids.take(ids)),
-                     "text": pa.array(retriever.titles.take(ids))}
+            names = {"id": pa.array(ids), "uid": pa.array(retriever.uids.take(ids), pa.string()),
+                     "text": pa.array(retriever.titles.take(ids), pa.string())}
             yield pa.table(names | {name: _vectors(vectors[ids]) for name, vectors in columns.items()})
 
     return _write_table(out, tables())

@@ -48,8 +48,8 @@ def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequen
     """Write the rows of a file to the journal, to be added or removed when edits are next applied; return how many.
 
     resume: where the journal ends with these very edits and the champion does not have them, because a command was
-    cut off before it applied them, they are not written again. Raises ContractError at the first invalid row: then
-    none is written.
+    cut off before it applied them, they are not written again. Raises ContractError at the first invalid row, and
+    UsageError where no label would be left: then none is written.
     """
     edits = [Edit(op, row.uid, row.text, row.content) for row in rows]
     with tracker.required() as client:
@@ -64,6 +64,9 @@ def edit_labels(store: Store, tracker: Tracker, name: str, op: str, rows: Sequen
             labels.apply(edit)
         for row in rows:
             _check(labels, op, row)
+        if op == REMOVE and len(edits) == sum(uid in labels for uid in labels.ids):
+            raise UsageError(f"{name} would have no label left",
+                             hint="keep one; or first add others: xc labels add FILE")
         if not dry_run:
             journal.append(edits)
     return len(edits)

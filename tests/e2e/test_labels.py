@@ -196,6 +196,16 @@ def test_a_bad_row_changes_nothing(world, op, rows, said, hint):
     assert Journal(world.store.home, "xc").entries() == before
 
 
+def test_the_last_label_is_not_removed(world):
+    world.enter(0)
+    every = [(f"tiny:{label}",) for label in range(len(tiny.LABELS))]
+    with pytest.raises(UsageError, match="xc would have no label left"):
+        ask(world, REMOVE, *every)
+    ask(world, REMOVE, *every[1:])
+    with pytest.raises(UsageError, match="xc would have no label left"):
+        ask(world, REMOVE, *every[:1])
+
+
 def test_a_command_that_could_not_apply_its_edits_may_be_repeated(world, tmp_path, monkeypatch, cli):
     world.enter(0)
     (tmp_path / "new.csv").write_text("uid,text\nx:1,mountain fox pike\nx:2,sea oak elm\n")

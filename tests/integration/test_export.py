@@ -63,6 +63,9 @@ def test_vectors_of_labels_that_are_there(run, retriever, tmp_path, monkeypatch)
     retriever.removed = np.array([0, 7])
     assert export.export_labels(retriever, tmp_path / "fewer.parquet") == len(tiny.LABELS) - 2
     assert not {0, 7} & set(pq.read_table(tmp_path / "fewer.parquet")["id"].to_pylist())
+    retriever.removed = np.arange(len(tiny.LABELS))
+    assert export.export_labels(retriever, tmp_path / "none.parquet") == 0
+    assert pq.read_schema(tmp_path / "none.parquet").equals(table.schema)
     code, _, err = run("embeddings", "--out", "labels.npy")
     assert code == 2 and "hint: --out labels.parquet" in err and not (tmp_path / "labels.npy").exists()
 
