@@ -42,6 +42,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("run", "--data", "DATA", "--set", "m1.epochs=three"), "m1.epochs must be a number (int), got 'three'"),
     (("run", "--data", "DATA", "--set", "m1.epochs"), "--set takes KEY=VALUE"),
     (("run", "--data", "/nowhere"), "/nowhere is not a folder"),
+    (("run", "--data", "DATA", "--dask", "foo"), "'foo' is not the address of a Dask scheduler"),
     (("run", "--data", "DATA", "--name", "a/b"), "'a/b' cannot be the name of a model"),
     (("run", "--data", __file__), "is a file, a data set is a folder\nhint: make one of a table: xc data import"),
     (("deploy", "--data", "DATA", "--pool", "cppu"), 'Did you mean "cpu"'),

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from data_contracts.errors import ProjectError, ServerError
+from data_contracts.errors import ProjectError, ServerError, UsageError
+from flows.services import definitions
 from flows.services.processes import free_port
 from tasks.tracking import mlflow_client
 from tasks.tracking.tracker import Tracker
@@ -97,6 +98,17 @@ def test_training_goes_on_without_a_server(tmp_path, caplog):
     assert caught.value.exit_code == 5
     assert len(caplog.records) == 1 and "the run goes on" in caplog.text
     assert "secret" not in caplog.text + str(caught.value)
+
+
+def test_a_run_says_at_its_start_that_its_server_does_not_answer(cli, planted, monkeypatch):
+    def stop(*_, **__):
+        raise UsageError("far enough")
+
+    monkeypatch.setattr(definitions, "ensure_prefect", stop)
+    address = f"http://127.0.0.1:{free_port()}"
+    code, _, said = cli("run", "--data", str(planted), "--mlflow", address)
+    assert code == 2 and "far enough" in said
+    assert f"warning: no MLflow server answers at {address}: " in said and "; training goes on, " in said
 
 
 def test_a_server_that_never_answers_costs_seconds(tmp_path):

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import ContractError, Stopped, UsageError
+from data_contracts.errors import ContractError, ServerError, Stopped, UsageError
 from flows.cli.config_file import GIVEN
 from flows.cli.options import Budget, Json, apply_budget, environment, filled, home_flag, resolved_settings, say
 from flows.config import RunConfig, TrainingOptions, Until
@@ -76,6 +76,8 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
     config.mlflow = mlflow_of(options.home, config.mlflow)
     for name, address in server_addresses(options.home, config.mlflow).items():
         say(f"{name:<10} {address}")
+    if config.mlflow and until != "prepare":
+        _note_silence(config.mlflow)
     with _failure_named(options.home), full_disk_explained(options.home), lost_server_explained():
         temporary = ensure_prefect(options.home, ["flows.run"], tracked=until != "prepare" and not config.mlflow)
         from flows.prefect_state import without_heartbeats
@@ -83,6 +85,17 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
 
         with without_heartbeats() if temporary else nullcontext():
             return flow_run(config, until)
+
+
+def _note_silence(mlflow: str) -> None:
+    """Say where an MLflow server does not answer: the run may have been meant for another."""
+    from tasks.core.remote import without_passwords
+    from tasks.tracking.mlflow_client import probe
+
+    try:
+        probe(without_passwords(mlflow))
+    except ServerError as error:
+        say(f"warning: {error.what}; training goes on, and registering needs it: the same command resumes")
 
 
 def _follow(rendezvous: Any, options: TrainingOptions) -> None:
