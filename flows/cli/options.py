@@ -67,21 +67,33 @@ def utf8(path: Path) -> None:
 
 
 def environment(home: Path) -> None:
-    """Set the environment variables of a run in HOME; imported here to keep other commands fast."""
+    """Set the environment variables of a run in HOME; raise UsageError for a path that cannot be a home.
+
+    Imported here to keep other commands fast.
+    """
     utf8(home)
     from flows.services.environment import set_up
+    from tasks.core.home import require_folder
 
+    require_folder(home)
     set_up(home)
 
 
 def open_tracker(home: Home, mlflow: Mlflow) -> Any:
-    """Return a tracker on the MLflow server that is named or that the home runs, else on the home's database."""
+    """Return a tracker on the MLflow server that is named or that the home runs, else on the home's database.
+
+    Raises UsageError where it would be on the database of a folder that is no home.
+    """
     require_home(home)
     environment(home)
     from flows.services.definitions import mlflow_of
+    from tasks.core.home import no_home
     from tasks.tracking.tracker import Tracker
 
-    return Tracker(home, mlflow_of(home, mlflow) or None)
+    tracker = Tracker(home, mlflow_of(home, mlflow) or None)
+    if tracker.is_empty and not (home / "FORMAT").exists() and any(home.iterdir()):
+        raise no_home(home)
+    return tracker
 
 
 def say(line: str) -> None:

@@ -1,5 +1,6 @@
 """GPUs, free disk space and ports of this machine."""
 
+import os
 import shutil
 import sys
 from contextlib import suppress
@@ -20,8 +21,8 @@ def gpus() -> int:
 
 
 def nearest_existing(folder: Path) -> Path:
-    """Return the folder, or its nearest parent that exists."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    """Return the folder, or its nearest parent that this user sees."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
 
 
 def free_space(folder: Path) -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import DamagedArtifact, UsageError
+from tasks.core.devices import nearest_existing
 from tasks.core.files import explained, locked, make_folder, make_private, mode_for_others, put_file, remove
 from tasks.core.manifest import VERSION, canonical, damaged, newer
 
@@ -36,6 +37,7 @@ class Home:
         self.home = Path(home).absolute()
         form = self.home / "FORMAT"
         if create:
+            require_folder(self.home)
             if (mode := mode_for_others(self.home)) and not form.exists() and any(self.home.iterdir()):
                 raise UsageError(f"{self.home} holds other files, and others can look into it: its mode is {mode:04o}",
                                  hint="choose a folder that is not there yet")
@@ -53,8 +55,7 @@ class Home:
             if int(form.read_text()) > VERSION:
                 raise newer(form)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise UsageError(f"{self.home} is not the HOME of a pipeline",
-                             hint="give the folder that xc run made: --home DIR") from error
+            raise no_home(self.home) from error
         except ValueError as error:
             raise DamagedArtifact(f"{form} is not a version", hint=f"restore it: echo {VERSION} > {form}") from error
 
@@ -127,6 +128,17 @@ class Home:
         """Hold gc.lock while `doing` something; yield whether it was acquired within `seconds`."""
         with explained(doing, self.home), locked(self.home / "gc.lock", how, seconds) as acquired:
             yield acquired
+
+
+def require_folder(home: Path) -> None:
+    """Raise UsageError where HOME, or what it would be in, is a file."""
+    if not (place := nearest_existing(home)).is_dir():
+        raise UsageError(f"{home} cannot be a HOME: {place} is a file", hint="choose a folder: --home DIR")
+
+
+def no_home(folder: Path) -> UsageError:
+    """Return the error to raise where a folder is not the HOME that it should be."""
+    return UsageError(f"{folder} is not the HOME of a pipeline", hint="give the folder that xc run made: --home DIR")
 
 
 def make_home_private(home: Path) -> None:

@@ -142,3 +142,14 @@ def test_where_there_is_no_home_there_are_no_runs(cli, tmp_path):
     assert cli("runs")[0] == 2
     (tmp_path / ".xc").mkdir()
     assert cli("runs", "--json")[:2] == (0, "[]\n")
+
+
+@pytest.mark.parametrize("words", [("run", "--data", "DATA"), ("plan", "--data", "DATA"), ("up",), ("models",),
+                                   ("predict", "a wolf")])
+def test_a_file_is_no_home_and_nor_is_a_folder_of_other_files(cli, planted, tmp_path, words):
+    (tmp_path / "file").touch()
+    code, out, said = cli(*(str(planted) if word == "DATA" else word for word in words), "--home", "file")
+    assert code == 2 and not out and "file is a file" in said
+    if words[0] in ("models", "predict"):
+        code, out, said = cli(*words, "--home", str(planted))
+        assert code == 2 and not out and f"{planted} is not the HOME of a pipeline" in said
