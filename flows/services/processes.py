@@ -273,9 +273,11 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that is not blank, cut to 300 characters."""
+    """Return the last line of a log that is not blank, cut to 300 characters; of an error with its hint, the error."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
         lines = []
+    if lines and lines[-1].startswith("hint: "):
+        lines = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
     return lines[-1][:300] if lines else "it said nothing"

@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from data_contracts.errors import ServerError
-from flows.services import processes, stack
+from flows.services import definitions, processes, stack
 from flows.services.definitions import supervisor_service
 from flows.services.environment import bypass_proxies
-from flows.services.processes import ENDED, SILENT, STOPPED, Service, check_port, free_port
+from flows.services.processes import ENDED, SILENT, STOPPED, Service, check_port, free_port, last_line
 from flows.services.stack import Stack
 from flows.services.supervisor import Supervisor
 from tasks.core.store import Store
@@ -187,3 +187,27 @@ def test_the_remedy_names_the_home(cli, monkeypatch):
     code, _, err = cli("status", "--home", "h")
     assert code == 5 and "of 1 part: app has ended" in err
     assert "xc up --home h starts what has ended; where that does not help, xc down --home h first" in err
+
+
+def test_why_a_part_has_ended_is_its_error_and_not_the_hint(tmp_path):
+    (tmp_path / "app.log").write_text("started\nerror: port 5000 is taken\nhint: choose another: --port\n")
+    assert last_line(tmp_path / "app.log") == "port 5000 is taken"
+
+
+@pytest.mark.parametrize("words", [("--port", "5000"), ("--prefect-port", "8000"), ("--mlflow-port", "4200")])
+def test_no_two_parts_have_one_port(cli, monkeypatch, tmp_path, words):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    code, _, said = cli("up", *words)
+    assert code == 2 and f"are both {words[1]}\nhint: choose another: --" in said and not list(tmp_path.iterdir())
+
+
+def test_a_port_that_a_running_part_does_not_have_is_said_not_to_be_it(cli, home, service, monkeypatch):
+    def parts(home, ports, **_):
+        return [replace(service, address=f"http://127.0.0.1:{ports.app}")]
+
+    Stack(home).up([service], nothing)
+    monkeypatch.setattr(definitions, "services", parts)
+    note = ", not at the port that was asked for: first xc down"
+    for words, told in ((("--port", str(service.port)), False), (("--port", "1"), True), ((), False)):
+        code, _, said = cli("up", "--home", str(home), *words)
+        assert code == 0 and f"already up: {service.address}" in said and (note in said) == told, said

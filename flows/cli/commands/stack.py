@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
+from flows.cli.config_file import GIVEN
 from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home_flag, say, utf8
 from flows.config import PORTS, Ports
 from tasks.core.wording import plural
@@ -20,14 +21,14 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     from tasks.core.store import Store
     from tasks.tracking.mlflow_client import probe
 
-    _check(ports)
+    prefect = os.environ.get("PREFECT_API_URL", "")
+    _check(ports, prefect=prefect, mlflow=mlflow)
     utf8(home)
     Store(home)
     stack = Stack(home)
     if managers := stack.managers():
         raise UsageError(f"{home} is run by {' and '.join(managers)}, which starts its parts",
                          hint="start them there, or stop them there first")
-    prefect = os.environ.get("PREFECT_API_URL", "")
     if prefect:
         require_prefect(home)
     if mlflow:
@@ -37,9 +38,12 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:
             say(_line(title, f"{address}, which was there: not started"))
+    asked = {part.name: part.address for part in parts if part.flag.removeprefix("--") in GIVEN.sources}
     for record in stack.records().values():
         if record.name not in started:
-            say(_line(record.title, f"already up{record.address and ': '}{record.address}"))
+            note = "" if asked.get(record.name, record.address) == record.address else \
+                f", not at the port that was asked for: first xc down{home_flag(home)}"
+            say(_line(record.title, f"already up{record.address and ': '}{record.address}{note}"))
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if not address:
             say(_line(f"sign in to {title} with the line in", str(stack.home / title.lower() / "password")))
@@ -47,11 +51,18 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     say(_line("next", f"xc deploy --data DIR{home_flag(home)}; xc down{home_flag(home)} ends what was started"))
 
 
-def _check(ports: Ports) -> None:
-    """Raise UsageError for a number that is no port."""
-    for option, port in (("--prefect-port", ports.prefect), ("--mlflow-port", ports.mlflow), ("--port", ports.app)):
+def _check(ports: Ports, *, prefect: str, mlflow: str) -> None:
+    """Raise UsageError for a number that is no port, and for one that two parts would have.
+
+    prefect, mlflow: addresses of servers that are used and not started.
+    """
+    options: dict[int, str] = {}
+    for option, port, address in (("--prefect-port", ports.prefect, prefect), ("--mlflow-port", ports.mlflow, mlflow),
+                                  ("--port", ports.app, "")):
         if not 0 < port < 1 << 16:
             raise UsageError(f"{option} must be from 1 to 65535, got {port}")
+        if not address and (other := options.setdefault(port, option)) != option:
+            raise UsageError(f"{other} and {option} are both {port}", hint=f"choose another: {option} PORT")
 
 
 def down(*, home: Home = HOME) -> None:
