@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -241,3 +243,23 @@ def one_label(folder: Path) -> Path:
                 stream.write(json.dumps({"uid": f"{name}{row}", "title": f"text {name} {row}", "content": ""} | (
                     {} if name == "lbl" else {"target_ind": [0], "target_rel": [1.0]})) + "\n")
     return folder
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_waits_until_what_starts_can_be_closed(monkeypatch, number):
+    closed = []
+
+    def starting(name, *_):
+        if name == "cluster":
+            signal.raise_signal(number)
+        return SimpleNamespace(close=lambda: closed.append(name), sync=lambda *_: None, register_plugin=lambda _: None)
+
+    monkeypatch.setattr(Workers, "_local_cluster", partial(starting, "cluster"))
+    monkeypatch.setattr("distributed.Client", partial(starting, "client"))
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), Workers() as workers:
+            workers.call(print)
+    finally:
+        signal.signal(number, before)
+    assert closed == ["client", "cluster"]
