@@ -218,7 +218,7 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
             done[step.name] = artifact
             reason = "nothing it depends on has changed"
         else:
-            reason = _difference(step, done, latest.get(step.name))
+            reason = _difference(step, done, latest.get(step.name), step.took(store))
         if step.name not in done:
             readers = {other.name: step.name for other in steps_to_remake(step, by_name, done, store)} | readers
         forecasts.append(Forecast(step.name, step.name in done, reason, step.took(store), step.peak_memory(store)))
@@ -226,10 +226,10 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
             if entry.step in readers else entry for entry in forecasts]
 
 
-def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any] | None) -> str:
-    """Return the first difference from the last time the step ran."""
+def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any] | None, took: float | None) -> str:
+    """Return the first difference from the last time the step ran, which took `took` seconds."""
     if last is None:
-        return "never run here"
+        return "never run here" if took is None else "its last result was removed"
     about, now = last["about"], step.about()
     for what, old, new in (("setting", about["settings"], now["settings"]), ("code of", about["code"], now["code"]),
                            ("input", last["inputs"], step.inputs(done))):

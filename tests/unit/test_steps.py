@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ def test_a_changed_setting_redoes_what_follows_and_says_why(tmp_path):
     run_all(chain(calls, size=2), store)
     assert len(calls) == 4
     assert [each.reuse for each in forecast(chain(calls, size=1), store)] == [True, True]
+
+
+def test_a_step_whose_result_was_removed_is_not_said_never_to_have_run(tmp_path):
+    store = Store(tmp_path)
+    run_all(chain([], size=1), store)
+    store.collect(set(), unused_since=inf)
+    assert [each.reason for each in forecast(chain([], size=1), store)] == [
+        "its last result was removed", "after first"]
 
 
 def test_a_digest_that_changed_is_told_by_its_beginning(tmp_path):
