@@ -215,6 +215,9 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
         before = [number for number in _before(_champions(history(client, name)), now) if number in existing]
         while before and before[-1] == now:    # the champion in between was deleted
             before.pop()
+        if not before and champion and BASE in champion.tags:
+            raise UsageError(f"{name} has had no champion before v{now} but the same without label edits, which no "
+                             "rollback undoes", hint="xc labels list shows the edits; one is undone by its opposite")
         if not before:
             raise UsageError(f"{name} has had no champion before {'v' + now if now else 'now'}",
                              hint=f"name one: xc promote {name}/VERSION --force --reason '...'")

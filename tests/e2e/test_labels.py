@@ -166,6 +166,15 @@ def test_rolling_back_goes_past_the_edits_to_the_version_before(world):
     assert (made.base, made.moved) == ("1", True) and "x:1" in predicted(world, "a wolf")
 
 
+def test_rolling_back_undoes_no_edit_and_says_what_does(world):
+    world.enter(0)
+    ask(world, ADD, ("x:1", "a wolf"))
+    assert applied(world).version == "2"
+    with pytest.raises(UsageError, match="no champion before v2 but the same without label edits") as refused:
+        rollback(world.tracker, "xc", "worse than it looked")
+    assert "one is undone by its opposite" in refused.value.hint
+
+
 def test_a_trained_version_that_was_deleted_is_not_needed(world):
     world.enter(0)
     ask(world, ADD, ("x:1", "mountain fox pike"))
