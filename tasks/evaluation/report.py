@@ -20,7 +20,7 @@ from data_contracts.verdict import escape_text
 from tasks.core.wording import duration, one_line, signed, version_name, with_separators
 from tasks.evaluation import report_charts, report_confidence
 from tasks.evaluation.feedback_effect import FeedbackEffect
-from tasks.evaluation.gates import Gate
+from tasks.evaluation.gates import MARGINS, SIGMA, Gate
 from tasks.evaluation.thresholds import Answers
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
@@ -131,7 +131,10 @@ def verdict(facts: ReportFacts) -> str:
     champion = "champion " + version_name(facts.champion["version"])
     if "P/1" not in facts.champion["gains"]:
         return f"{champion} has no P@1 to compare with; {decision}" if facts.promoted else decision
-    return f"{signed(facts.champion['gains']['P/1'])} P@1 over {champion}; {decision}"
+    gain = signed(facts.champion["gains"]["P/1"])
+    allowed = f", within the {MARGINS[0]:g} points or {SIGMA:g} standard errors that the gates allow" \
+        if facts.promoted and gain.startswith("−") else ""
+    return f"{gain} P@1 over {champion}{allowed}; {decision}"
 
 
 def intervals(found: EvaluationFiles) -> dict[str, tuple[float, float]]:

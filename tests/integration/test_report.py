@@ -132,6 +132,8 @@ class Reader(HTMLParser):
     ({"champion": {"version": "3", "gains": {"P/1": 1.16}}}, "+1.2 P@1 over champion v3; promoted"),
     ({"champion": {"version": 3, "gains": {"P/1": -2.3}}, "promoted": False, "reason": "it is worse"},
      "−2.3 P@1 over champion v3; not promoted: it is worse"),
+    ({"champion": {"version": "3", "gains": {"P/1": -3.9}}},
+     "−3.9 P@1 over champion v3, within the 0.5 points or 2 standard errors that the gates allow; promoted"),
     ({"champion": {"version": "v3", "gains": {"P/1": -0.02}}}, "±0.0 P@1 over champion v3; promoted"),
     ({"champion": {"version": "3", "gains": {"P/1": 1.0}}, "note": "9 of 99 test queries are left out"},
      "+1.0 P@1 over champion v3; promoted; 9 of 99 test queries are left out"),
