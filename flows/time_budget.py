@@ -7,6 +7,7 @@ data sets.
 import json
 import re
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from data_contracts.errors import ProjectError, UsageError
@@ -34,13 +35,12 @@ def choose(data: Path, budget: str, home: Path) -> Choice:
     Raises UsageError for another form of time, and where nothing fits.
     """
     seconds, times, texts = seconds_of(budget), read_times(home), count_texts(describe(data))
-    expected = {candidate: fixed + each * texts for candidate, (fixed, each) in times.items()}
+    expected = {candidate: ceil(fixed + each * texts) for candidate, (fixed, each) in times.items()}
     told = ", ".join(f"{method} by {preset} {duration(expected[method, preset])}" for method, preset in CANDIDATES)
     fits = [candidate for candidate in CANDIDATES if expected[candidate] <= seconds]
     if not fits:
-        quickest = min(expected.values())
         raise UsageError(f"nothing trains on {texts:,} texts within {duration(seconds)}; expected are {told}",
-                         hint=f"--budget {-(-quickest // 60):.0f}m")
+                         hint=f"--budget {written(min(expected.values()))}")
     return Choice(*fits[0], f"{fits[0][0]}, preset {fits[0][1]}, is the most accurate that fits {duration(seconds)}: "
                             f"expected are {told}, for {texts:,} texts")
 
@@ -52,6 +52,12 @@ def seconds_of(budget: str) -> int:
     if not (total := 3600 * hours + 60 * minutes + seconds):
         raise UsageError(f"--budget is a time above 0, got {budget!r}", hint="--budget 10m, 1h30m or 90s")
     return total
+
+
+def written(seconds: int) -> str:
+    """Return seconds as `seconds_of` reads them: "1m10s"."""
+    parts = zip((seconds // 3600, seconds // 60 % 60, seconds % 60), "hms", strict=True)
+    return "".join(f"{count}{unit}" for count, unit in parts if count)
 
 
 def count_texts(data: RawDataSet) -> int:

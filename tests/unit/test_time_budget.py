@@ -49,7 +49,15 @@ def test_the_most_accurate_that_fits_is_chosen(data, home, budget, chosen):
 def test_where_nothing_fits_the_shortest_budget_is_named(data, home):
     with pytest.raises(UsageError) as caught:
         choose(data, "19s", home)
-    assert "nothing trains on 1,000 texts within 19 s" in str(caught.value) and caught.value.hint == "--budget 1m"
+    assert "nothing trains on 1,000 texts within 19 s" in str(caught.value) and caught.value.hint == "--budget 20s"
+
+
+def test_a_budget_of_what_is_said_to_be_expected_is_enough(data, home):
+    rows = [{"method": method, "preset": preset, "fixed": 70.3, "text": 0.0} for method, preset in CANDIDATES]
+    (home / TIMES.name).write_text(json.dumps(rows))
+    with pytest.raises(UsageError, match="ngame by cpu-quick 1 min 11 s") as caught:
+        choose(data, "70s", home)
+    assert caught.value.hint == "--budget 1m11s" and choose(data, "1m11s", home).method == CANDIDATES[0][0]
 
 
 def test_labels_without_texts_are_counted(tmp_path):
