@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import signal
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -170,7 +171,7 @@ def ensure_prefect(home: Path, modules: Sequence[str] = (), *, tracked: bool) ->
     new = not (home / "prefect" / "prefect.db").exists()
     started = launch(Record.of(service), home, log, follow=True)
     # Registered before Prefect is imported, so it is called after Prefect has sent its last messages.
-    atexit.register(lambda: end_service(started.record))
+    atexit.register(_end_undisturbed, started.record)
     _use(home, service.address)
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "2")    # where it is gone, nothing restarts it
     for name in modules:
@@ -183,6 +184,13 @@ def ensure_prefect(home: Path, modules: Sequence[str] = (), *, tracked: bool) ->
                 _ensure_database(home)
     wait_well(started, RUN_SECONDS)
     return True
+
+
+def _end_undisturbed(record: Record) -> None:
+    """End a service as this process ends, whatever signals come: the first one has been told, and the end is near."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    end_service(record)
 
 
 @contextmanager

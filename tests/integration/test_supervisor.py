@@ -211,3 +211,21 @@ def test_a_port_that_a_running_part_does_not_have_is_said_not_to_be_it(cli, home
     for words, told in ((("--port", str(service.port)), False), (("--port", "1"), True), ((), False)):
         code, _, said = cli("up", "--home", str(home), *words)
         assert code == 0 and f"already up: {service.address}" in said and (note in said) == told, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interruption_does_not_keep_the_server_of_a_run_from_its_end(monkeypatch, number):
+    ended = []
+
+    def end(record):
+        signal.raise_signal(number)
+        ended.append(record)
+
+    monkeypatch.setattr(definitions, "end_service", end)
+    before = {kind: signal.signal(kind, signal.default_int_handler) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        definitions._end_undisturbed("server")
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+    assert ended == ["server"]
