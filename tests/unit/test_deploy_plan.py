@@ -75,3 +75,13 @@ def test_every_preset_can_be_chosen_and_the_command_does_the_same():
             assert shlex.split(form.to_run_config("run").command) == [
                 "xc", "run", "--data", "/data/wordnet", "--method", method, "--preset", preset, "--set", "seed=3",
                 "--home", "/home/me/.xc", "--name", "mine"]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--schedule", "foo"), "--schedule takes KEY=VALUE, got 'foo'"), (("--now", "nope"), "no deployment 'nope'"),
+    (("--schedule", "retrian=off"), "no deployment 'retrian', did you mean 'retrain'?"),
+    (("--keep-days", "-1"), "keep_days: input should be greater than or equal to 0, got -1")])
+def test_a_slip_is_told_before_a_server_is_asked(cli, planted, monkeypatch, words, said):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    code, _, err = cli("deploy", "--data", str(planted), *words)
+    assert code == 2 and said in err

@@ -21,12 +21,7 @@ def deploy(*, options: DeployOptions,
            dry_run: DryRun = False, as_json: Json = False) -> None:
     """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
     settings = resolved_settings(options)
-    environment(options.home)
-    from flows.services.definitions import require_prefect
-
-    address = require_prefect(options.home).removesuffix("/api")
-    say(f"{'Prefect':<10} {address}; what the deployments run is loaded, up to a minute the first time")
-    from flows.deploy import Change, apply, plan, prepare_server, start
+    times = pairs("--schedule", schedules, 'retrain="0 3 * * 0"')
     from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
     from tasks.core.remote import is_address, name_of
     from tasks.registry.tags import did_you_mean
@@ -37,10 +32,18 @@ def deploy(*, options: DeployOptions,
     forms = {"prepare": filled(PrepareForm, values), "evaluate": filled(EvaluateForm, values),
              "retrain": filled(RetrainForm, values),
              "apply-labels": filled(ApplyLabelsForm, {**values, "name": model})}
-    if now and now not in forms:
-        raise UsageError(f"no deployment {now!r}{did_you_mean(now, list(forms))}")
+    for name in (*times, *([now] if now else [])):
+        if name not in forms:
+            raise UsageError(f"no deployment {name!r}{did_you_mean(name, list(forms))}")
+    environment(options.home)
+    from flows.services.definitions import require_prefect
+
+    address = require_prefect(options.home).removesuffix("/api")
+    say(f"{'Prefect':<10} {address}; what the deployments run is loaded, up to a minute the first time")
+    from flows.deploy import Change, apply, plan, prepare_server, start
+
     planned = plan(model, forms, [f"method:{options.method}", f"data:{name_of(data)}", f"preset:{options.preset}"],
-                   pairs("--schedule", schedules, 'retrain="0 3 * * 0"'), pool)
+                   times, pool)
     if not dry_run:
         for created in prepare_server():
             say(f"{created}: created")
