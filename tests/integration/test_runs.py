@@ -142,6 +142,8 @@ def test_where_there_is_no_home_there_are_no_runs(cli, tmp_path):
     assert cli("runs")[0] == 2
     (tmp_path / ".xc").mkdir()
     assert cli("runs", "--json")[:2] == (0, "[]\n")
+    for command, what in (("runs", "run"), ("models", "model")):
+        assert cli(command) == (0, "", f"there is no {what} yet; next: xc run --data DIR\n")
 
 
 @pytest.mark.parametrize("words", [("run", "--data", "DATA"), ("plan", "--data", "DATA"), ("up",), ("models",),

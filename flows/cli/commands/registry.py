@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.completion import versions
-from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, open_tracker, say
+from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, home_flag, open_tracker, say
 
 Reason = Annotated[str, Parameter(help="Why: it is kept with the move, and has to be given.")]
 
@@ -28,6 +28,8 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
     if as_json:
         print(json.dumps(rows))
         return
+    if not rows:
+        say(f"there is no model yet; next: xc run --data DIR{home_flag(home)}")
     tests = {row["name"]: row["test"] for row in rows if "champion" in row["aliases"]}
     for row in rows:
         aliases = ", ".join(row["aliases"])

@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 
-from flows.cli.options import HOME, Home, Json, Mlflow, open_tracker
+from flows.cli.options import HOME, Home, Json, Mlflow, home_flag, open_tracker, say
 
 # What a run's command would do, by how the run ended; after a failure it fails again until the cause is corrected.
 AGAIN = {"trained": "goes on by", "interrupted": "resumes by", "failed": "again by"}
@@ -20,6 +20,8 @@ def runs(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> No
     if as_json:
         print(json.dumps([asdict(run) for run in past]))
         return
+    if not past:
+        say(f"there is no run yet; next: xc run --data DIR{home_flag(home)}")
     for run in past:
         what = " · ".join(filter(None, (run.method, run.data, run.preset))) or run.name
         changed = "".join(f", {key}={value}" for key, value in run.changed.items())
