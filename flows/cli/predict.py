@@ -79,7 +79,8 @@ def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
     columns: role (uid, text or content) -> name of its column, where it is not the default.
     """
     lists: list[str] = []
-    _write_all(answers(retriever, queries(source, columns or {}, lists), k, threshold, selection), form)
+    if not _write_all(answers(retriever, queries(source, columns or {}, lists), k, threshold, selection), form):
+        _warn(f"there is no text in {source}")
     if lists:
         _warn(f"{plural(len(lists), 'line')} of {source} tagged as one text each, the first {lists[0]}; a text a line "
               "was meant, or a JSON object")
@@ -125,16 +126,19 @@ def ranked(uid: str, labels: list[Any]) -> list[tuple[Any, ...]]:
     return [(uid, rank, *label.to_json().values()) for rank, label in enumerate(labels, 1)]
 
 
-def _write_all(found: Iterable[list[tuple[str, list[Any]]]], form: Form) -> None:
-    table = csv.writer(sys.stdout, lineterminator="\n")
+def _write_all(found: Iterable[list[tuple[str, list[Any]]]], form: Form) -> int:
+    """Write the labels of each query; return how many queries there were."""
+    table, count = csv.writer(sys.stdout, lineterminator="\n"), 0
     if form == "csv":
         table.writerow(COLUMNS)
     for uid, labels in chain.from_iterable(found):
+        count += 1
         if form == "json":
             print(json_line({"uid": uid, "labels": [label.to_json() for label in labels]}))
         else:    # for a text without a label a row without one, so that no text is missing
             table.writerows([_inert(cell) if isinstance(cell, str) else cell for cell in row]
                             for row in ranked(uid, labels) or [(uid, *[""] * (len(COLUMNS) - 1))])
+    return count
 
 
 def _inert(text: str) -> str:

@@ -24,7 +24,8 @@ class Recipe:
         try:
             return resolve(self.method, self.preset, self.changed)
         except ValueError as error:
-            raise UsageError(str(error), hint="xc presets") from error
+            known = f" --method {self.method}" if self.method in METHODS else ""
+            raise UsageError(str(error), hint=f"xc presets{known}") from error
 
     def make(self) -> Method:
         """Return the method; raises UsageError as `settings` does."""

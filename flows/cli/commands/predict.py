@@ -50,7 +50,12 @@ def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10, threshold: T
 
     if given.source.startswith("--"):
         raise UsageError(f"--input is followed by {given.source}", hint="name a file, or - for stdin")
-    if bool(texts) == bool(given.source):
+    if given.source and Path(given.source).is_dir():
+        raise UsageError(f"--input {given.source} is a folder", hint="name a file of it, or - for stdin")
+    if texts and given.source:
+        raise UsageError(f"there is --input {given.source} and a text beside it, {texts[0]!r}",
+                         hint="leave one of them out; a text of several words needs quotes")
+    if not texts and not given.source:
         raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
     if texts and (columns := given.columns()):
         raise UsageError(f"--{next(iter(columns))} names a column of a file", hint="give the file: --input FILE")
