@@ -36,7 +36,8 @@ CODES: Mapping[tuple[str, str], Mapping[int, tuple[str, ...]]] = {
                                    404: ("project",), 413: ("body", "values"), 429: ("rate",),
                                    503: ("disk", "journal", "no-model", "connections")}}
 MEANING = {
-    "json": "The body is not JSON.", "depth": "The body nests too deep.", "http": "This is not well-formed HTTP/1.1.",
+    "json": "The body cannot be read as JSON.", "depth": "The body nests too deep.",
+    "http": "This is not well-formed HTTP/1.1.",
     "token": "The server asks for a token: send Authorization: Bearer TOKEN, or Basic with it as the password.",
     "origin": "A page of another origin asks; only the server's own page may.",
     "values": f"The body has too many values: {MAX_VALUES:,} at most, of which {MAX_CONTAINERS:,} may be lists and "

@@ -196,7 +196,8 @@ def parsed(body: bytes) -> Any:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Problem(400, "json", f"the body is not JSON: line {error.lineno}, column {error.colno}") from None
+        raise Problem(400, "json", f"the body cannot be read as JSON, line {error.lineno}, column {error.colno}: "
+                                   f"{error.msg}") from None    # msg repeats nothing of the body
     if marks <= MAX_DEPTH:
         return value
     level = [value]

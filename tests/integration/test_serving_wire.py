@@ -228,6 +228,14 @@ def test_marks_in_strings_are_no_values(server):
         parsed(json.dumps({"texts": ["a"] * MAX_VALUES}).encode())
 
 
+@pytest.mark.parametrize(("body", "said"), [
+    (b'{"k": 1e400}', "line 1, column 7: number is infinity"),
+    (b'{"texts": ["\\ud800"]}', "line 1, column 13: no low surrogate")])
+def test_json_that_cannot_be_read_is_told_with_why(body, said):
+    with pytest.raises(Problem, match=said):
+        parsed(body)
+
+
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**63, 2**63) | st.text('a,[]{}:"\\\n\u00e9', max_size=8),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner), max_leaves=60)
 
