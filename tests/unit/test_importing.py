@@ -190,7 +190,9 @@ def test_a_column_that_is_not_there(table: Path, tmp_path: Path, columns: dict, 
     ("a.jsonl", '{"t": "x", "l": ["y", ["z"]]}\n', "a.jsonl:1: a label must be a text, got ['z']"),
     ("a.jsonl", '{"t": "x", "l": {"y": 1}}\n', "a.jsonl:1: labels must be a list or a text, got {'y': 1}"),
     ("a.jsonl", '{"t": "x", "l": ["y"], "s": "dev"}\n', "a.jsonl:1: the split must be train or test, got 'dev'"),
-    ("a.jsonl", '{"t": "x", "l": ["y"], "s": "test"}\n', "a.jsonl has no training row with a text and a label"),
+    ("a.jsonl", '{"t": "x", "l": ["y"], "s": "test"}\n', "a.jsonl: all rows with a text and a label are for testing"),
+    ("a.csv", "t,l\n", "a.csv: it has no rows\nhint: check that it is the right file"),
+    ("a.csv", "t,l\nx,\n,y\n", "a.csv: no row has a text and a label (rows_without_text: 1, rows_without_labels: 1)"),
     ("a.parquet", "PAR1", "a.parquet: it is not a Parquet file that can be read"),
     ("a.csv", "t,l,w\nx,a;b,1;2;3\n", "a.csv:2: the row has 2 labels and 3 weights"),
     ("a.csv", "t,l,w\nx,a;b,\n", "a.csv:2: a weight must be a number above 0, got ''"),
@@ -233,8 +235,25 @@ def test_invalid_settings(table: Path, tmp_path: Path):
     with pytest.raises(UsageError, match=r"twice.csv has 2 columns 'tags'"):
         import_file(tmp_path / "twice.csv", tmp_path / "out", text="text", labels="tags")
     (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(UsageError, match=r"no column 'text'; it has none"):
+    with pytest.raises(UsageError, match=r"empty.csv is empty\nhint: a table begins with a line that names"):
         import_file(tmp_path / "empty.csv", tmp_path / "out", text="text", labels="tags")
+
+
+def test_uids_that_are_not_unique_are_refused(tmp_path: Path):
+    """A draw does not decide; halves that the table has may number their rows alike, as each is a table of its own."""
+    file, out = tmp_path / "a.csv", tmp_path / "out"
+    file.write_text("u,t,l,s\n1,a,x,train\n1,,x,train\n2,b,x,train\n,c,x,train\n,d,x,test\n1,e,x,test\n")
+    for share in (0.0, 0.9):
+        with pytest.raises(ContractError) as caught:
+            import_file(file, out, text="t", labels="l", uid="u", test_fraction=share)
+        assert str(caught.value).startswith(f"{file}:7: the uid '1' is already that of {file}:2\nhint: a uid names one")
+    assert not out.exists() and import_file(file, out, text="t", labels="l", uid="u", split="s")["test"] == 2
+
+
+def test_a_column_has_one_role_but_for_the_uid(table: Path, tmp_path: Path):
+    with pytest.raises(UsageError, match=r"column 'Text' is named for text and for labels\nhint: name another: --lab"):
+        import_file(table, tmp_path / "out", text="text", labels="Text")
+    assert import_file(table, tmp_path / "out", text="text", labels="tags", uid="text", split="part")["train"] == 2
 
 
 @pytest.mark.parametrize("parts", [("train", "train", "test"), ("train", "train", "train")])

@@ -124,7 +124,7 @@ def test_bad_files_of_a_folder_are_named(tmp_path: Path):
         import_file(docs, tmp_path / "out")
     (docs / "a.json").unlink()
     (docs / "a.txt").write_text("text")
-    with pytest.raises(ContractError, match=r"docs has no training row .*rows_without_labels: 1"):
+    with pytest.raises(ContractError, match=r"docs: no row has a text and a label .*\nhint: check that each text"):
         import_file(docs, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -74,6 +74,9 @@ def test_fields_can_be_named(tmp_path: Path):
     row, _ = points(tmp_path / "out", "trn")
     assert (row["title"], row["content"]) == ("Cats of Paris", "On cats.")
     assert targets(tmp_path / "out")["Cats of Paris"] == ["Animals, etc.", "Cats -- Diseases -- France", "Paris"]
+    (tmp_path / "b.xml").write_text("<html/>")
+    with pytest.raises(UsageError, match=r"b.xml is XML, but not MARCXML\nhint: save the documents as MARCXML or as a"):
+        import_file(tmp_path / "b.xml", tmp_path / "out", text="text", labels="labels")
     with pytest.raises(UsageError, match=r"a column of MARC is a field with its subfields, got 'title' for text"):
         import_file(tmp_path / "a.mrc", tmp_path / "out", text="title", test_fraction=0)
 
@@ -108,7 +111,8 @@ def test_a_table_that_speaks_of_marc_is_a_table(tmp_path: Path):
     ("a.tsv.gz", gzip.compress(b"a title\t<urn:c>\n")[:10] + bytes(9), "the gzip data of a.tsv.gz is damaged"),
     ("a.xml", FILES["a.xml"][:-30], "a.xml:1"),
     ("a.xml", FILES["a.xml"].replace(b"</subfield>", b"", 1), "a.xml:2: the file"),
-    ("a.xml", xml([[("245", "00", "aNo subject")]]).encode(), "a.xml has no training row with a text and a label"),
+    ("a.xml", xml([[("245", "00", "aNo subject")]]).encode(), "columns that were read: --text 245ab --labels 650a"),
+    ("a.mrc", b"", "a.mrc: it has no rows"),
 ])
 def test_bad_records_are_refused(tmp_path: Path, name: str, content: bytes, message: str):
     (tmp_path / name).write_bytes(content)

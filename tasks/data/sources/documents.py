@@ -88,6 +88,10 @@ def find_documents(path: Path, named: Mapping[str, str]) -> Documents:
     known = _detect(path, named)
     if not known.named and named:
         raise UsageError(f"{path} is {known.name}, which has no column to name", hint=f"leave out --{min(named)}")
+    if known is TABLE and path.exists() and file_kind(path) == ".xml":
+        raise UsageError(f"{path} is XML, but not MARCXML",
+                         hint=f"save the documents as MARCXML or as a table ({', '.join(KINDS)}); a vocabulary is "
+                              "given by --vocabulary FILE")
     missing = next((role for role in ("text", "labels") if role not in named), "")
     if known is TABLE and missing and path.exists() and file_kind(path) in KINDS:    # others are refused later
         raise UsageError(f"{path} is a table, and the column of its {missing} is not named",

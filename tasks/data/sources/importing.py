@@ -5,7 +5,7 @@ and once more where edited texts are to stay in train or test.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,10 @@ _IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
 
 @dataclass(frozen=True)
 class _Point:
-    """A usable row; labels: uid -> weight."""
+    """A usable row; uid: "" where it has none. labels: uid -> weight."""
 
+    where: str
+    number: int
     is_test: bool
     uid: str
     title: str
@@ -42,6 +44,7 @@ class _Collected:
     skipped: Counter[str]
     train: set[str] = field(default_factory=set)    # labels of training rows
     test: set[str] = field(default_factory=set)     # labels of test rows
+    uids: set[int] = field(default_factory=set)     # `uid_key` of the rows that have a uid
     trained: set[int] = field(default_factory=set)    # `key_of` training texts, where a column decides on the split
     titles: dict[str, str] = field(default_factory=dict)    # label -> its title, where that is not its uid
     unknown: dict[str, str] = field(default_factory=dict)    # label that the vocabulary lacks -> where it is first
@@ -67,9 +70,16 @@ class _Plan:
             elif not any(names):
                 skipped["rows_without_labels"] += 1
             elif labels := self._labels(row, names, collected):
-                yield _Point(self._is_test(row), uid or str(row.number), title, content, labels)
+                yield _Point(row.where, row.number, self._is_test(row), uid, title, content, labels)
             else:
                 skipped["rows_without_vocabulary_labels"] += 1
+
+    def uid_key(self, row: _Point) -> int:
+        """Return the key of a uid, which no other row has; in each half where the documents have halves of their own.
+
+        A draw must not decide whether two rows with the same uid are accepted.
+        """
+        return key_of(row.uid, str(self.documents.splits and row.is_test))
 
     def _labels(self, row: Row, names: list[str], collected: _Collected) -> dict[str, float]:
         """Return uid -> weight of the labels of a row; with a vocabulary, of those that it has."""
@@ -123,7 +133,9 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
         raise UsageError("a language is that of a vocabulary's names, and there is none", hint="--vocabulary FILE")
     refuse_foreign(out)
     given = {"text": text, "labels": labels, "content": content, "uid": uid, "split": split, "weight": weight}
-    documents = find_documents(path, {role: name for role, name in given.items() if name is not None})
+    named = {role: name for role, name in given.items() if name is not None}
+    _refuse_shared(named)
+    documents = find_documents(path, named)
     sha256 = documents.digest()
     concepts = read_vocabulary(vocabulary, languages) if vocabulary else None
     reason = "given"
@@ -139,6 +151,15 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
             **_split_reason(plan, out, counts)}
 
 
+def _refuse_shared(named: Mapping[str, str]) -> None:
+    """Raise UsageError where a column is named for two roles; a uid may be a text of the row."""
+    roles: dict[str, str] = {}
+    for role, name in named.items():
+        if role != "uid" and (other := roles.setdefault(name.casefold(), role)) != role:
+            raise UsageError(f"column {name!r} is named for {other} and for {role}",
+                             hint=f"name another: --{role} COLUMN")
+
+
 def _uid_column(documents: Documents) -> str | None:
     return documents.columns["uid"][0] if "uid" in documents.columns else None
 
@@ -150,16 +171,19 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
         (collected.test if row.is_test else collected.train).update(row.labels)
         if splits and not row.is_test:
             collected.trained.add(key_of(row.title, row.content))
+        if row.uid:
+            if (key := plan.uid_key(row)) in collected.uids:
+                first = next(other.where for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key)
+                raise ContractError(f"the uid {row.uid[:80]!r} is already that of {first}", where=row.where,
+                                    hint="a uid names one row: change or remove one of the two")
+            collected.uids.add(key)
     if collected.unknown and not collected.train | collected.test and plan.vocabulary is not None:
         name, where = next(iter(collected.unknown.items()))
         raise ContractError(f"none of the labels is in {plan.vocabulary.file}: {len(collected.unknown):,} labels, the "
                             f"first is {name[:80]!r}", where=where,
                             hint="check that it is their vocabulary, and that names are in its --language")
     if not collected.train:
-        raise ContractError(f"{path.name} has no training row with a text and a label "
-                            f"({', '.join(f'{key}: {count}' for key, count in collected.skipped.items())})",
-                            where=str(path), hint="check the names of the columns, and the split column or the share "
-                                                  "of test rows")
+        raise _nothing_to_train(plan, collected)
     if test_fraction and not splits and not collected.test:
         # for example a file that is the training part of a split by the same rule
         raise ContractError(f"none of the usable rows of {path.name} was drawn for testing with a share of "
@@ -169,6 +193,22 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
                             where=str(path), hint="a run measures itself on such rows: add some, or choose others "
                                                   "by --test or --split")
     return collected
+
+
+def _nothing_to_train(plan: _Plan, collected: _Collected) -> ContractError:
+    """Return why there is no training row: there is no row, none is usable, or all are for testing."""
+    where = str(plan.documents.path)
+    if collected.test:
+        return ContractError("all rows with a text and a label are for testing, none is for training", where=where,
+                             hint="change the split of some" if plan.documents.splits else
+                                  "lower --test, or name a column: --split COLUMN")
+    if not collected.skipped.total():
+        return ContractError("it has no rows", where=where, hint="check that it is the right file")
+    columns = [f"--{role} {names[0]}" for role, names in plan.documents.columns.items() if role != "uid"]
+    counts = ", ".join(f"{key}: {count}" for key, count in collected.skipped.items())
+    return ContractError(f"no row has a text and a label ({counts})", where=where,
+                         hint=f"check the columns that were read: {' '.join(columns)}" if columns else
+                              "check that each text has its subjects where the format has them")
 
 
 def _nothing(plan: _Plan) -> _Collected:
@@ -215,7 +255,8 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
             for row in plan.points(_nothing(plan)):
                 side = "test" if row.is_test else "train"
                 if targets := {ids[name]: weight for name, weight in row.labels.items() if name in ids}:
-                    (test if row.is_test else train)(point(row.uid, row.title, row.content, targets))
+                    uid = row.uid or str(row.number)
+                    (test if row.is_test else train)(point(uid, row.title, row.content, targets))
                     counts[side] += 1
                     counts[f"positives_{side}"] += len(targets)
                     if row.is_test and key_of(row.title, row.content) in collected.trained:

@@ -193,7 +193,9 @@ def _table_rows(lines: Iterable[str], name: str, layout: Layout, dialect: _Diale
     """Yield the rows of a delimited table, each with the line where it begins."""
     header = dialect.header
     records = _records(islice(lines, dialect.skipped, None), dialect.delimiter, name, dialect.skipped)
-    if header or not layout.unnamed:
+    if not header and not layout.unnamed:
+        raise UsageError(f"{name} is empty", hint="a table begins with a line that names its columns")
+    if header:
         names = required_columns(name, layout, header)
         if layout.closed and (unknown := [cell for cell in header if cell not in names.values()]):
             raise ContractError(f"there is no place for a column {unknown[0]!r}", where=f"{name}:1",
