@@ -98,6 +98,22 @@ def test_what_cannot_be_read_is_named(tmp_path, name, data, said):
     assert said in str(caught.value).replace(f"{tmp_path}/", "")
 
 
+def test_a_column_may_be_absent_from_all_json_lines_but_one(tmp_path, monkeypatch):
+    layout = Layout({"text": ("text",), "content": ("content",)}, required=("text", "content"))
+
+    def contents(*rows: dict) -> list[str]:
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return [row.text("content") for row in read_rows(tmp_path / "a.jsonl", layout)]
+
+    rows = [{"text": "a"}, {"Text": "b"}, {"text": "c", "content": "C"}, {"text": "d"}]
+    assert contents() == [] and contents(*rows) == ["", "", "C", ""]
+    with pytest.raises(UsageError, match=r"a.jsonl has no column 'content'; it has 'text', 'n'\nhint: name one of"):
+        contents({"text": "a"}, {"text": "b", "n": 1})
+    monkeypatch.setattr("tasks.data.sources.tabular.HELD", 2)
+    with pytest.raises(UsageError, match=r"a.jsonl \(its first 2 rows\) has no column 'content'; it has 'text', "):
+        contents(*rows)
+
+
 def test_the_notice_of_an_encoding_comes_once_and_alike(tmp_path, caplog):
     (tmp_path / "a.csv").write_bytes("uid,text\nx,Grüße – a\n".encode("cp1252"))
     with caplog.at_level(logging.WARNING):

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 KINDS = (".csv", ".tsv", ".txt", ".jsonl", ".json", ".parquet")
 DELIMITERS = (",", ";", "\t")
 LOOKED_AT = 100    # lines from which the delimiter of a table is detected
+HELD = 10_000    # JSON lines of which one must have each required column
 csv.field_size_limit(1 << 30)
 
 
@@ -139,7 +140,8 @@ def required_columns(name: str, layout: Layout, present: Sequence[str]) -> dict[
     for role in layout.required:
         if role not in matched:
             column = layout.columns[role][0]
-            near = get_close_matches(column, present, n=1, cutoff=0.5)
+            free = [each for each in present if each not in matched.values()]
+            near = get_close_matches(column, free, n=1, cutoff=0.5)
             hint = f"the columns are {', '.join(layout.columns)}" if layout.closed else \
                 f"did you mean {near[0]!r}?" if near else f"name one of these columns: --{role} COLUMN"
             raise UsageError(f"{name} has no column {column!r}{f' for {role}' if role != column else ''}; "
@@ -244,9 +246,28 @@ def _with_line_ends(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _json_rows(lines: Iterable[tuple[int, str]], name: str, layout: Layout) -> Iterator[Row]:
-    """Yield the objects of JSON lines; only the first must have every required column."""
-    first = True
+    """Yield the objects of JSON lines; each may lack columns, but one of the first must have each required column."""
     match_columns = functools.lru_cache(maxsize=64)(lambda keys: _match_columns(name, layout, keys))
+    lacking = set(layout.required)    # in all rows so far
+    held: list[Row] = []    # while a required column is lacking
+    keys: dict[str, None] = {}    # of these rows
+    for number, cells in _json_objects(lines, name):
+        names = match_columns(tuple(cells))
+        held.append(Row(f"{name}:{number}", number, {role: cells[key] for role, key in names.items()}, names))
+        lacking -= names.keys()
+        if not lacking:
+            yield from held
+            held.clear()
+            continue
+        keys |= dict.fromkeys(cells)
+        if len(held) == HELD:
+            required_columns(f"{name} (its first {HELD:,} rows)", layout, [*keys])
+    if held:
+        required_columns(name, layout, [*keys])
+
+
+def _json_objects(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the object of each line that is not blank, with the line's number."""
     for number, line in lines:
         if not line.strip():
             continue
@@ -257,9 +278,7 @@ def _json_rows(lines: Iterable[tuple[int, str]], name: str, layout: Layout) -> I
         except (ValueError, RecursionError) as error:
             raise ContractError(f"the line is not a JSON object: {error}", where=f"{name}:{number}",
                                 hint='each line is one object: {"text": "...", "labels": ["..."]}') from error
-        names = required_columns(name, layout, list(cells)) if first else match_columns(tuple(cells))
-        first = False
-        yield Row(f"{name}:{number}", number, {role: cells[column] for role, column in names.items()}, names)
+        yield number, cells
 
 
 def _parquet_rows(file: Path, name: str, layout: Layout) -> Iterator[Row]:
