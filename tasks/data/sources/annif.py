@@ -16,6 +16,7 @@ from tasks.data.sources.files import text_lines
 from tasks.data.sources.tabular import LOOKED_AT, Layout, Row, file_kind, read_rows
 
 _URI = re.compile(r"<[^<>\s]+>|[A-Za-z][A-Za-z0-9+.-]*:\S+")
+_SUBJECTS = (".tsv", ".key")    # ends of the files that hold a full text's subjects
 _JSON_HINT = 'a document is {"text": "...", "subjects": [{"uri": "..."}]}, or has {"label": "..."}'
 
 
@@ -90,17 +91,23 @@ def is_folder(path: Path) -> bool:
 def read_folder(path: Path, columns: Mapping[str, Sequence[str]]) -> Iterator[Row]:
     """Yield the documents of a folder by name; a document's uid is its id in a JSON file, or its file's name.
 
-    The subjects of NAME.txt are in NAME.tsv, or else in NAME.key; without either it has none.
+    The subjects of NAME.txt are in NAME.tsv, or else in NAME.key; without either it has none. Subjects without a text
+    are a document without one.
     """
-    for number, file in enumerate(_files(path), 1):
+    files = _files(path)
+    for number, file in enumerate(files, 1):
         text = "\n".join(line for _, line in text_lines(file))
         if file.suffix == ".json":
             row = _document(text, str(file), number)
             yield replace(row, cells={**row.cells, "uid": row.text("uid") or file.stem})
             continue
-        subjects = next((key for end in (".tsv", ".key") if (key := file.with_suffix(end)).is_file()), None)
+        subjects = next((key for end in _SUBJECTS if (key := file.with_suffix(end)).is_file()), None)
         pairs = [_subject(line) for _, line in text_lines(subjects) if line.strip()] if subjects else []
         yield Row(str(subjects or file), number, {"uid": file.stem, "content": text, **_labels(pairs)}, {})
+    names = {file.stem for file in files}
+    alone = sorted(file for file in path.iterdir() if file.suffix in _SUBJECTS and file.stem not in names)
+    for number, file in enumerate(alone, len(files) + 1):
+        yield Row(str(file), number, {"uid": file.stem}, {})
 
 
 def _files(folder: Path) -> list[Path]:
