@@ -6,10 +6,12 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from data_contracts.errors import ProjectError
 from tasks.core.step import StepContext
 from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards, write_shard
+from xcmodels.checks import Unusable
 from xcmodels.data.corpus import PrepareConfig
-from xcmodels.data.tokens import LEARNED, Tokenizer, learn_backend, open_backend
+from xcmodels.data.tokens import LEARNED, Backend, Tokenizer, learn_backend, open_backend
 
 
 def tokenise(config: PrepareConfig, anchors: tuple[str, ...], context: StepContext) -> None:
@@ -17,7 +19,7 @@ def tokenise(config: PrepareConfig, anchors: tuple[str, ...], context: StepConte
     tables = context.inputs["tables"]
     sides = SIDE_TABLES | {f"anchors.{anchor}": f"anchors.{anchor}" for anchor in anchors}
     backend = learn_backend(_texts(tables), config.vocabulary) if config.tokenizer == LEARNED \
-        else open_backend(config.tokenizer)
+        else _open(config.tokenizer)
     Tokenizer(backend, max_title=config.max_title, max_content=config.max_content).save(context.out / "tokenizer")
     jobs = [(shard, context.out, f"tokens.{side}", number, 0)
             for side, table in sides.items() for number, shard in enumerate(shards(tables / table))]
@@ -31,6 +33,14 @@ def tokenise(config: PrepareConfig, anchors: tuple[str, ...], context: StepConte
     jobs.sort(key=lambda task: -pq.read_metadata(task[0]).num_rows)
     total = sum(context.workers.map(tokenise_shard, jobs, name=lambda task: f"tokenising {task[0].name} of {task[2]}"))
     context.say(f"{total:,} tokens")
+
+
+def _open(source: str) -> Backend:
+    try:
+        return open_backend(source)
+    except Unusable as error:
+        raise ProjectError(str(error), hint="without a network: name a folder with the model, --set "
+                           "prepare.tokenizer=FOLDER --set encoder.source=FOLDER; or --preset cpu-learned") from error
 
 
 def tokenise_shard(shard: Path, out: Path, table: str, number: int, after: int) -> int:

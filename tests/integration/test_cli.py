@@ -42,6 +42,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("run", "--data", "DATA", "--set", "m1.epochs=0"), "at least 1, got 0\nhint: xc presets --method ngame"),
     (("run", "--data", "DATA", "--set", "m1.epochs=three"), "m1.epochs must be a number (int), got 'three'"),
     (("predict", "--input", "DATA"), "is a folder\nhint: name a file of it, or - for stdin"),
+    (("predict",), "give either texts or --input"),
     (("run", "--data", "DATA", "--set", "m1.epochs"), "--set takes KEY=VALUE"),
     (("run", "--data", "/nowhere"), "/nowhere is not a folder"),
     (("run", "--data", "DATA", "--dask", "foo"), "'foo' is not the address of a Dask scheduler"),

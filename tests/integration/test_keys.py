@@ -40,7 +40,7 @@ KEYS = {
     "tables": READERS | {"data_contracts.errors", "data_contracts.schemas", "tasks.data", "tasks.data.read",
                          "tasks.data.tables", "xcmodels.data.text"},
     "contract": RULES,
-    "tokens": TOKENS | {"data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
+    "tokens": TOKENS | {"data_contracts.errors", "data_contracts.schemas", "tasks.data.tables", "tasks.data.tokenise"},
     "walks": RULES | TOKENS | {"tasks.data.tables", "tasks.data.walks", "xcmodels.data.sparse_rows",
                               "xcmodels.mining.graph"},
     "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.label_branches",

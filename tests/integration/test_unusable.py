@@ -1,9 +1,14 @@
 """What cannot be used here is told without "unexpected", and no command makes it the champion."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from data_contracts.errors import ProjectError
+from tasks.data.tokenise import tokenise
 from tests.support.tiny import World
 from xcmodels.data import tokens
+from xcmodels.data.corpus import PrepareConfig
 from xcmodels.retrieval import folder
 
 
@@ -37,6 +42,12 @@ def test_no_way_back_leads_to_a_damaged_version(cli, world):
     first.write_bytes(first.read_bytes()[:-1] + b"?")
     code, _, err = cli("rollback", "--reason", "r", "--home", "home")
     assert code != 0 and "label.uid.values.npy" in err and world.aliases()["champion"] == "2"
+
+
+def test_a_model_of_the_hub_without_a_network_gets_a_remedy(monkeypatch, tmp_path):
+    monkeypatch.setattr("tokenizers.Tokenizer.from_pretrained", lambda _: 1 / 0)
+    with pytest.raises(ProjectError, match=r"'org/model' is neither .*\nhint: without a network: name a folder"):
+        tokenise(PrepareConfig(tokenizer="org/model"), (), SimpleNamespace(inputs={"tables": tmp_path}))
 
 
 def test_what_cannot_be_fetched_is_told_as_that(cli, monkeypatch):

@@ -91,7 +91,7 @@ def test_parquet(tmp_path):
     ("a.csv", "uid,text\n".encode("utf-16-le"), "a.csv:1: it holds bytes of value 0, so it is no text\nhint: save it"),
     ("a.txt", b"PK\x03\x04\x14\0", "a.txt:1: it holds bytes of value 0"),
     ("a.xlsx", b"PK\x03\x04\x14\0", "a.xlsx is of no kind that can be read as a table\nhint: known are .csv"),
-    ("a.parquet", b"PAR1", "a.parquet: it is not a Parquet file that can be read")])
+    ("a.parquet", b"PAR1", "hint: write it again, or end its name by what it is: .csv")])
 def test_what_cannot_be_read_is_named(tmp_path, name, data, said):
     with pytest.raises((ContractError, UsageError)) as caught:
         read(tmp_path / name, data)

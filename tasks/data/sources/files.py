@@ -84,7 +84,7 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
     except (IsADirectoryError, PermissionError) as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint="name a file that you may read") from error
     refuse_other(path, sha256, hashing.sha256.hexdigest())
 
 
@@ -120,12 +120,13 @@ def whole_file(path: Path, sha256: str = "") -> bytes:
 
 
 def _damaged(path: Path | str, number: int, error: Exception) -> ContractError:
-    name = _name(path)
+    name, where = _name(path), "stdin" if path == STDIN else str(path)
+    after, where = (f"after line {number}", f"{where}:{number}") if number else ("in its first line", where)
     if isinstance(error, UnicodeDecodeError):
-        return ContractError(f"{name} begins as UTF-16, and is damaged or cut short after line {number} "
-                             f"({error.reason})", where=f"{name}:{number}", hint="save the file as UTF-8")
-    return ContractError(f"the gzip data of {name} is damaged or cut short after line {number} ({error})",
-                         where=f"{name}:{number}", hint="fetch or write the file again; check it with: gzip -t")
+        return ContractError(f"{name} begins as UTF-16, and is damaged or cut short {after} ({error.reason})",
+                             where=where, hint="save the file as UTF-8")
+    return ContractError(f"the gzip data of {name} is damaged or cut short {after} ({error})", where=where,
+                         hint="fetch or write the file again; check it with: gzip -t")
 
 
 def _name(path: Path | str) -> str:

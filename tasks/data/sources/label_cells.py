@@ -13,6 +13,7 @@ from tasks.data.sources.tabular import Row, plain
 SEPARATORS = (";", "|", ",")
 _LOOKED_AT = 10_000  # label cells from which the separator is guessed
 _RARE = 0.01  # a character in a smaller share of them is taken as part of a name
+_LABELS_HINT = 'write the names of the labels: ["cats", "dogs"], or "cats; dogs"'
 _WEIGHTS = float(np.finfo(np.float32).tiny), FLOAT32_MAX    # that a table can hold
 
 
@@ -32,8 +33,8 @@ def label_names(row: Row, separator: str, role: str = "labels") -> list[str]:
     """Return the label names of a row, cleaned, in order; "" for one that is blank."""
     value = row.cells.get(role)
     if value is not None and not isinstance(value, str | list):
-        raise ContractError(f"labels must be a list or a text, got {value!r}", where=row.where)
-    return [plain(part, "a label", row.where) for part in _parts(value, separator)]
+        raise ContractError(f"labels must be a list or a text, got {value!r}", where=row.where, hint=_LABELS_HINT)
+    return [plain(part, "a label", row.where, _LABELS_HINT) for part in _parts(value, separator)]
 
 
 def weigh(row: Row, names: list[str], separator: str) -> dict[str, float]:
@@ -60,6 +61,7 @@ def _weight(value: Any, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         weight = 0.0
     if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
-        raise ContractError(f"a weight must be a number above 0, got {value!r}", where=where,
+        raise ContractError(f"a weight must be a number above 0, {_WEIGHTS[0]:.1e} to {_WEIGHTS[1]:.1e}, got {value!r}",
+                            where=where,
                             hint="leave out rows that should not count, or name another column: --weight COLUMN")
     return weight

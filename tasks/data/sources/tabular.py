@@ -65,12 +65,12 @@ class Row:
         return plain(self.cells.get(role), f"column {self.names.get(role, role)!r}", self.where)
 
 
-def plain(value: Any, what: str, where: str) -> str:
+def plain(value: Any, what: str, where: str, hint: str = "") -> str:
     """Return a value as clean text; whole numbers are written out, as ids often are numbers."""
     if value is None:
         return ""
     if type(value) not in (str, int):
-        raise ContractError(f"{what} must be a text, got {value!r}", where=where)
+        raise ContractError(f"{what} must be a text, got {value!r}", where=where, hint=hint)
     return clean(str(value))
 
 
@@ -296,4 +296,5 @@ def _parquet_rows(file: Path, name: str, layout: Layout) -> Iterator[Row]:
                     values = {role: cells[column] for role, column in names.items()}
                     yield Row(f"{name}:{number}", number, values, names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise ContractError(f"it is not a Parquet file that can be read: {error}", where=name) from error
+        raise ContractError(f"it is not a Parquet file that can be read: {error}", where=name,
+                            hint="write it again, or end its name by what it is: .csv") from error

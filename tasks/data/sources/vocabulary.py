@@ -114,9 +114,11 @@ def _ranks(file: Path, terms: Terms, wanted: Sequence[str]) -> Callable[[str], i
     """
     found = Counter(language for names in terms.preferred.values() for language, _ in names if language)
     has = f"it has {', '.join(f'{language} ({count:,})' for language, count in found.most_common())}"
+    most = [language for language, _ in found.most_common(2)]
     if not wanted and len({language.partition("-")[0] for language in found}) > 1:
         raise UsageError(f"{file} has names in several languages; {has}",
-                         hint="choose one, or several with the most wanted first: --language en, --language fi,sv")
+                         hint=f"choose one, --language {most[0]}, or several, the most wanted first: --language "
+                              f"{','.join(most)}")
     for language in wanted:
         if found and not any(_is(other, language) for other in found):
             raise UsageError(f"{file} has no preferred name in {language!r}; {has}", hint="--language LANGUAGE")
