@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 GxResults = list[tuple[str, dict[str, Any]]]    # (name of the first shard, great-expectations' result as JSON)
 _NEVER_EMPTY = ("queries", "labels", "positives", "tokens")
+_FEWEST = 3    # training queries; labels have no propensities with fewer (`xcmodels.metrics.propensity`)
 
 
 @dataclass
@@ -181,7 +182,7 @@ def _add_invalid_utf8(piece: Piece, finding: Finding, most: int) -> bool:
 
 
 def shard_results(tables: Tables, table: str) -> list[RuleResult]:
-    """Return the results of the rules on Parquet footers: present, readable, schema, not_empty."""
+    """Return the results of the rules on Parquet footers: present, readable, schema, not_empty, enough_queries."""
     exists = tables.exists(table)
     results = [result("present", table, "the table has at least one shard", Finding(count=not exists))]
     if not exists:
@@ -192,4 +193,7 @@ def shard_results(tables: Tables, table: str) -> list[RuleResult]:
         results.append(result(name, table, meaning, Finding(len(damage[name]), damage[name][:most])))
     if kind_of(table) in _NEVER_EMPTY and not any(damage.values()):
         results.append(result("not_empty", table, "the table has at least one row", Finding(count=rows == 0)))
+        if table == "queries.train":
+            few = Finding(rows, note=f"it has {rows}: add rows for training") if rows < _FEWEST else Finding()
+            results.append(result("enough_queries", table, f"there are at least {_FEWEST} training queries", few))
     return results

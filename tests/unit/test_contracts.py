@@ -118,6 +118,14 @@ def test_what_only_warns(tmp_path, rule):
         assert found.rows[0]["uid"] == "test4"
 
 
+def test_propensities_need_three_training_queries(tmp_path):
+    tables = {name: good()[name] for name in ("queries.train", "labels")}
+    assert check(tmp_path / "a", {**tables, "queries.train": tables["queries.train"][:3]}).ok
+    report = check(tmp_path / "b", {**tables, "queries.train": tables["queries.train"][:2]})
+    with pytest.raises(ContractError, match=r"enough_queries: .* at least 3 training queries.*\nit has 2: add rows"):
+        report.raise_for_failure()
+
+
 def test_leak_warns_below_its_threshold_and_fails_above(tmp_path):
     tables = good()
     tables["queries.test"][4].update(title="train title 7", content="about train 7")
