@@ -203,7 +203,7 @@ def add_annif(app: FastAPI, service: ModelService, keeper: FeedbackKeeper | None
 def _feedback(served: Served, documents: list[IndexedDocument]) -> Iterator[Feedback]:
     """Yield what is learned of documents: subjects that the version has, as right; those of none are left out."""
     for each in documents:
-        uris = [subject.uri for subject in each.subjects]
+        uris = list(dict.fromkeys(subject.uri for subject in each.subjects))
         known = [uri for uri, label in zip(uris, served.retriever.ids(uris).tolist(), strict=True) if label >= 0]
         title, content = fields_of(served, _cut(each.text), _cut(each.metadata.title))
         if known and (title + content).strip():

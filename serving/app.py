@@ -95,8 +95,8 @@ def _operations(app: FastAPI, service: ModelService, counters: ServerMetrics, ke
         if keeper is None:
             raise Problem(403, "feedback", "this server takes no feedback: xc serve --feedback refuse")
         decision = schemas.checked_feedback(await read_json(request))
-        await keeper.keep(decision, service.answering(), request.client.host if request.client else "")
-        return json_response({name: len(getattr(decision, name)) for name in schemas.Kept.model_fields})
+        kept = await keeper.keep(decision, service.answering(), request.client.host if request.client else "")
+        return json_response({name: len(getattr(kept, name)) for name in schemas.Kept.model_fields})
 
     @app.get("/model", response_model=schemas.ModelFacts, **document("/model", "get"))
     async def model() -> Response:

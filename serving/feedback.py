@@ -50,16 +50,19 @@ class FeedbackKeeper:
         self._waiting: list[tuple[str, Sequence[Feedback], asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
-    async def keep(self, decision: FeedbackRequest, served: Served, client: str) -> None:
-        """Return when a decision is on the disk; raise Problem where it is refused or cannot be kept."""
+    async def keep(self, decision: FeedbackRequest, served: Served, client: str) -> Feedback:
+        """Return a decision, each label once, when it is on the disk; raise Problem where it is refused or not kept."""
         unknown = [(f"/{name}/{place}", "no label has this uid; xc labels add makes one")
                    for name in ("accepted", "rejected", "added")
                    for place in np.flatnonzero(served.retriever.ids(getattr(decision, name)) < 0).tolist()]
         if unknown:
             raise Problem(422, "invalid", f"the model does not have {len(unknown)} of the labels",
                           errors=unknown[:MAX_ERRORS])
-        await self.write([Feedback(decision.text, decision.accepted, decision.rejected, decision.added,
-                                   request=decision.request_id, version=decision.version)], served, client)
+        accepted, rejected, added = (list(dict.fromkeys(uids)) for uids in (
+            decision.accepted, decision.rejected, [uid for uid in decision.added if uid not in decision.accepted]))
+        kept = Feedback(decision.text, accepted, rejected, added, request=decision.request_id, version=decision.version)
+        await self.write([kept], served, client)
+        return kept
 
     async def write(self, feedback: Sequence[Feedback], served: Served, client: str) -> None:
         """Return when decisions, of labels that the version has, are all on the disk; raise Problem as `keep` does.

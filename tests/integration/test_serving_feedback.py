@@ -145,6 +145,17 @@ def test_a_decision_is_on_the_version_that_gave_the_answer(tmp_path, monkeypatch
     assert [each.version for each in FeedbackJournal(tmp_path, "xc").read()] == ["7", "1"]
 
 
+def test_each_label_is_kept_once(tmp_path, monkeypatch):
+    made, _ = keeper(tmp_path, monkeypatch)
+    decision = FeedbackRequest(text="a wolf", accepted=["a", "a"], rejected=["b", "b"], added=["a", "c", "c"])
+    retriever = SimpleNamespace(ids=lambda uids: np.zeros(len(uids)))
+    served: Any = SimpleNamespace(name="xc", version="1", retriever=retriever)
+    kept = asyncio.run(made.keep(decision, served, "here"))
+    assert (kept.accepted, kept.rejected, kept.added) == (["a"], ["b"], ["c"])
+    (read,) = FeedbackJournal(tmp_path, "xc").read()
+    assert (read.accepted, read.rejected, read.added) == (kept.accepted, kept.rejected, kept.added)
+
+
 def test_a_disk_that_takes_nothing_is_no_acknowledgement(tmp_path, monkeypatch):
     def full(journal, entries):
         raise OSError(28, "No space left on device")
