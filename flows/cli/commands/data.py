@@ -32,7 +32,8 @@ def import_(source: Path, folder: Path, /, *,
             uid: Annotated[str | None, Parameter(help="Column of ids, if any.")] = None,
             split: Annotated[str | None, Parameter(help="Column that says train or test, if any.")] = None,
             weight: Annotated[str | None, Parameter(help="Column of the labels' weights (clicks), if any.")] = None,
-            separator: Annotated[str | None, Parameter(help="What separates label names; guessed by default.")] = None,
+            separator: Annotated[str | None, Parameter(help="What separates label names, '' where a cell is one; "
+                                                            "guessed by default.")] = None,
             vocabulary: Annotated[Path | None, Parameter(help="Vocabulary of the labels: SKOS, CSV or TSV.")] = None,
             language: Annotated[str | None, Parameter(help="Language of its names, or several: fi,sv.")] = None,
             test: Annotated[float, Parameter(help="Share of new texts to test on, without --split.")] = 0.2) -> None:
