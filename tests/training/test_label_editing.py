@@ -90,7 +90,7 @@ def test_the_other_labels_keep_their_ids_texts_and_scores(folder, tmp_path):
 def test_a_removed_label_never_appears(folder, tmp_path, k):
     gone = {3, 9, 17}
     after = edited(folder, tmp_path / "r", *(Edit(REMOVE, f"label:{label}") for label in gone))
-    for labels in after.predict([*TEXTS, *(f"{word(label, 0)} {word(label, 1)}" for label in gone), "\x00"], k):
+    for labels in after.predict([*TEXTS, *(f"{word(label, 0)} {word(label, 1)}" for label in gone), "never seen"], k):
         assert not gone & {label.id for label in labels} and len(labels) == min(k, 57)
     [found] = after.predict([TEXTS[1]], 57)
     near = [each for why in after.explain(TEXTS[1], found, 99) for each in why.nearest]
