@@ -17,8 +17,8 @@ from data_contracts.errors import ProjectError, UsageError
 from flows.cli.options import home_flag, utf8
 from flows.services.processes import WELL
 from flows.services.stack import Stack
-from tasks.core.devices import free_space, gpus, nearest_existing
-from tasks.core.files import mode_for_others
+from tasks.core.devices import free_space, gpus
+from tasks.core.files import mode_for_others, nearest_existing
 from tasks.core.remote import without_passwords
 from tasks.core.store import Store
 from tasks.tracking.mlflow_client import probe

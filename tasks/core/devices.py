@@ -1,12 +1,13 @@
 """GPUs, free disk space and ports of this machine."""
 
-import os
 import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from tasks.core.files import nearest_existing
 
 DRIVERS = ("nvidia[0-9]*", "kfd", "dxg")    # device files of GPU drivers in /dev: NVIDIA, AMD, WSL
 
@@ -18,11 +19,6 @@ def gpus() -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-
-def nearest_existing(folder: Path) -> Path:
-    """Return the folder, or its nearest parent that this user sees."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
 
 
 def free_space(folder: Path) -> int:

@@ -30,6 +30,11 @@ _NO_ROOM = ("No space left on device", "database or disk is full")
 _held: set[int] = set()    # file descriptors of the locks of this process
 
 
+def nearest_existing(folder: Path) -> Path:
+    """Return the folder, or its nearest parent that this user sees."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+
+
 def file_digest(path: Path) -> str:
     """Return the sha256 of a file."""
     with open(path, "rb") as file:

@@ -21,8 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.devices import nearest_existing
-from tasks.core.files import explained, locked, make_folder, make_private, mode_for_others, put_file, remove
+from tasks.core.files import (
+    explained,
+    locked,
+    make_folder,
+    make_private,
+    mode_for_others,
+    nearest_existing,
+    put_file,
+    remove,
+)
 from tasks.core.manifest import VERSION, canonical, damaged, newer
 
 LOCK_SECONDS = 0.5  # long enough for a run that has just started to write its pid

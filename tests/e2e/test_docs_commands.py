@@ -7,6 +7,7 @@ import doctest
 import gzip
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,10 +15,11 @@ import fsspec
 import pytest
 
 from flows.cli.app import app
-from tasks.core.store import Store
+from tasks.core.manifest import MANIFEST
+from tasks.core.store import Artifact, Store, digest_of
 from tasks.registry.promotion import score_of
 from tasks.registry.register import register
-from tasks.registry.tags import TEST
+from tasks.registry.tags import DIGEST, TEST
 from tasks.tracking.tracker import Tracker
 from tests.conftest import ROOT
 from tests.support import tiny
@@ -125,13 +127,18 @@ def _back(desk: ReaderFolder) -> None:
 
 
 def _two_more_versions(desk: ReaderFolder) -> None:
-    """Have a third version that could be the champion: it scored as the first one did."""
+    """Have a third version that could be the champion: it is a copy of the first one, and scored as that did."""
     store, tracker = Store(desk.home), Tracker(desk.home)
     run = tracker.start("docs", experiment="wordnet", name="docs", params={}, config_yaml="", data={}, tags={})
     with tracker.required() as client:
         first = client.get_model_version("wordnet", "1")
-    for seed in (1, 2):
-        made = tiny.publish(store, seed)
+    for number in (2, 3):
+        def write(out: Path, number: int = number) -> None:
+            shutil.copytree(store.open(Artifact.of(first.tags[DIGEST])), out, dirs_exist_ok=True,
+                            ignore=shutil.ignore_patterns(MANIFEST))
+            (out / "copy.txt").write_text(str(number))
+
+        made = store.publish(digest_of(["copy", number]), "retriever", {}, write)
         register(tracker, run or "", "wordnet", retriever_dir=store.open(made), retriever_digest=made.digest,
                  score=score_of(first), test_digest=first.tags[TEST], card="")
 

@@ -25,7 +25,7 @@ from flows.services import systemd_units as units_module
 from flows.services.compose import compose
 from flows.services.definitions import services
 from flows.services.processes import Record, free_port
-from flows.services.service_manager import Part, Setup
+from flows.services.service_manager import SERVER_VARIABLES, Part, Setup
 from flows.services.stack import Stack
 from flows.services.systemd_units import units
 from tasks.core import files
@@ -149,6 +149,8 @@ def test_a_home_that_is_closed_to_this_user(home, monkeypatch):
     def closed(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
+    for name in SERVER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(files, "put_file", closed)
     monkeypatch.setattr(Path, "exists", closed)
     assert not command._write_secrets(Setup(home, USER))
