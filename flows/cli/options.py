@@ -124,7 +124,7 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
     settings = options.settings
     if options.store:
         checked_address(options.store)
-    if options.dask and not re.fullmatch(r"\w+://[^\s/]+:\d+", options.dask):
+    if options.dask and not re.fullmatch(r"(\w+://)?[^\s/]+:\d+", options.dask):
         raise UsageError(f"{options.dask!r} is not the address of a Dask scheduler", hint="--dask tcp://HOST:8786")
     utf8(Path(options.data))
     utf8(options.home)
