@@ -14,24 +14,11 @@ import requests
 from serving.schemas import MAX_LABELS, MAX_TEXT
 from tasks.data.feedback.journal import FeedbackJournal
 from tests.support import tiny
-from tests.support.running_server import World, problem, running
+from tests.support.running_server import problem, running
 
 FORM = "application/x-www-form-urlencoded"
 ANNIF = os.environ.get("ANNIF", "")
 TOKEN = "a-token-of-a-library"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("served") / "home")
-    world.add()
-    return world
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with running(world.home) as server:
-        yield server
 
 
 def suggest(server, body, project="xc", kind=FORM):

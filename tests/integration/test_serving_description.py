@@ -5,18 +5,9 @@ import re
 from urllib.parse import urlencode
 
 import jsonschema
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.running_server import World, problem, running
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("served") / "home")
-    world.add()
-    with running(world.home) as server:
-        yield server
+from tests.support.running_server import problem
 
 
 def test_every_answer_has_a_name_and_the_headers_that_protect(server):

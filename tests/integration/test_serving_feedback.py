@@ -21,19 +21,6 @@ from tests.support.running_server import World, problem, running
 GOOD = {"text": "a wolf of the sea", "accepted": ["tiny:0"], "rejected": ["tiny:1"], "added": ["tiny:2"]}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("served") / "home")
-    world.add()
-    return world
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with running(world.home) as server:
-        yield server
-
-
 def read(world):
     return FeedbackJournal(world.home, "xc").read()
 

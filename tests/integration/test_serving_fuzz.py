@@ -14,8 +14,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.support.running_server import World, running
-
 REQUESTS = int(os.environ.get("XC_FUZZ", "400"))
 ANNIF = "/v1/projects/xc/suggest", "/v1/projects/xc/suggest-batch"
 LONGEST = 300     # values of a list, at most
@@ -110,14 +108,6 @@ def requests(draw: st.DrawFn, description: dict[str, Any]) -> bytes:
                                                             "websocket", "close", "keep-alive", "99999999"]))
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     return "\r\n".join(lines).encode("utf-8", "surrogatepass") + body
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("fuzz") / "home")
-    world.add()
-    with running(world.home) as server:
-        yield server
 
 
 @pytest.mark.timeout(7200)

@@ -19,22 +19,9 @@ from serving.http.guard import MAX_BODY, MAX_DEPTH
 from serving.schemas import MAX_TEXT
 from tasks.registry.fetch import fetch
 from tests.support import tiny
-from tests.support.running_server import Reply, World, problem, running
+from tests.support.running_server import Reply, problem
 
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("served") / "home")
-    world.add()
-    return world
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with running(world.home) as server:
-        yield server
 
 
 def test_labels_and_who_gave_them(server, world):

@@ -31,12 +31,6 @@ def world(tmp_path_factory):
     return world
 
 
-@pytest.fixture(scope="module")
-def server(world):
-    with running(world.home) as server:
-        yield server
-
-
 @pytest.fixture
 def page():
     with browser() as page:

@@ -7,7 +7,6 @@ import pytest
 
 from tasks.data.feedback.journal import FeedbackJournal
 from tests.support.browser import CHROMIUM, browser
-from tests.support.running_server import World, running
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 COUNT = "document.querySelectorAll('#labels > li').length"
@@ -15,19 +14,6 @@ BUTTONS = "document.querySelectorAll('#labels .judge button')"
 SEND, SENT = "document.getElementById('send')", "document.getElementById('sent').textContent"
 # Holds what the page asks back until window.answer is called.
 HELD = "window.real = window.fetch; window.fetch = () => new Promise(answer => window.answer = answer)"
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("decisions") / "home")
-    world.add()
-    return world
-
-
-@pytest.fixture(scope="module")
-def server(world):
-    with running(world.home) as server:
-        yield server
 
 
 @pytest.fixture

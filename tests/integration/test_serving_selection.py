@@ -9,20 +9,12 @@ from serving.answers import SELECTIONS, Question, Selections, answer
 from serving.http.guard import MAX_BODY, MAX_CONTAINERS, MAX_VALUES
 from serving.schemas import MAX_LISTED, PredictRequest
 from tests.support import tiny
-from tests.support.running_server import World, problem, running
+from tests.support.running_server import problem
 from xcmodels.data.label_branches import Branches
 from xcmodels.retrieval.retriever import Retriever
 
 UIDS = [f"tiny:{i}" for i in range(50)]
 TEXT = "a wolf that lives in the mountains"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("served") / "home")
-    world.add()
-    with running(world.home) as server:
-        yield server
 
 
 @pytest.fixture

@@ -25,13 +25,6 @@ from tests.support.running_server import Running, World, ready, running, within
 TOKEN = "a-token-of-32-characters-or-more"
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("server") / "home")
-    world.add()
-    return world
-
-
 @pytest.fixture
 def token_file(tmp_path):
     path = tmp_path / "token"
