@@ -17,7 +17,7 @@ SAMPLED = 5000      # test queries that are answered, at most
 
 
 @dataclass(frozen=True)
-class Measured:
+class BeforeAndAfter:
     """How many of `of` pairs of text and label, or texts, a statement holds for; before: by the champion, if any."""
 
     what: str
@@ -35,7 +35,7 @@ class FeedbackEffect:
     """What was made of the feedback (`add_feedback`'s counts), and what it changed."""
 
     counts: Mapping[str, int | Mapping[str, int]]
-    shares: Sequence[Measured]
+    shares: Sequence[BeforeAndAfter]
 
 
 def feedback_effect(tables: Path, corpus: Corpus, after: Retriever, before: Retriever | None) -> FeedbackEffect:
@@ -52,24 +52,24 @@ def feedback_effect(tables: Path, corpus: Corpus, after: Retriever, before: Retr
     right, wrong = ([set(decision[name]) for decision in held_out] for name in ("right", "wrong"))
     judged = [bool(labels) for labels in right]
     shares = [
-        _measured("held-out texts whose first label is right", sum(judged), [
+        _compared("held-out texts whose first label is right", sum(judged), [
             sum(bool(set(best[:1]) & labels) for best, labels in zip(found, right, strict=True)) for found in answers]),
-        _measured(f"labels said to be right, among the first {FIRST} of held-out texts", *_found(right, answers)),
-        _measured(f"labels said to be wrong, among the first {FIRST} of held-out texts", *_found(wrong, answers))]
+        _compared(f"labels said to be right, among the first {FIRST} of held-out texts", *_found(right, answers)),
+        _compared(f"labels said to be wrong, among the first {FIRST} of held-out texts", *_found(wrong, answers))]
     rows = np.arange(len(corpus.sides["test"]))
     rows = np.sort(seeds.generator(0, "feedback effect").permutation(rows)[:SAMPLED])
     titles, contents = (Texts.load(corpus.folder, f"test.{part}").take(rows) for part in ("title", "content"))
     uids, _ = corpus.label_texts()
     truth = [set(uids.take(corpus.positives["test"][row])) for row in rows.tolist()]
     answers = [_uids(retriever, titles, contents) for retriever in retrievers]
-    shares += [_measured(f"{which}, among the first {FIRST} of test queries", *_found(part, answers))
+    shares += [_compared(f"{which}, among the first {FIRST} of test queries", *_found(part, answers))
                for which, part in (("labels with feedback", [labels & corrected for labels in truth]),
                                    ("all other labels", [labels - corrected for labels in truth]))]
     return FeedbackEffect(counts, [share for share in shares if share.of])
 
 
-def _measured(what: str, of: int, counts: Sequence[int]) -> Measured:
-    return Measured(what, of, counts[1] if len(counts) > 1 else None, counts[0])
+def _compared(what: str, of: int, counts: Sequence[int]) -> BeforeAndAfter:
+    return BeforeAndAfter(what, of, counts[1] if len(counts) > 1 else None, counts[0])
 
 
 def _found(labels: Sequence[set[str]], answers: Sequence[Sequence[Sequence[str]]]) -> tuple[int, list[int]]:
