@@ -14,10 +14,11 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.calibration import BEST, calibration_error
 from xcmodels.retrieval.ranker import Ranker, predict
 
-DEPTH = 100        # recall is reported to this depth
+STORED_PREDICTIONS = 10          # labels predicted for every test query, from the shortlists that users are served from
+RECALL_KS = (1, 3, 5, 10)        # of these predictions
+DEPTH = 100        # recall is reported to this depth, too
 SAMPLE = 2000      # queries on which the indexes are compared with exact search
-ALONE = 5000       # queries, at most, on which each score ranks alone
-STORED_PREDICTIONS = 10          # predictions stored per test query
+SAMPLE_RANKED = 5000             # queries, at most, that are ranked to DEPTH, and by each score alone
 
 
 def evaluate_step(seed: int) -> Step:
@@ -32,38 +33,44 @@ def evaluate(seed: int, context: StepContext) -> None:
     Filter pairs are removed from the predictions, before the top k is taken, and from the truth.
     """
     corpus, ranker = Corpus(context.inputs["corpus"]), Ranker(context.inputs["retriever"])
-    ids, scores = predict(ranker, corpus, DEPTH)
+    ids, scores = predict(ranker, corpus, STORED_PREDICTIONS)
     truth, filters = corpus.positives["test"], corpus.filters["test"]
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
-    measured = metrics.evaluate(ids, truth, filters, inverse)
+    measured = metrics.evaluate(ids, truth, filters, inverse, recall_ks=RECALL_KS)
     judged = metrics.match(ids, truth, filters, corpus.n_labels)
-    confidences = ranker.calibration(scores[:, :STORED_PREDICTIONS])
+    confidences = ranker.calibration(scores)
     best = judged.labels[:, :BEST] >= 0
     measured |= {"calibration/queries": float(ranker.calibration.queries), "calibration/error":
                  calibration_error(confidences[judged.rows, :BEST][best], judged.hits[:, :BEST][best])}
     low, high = metrics.mean_interval(judged.hits[:, 0])
     measured |= {"P/1/low": low, "P/1/high": high} | _recalls(ranker, corpus, seed)
-    measured |= _alone(ranker, corpus, inverse, seeds.generator(seed, "scores alone").permutation(judged.rows))
+    sample = np.sort(seeds.generator(seed, "ranked sample").permutation(judged.rows)[:SAMPLE_RANKED])
+    measured |= _on_sample(ranker, corpus, inverse, sample)
     deciles = metrics.by_decile(ids, truth, filters, frequencies, inverse, 5)
     for name, value in (("metrics", measured), ("deciles", deciles)):
         (context.out / f"{name}.json").write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
-    np.save(context.out / "predictions.npy", ids[:, :STORED_PREDICTIONS])
-    np.save(context.out / "scores.npy", scores[:, :STORED_PREDICTIONS])
+    np.save(context.out / "predictions.npy", ids)
+    np.save(context.out / "scores.npy", scores)
     np.save(context.out / "confidences.npy", confidences.astype(np.float32))
     context.say(metrics.line_of(measured, metrics.SHOWN[:4]))
 
 
-def _alone(ranker: Ranker, corpus: Corpus, inverse: np.ndarray, rows: np.ndarray) -> dict[str, float]:
-    """Return what embeddings, classifiers and their sum reach without the fusion, as methods without one rank.
+def _on_sample(ranker: Ranker, corpus: Corpus, inverse: np.ndarray, rows: np.ndarray) -> dict[str, float]:
+    """Return recall to DEPTH, and what embeddings, classifiers and their sum reach alone, as where nothing is fused.
 
-    On the first of the test queries `rows`, which have a true label. Names are "P/1/by classifier" and the like;
-    "points/alone" is the number of queries.
+    On the test queries `rows`, which have a true label: "recall/100", "P/1/by classifier" and the like; "points/alone"
+    is their number.
     """
-    rows, out = np.sort(rows[:ALONE]), dict[str, float]()
     truth, filters = corpus.positives["test"].subset(rows), corpus.filters["test"].subset(rows)
+
+    def measure(of: Ranker, depth: int, **ks: tuple[int, ...]) -> dict[str, float]:
+        return metrics.evaluate(predict(of, corpus, depth, rows)[0], truth, filters, inverse, **ks)
+
+    deep = f"recall/{DEPTH}"
+    out = {deep: measure(ranker, DEPTH, ks=(), recall_ks=(DEPTH,))[deep]}
     for name, unfused in ranker.unfused().items():
-        found = metrics.evaluate(predict(unfused, corpus, 5, rows)[0], truth, filters, inverse, ks=(1, 5), recall_ks=())
+        found = measure(unfused, 5, ks=(1, 5), recall_ks=())
         out |= {f"{key}/by {name}": found[key] for key in metrics.SHOWN if key in found}
         out["points/alone"] = found["points"]
     return out

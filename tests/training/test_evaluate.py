@@ -1,0 +1,60 @@
+"""The evaluate step measures what is served, and more on a sample of the test queries."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tasks.evaluation import evaluate
+from tests.support.toy import trained
+from xcmodels import metrics
+from xcmodels.retrieval.ranker import Ranker, predict
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return trained("ngame")
+
+
+@pytest.fixture
+def measured(toy, tmp_path):
+    """Evaluate the toy's retriever; return the folder and the metrics."""
+    context = SimpleNamespace(inputs={"corpus": toy.corpus.folder, "retriever": toy.retriever}, out=tmp_path,
+                              say=lambda line: None)
+    evaluate.evaluate(0, context)
+    return tmp_path, json.loads((tmp_path / "metrics.json").read_text())
+
+
+def test_precision_is_of_the_labels_that_a_user_is_served(toy, measured):
+    corpus, ranker, (folder, found) = toy.corpus, Ranker(toy.retriever), measured
+    kept, hits, counted = np.load(folder / "predictions.npy"), 0, 0
+    assert kept.shape == (len(corpus.sides["test"]), 10)
+    for row in range(len(kept)):
+        filtered, truth = corpus.filters["test"][row].tolist(), set(corpus.positives["test"][row].tolist())
+        served, _ = ranker.search(corpus.sides["test"].tokens(np.array([row])), 10 + len(filtered))
+        assert kept[row].tolist() == [label for label in served[0].tolist() if label not in filtered][:10]
+        truth -= set(filtered)
+        hits, counted = hits + len(truth.intersection(kept[row, :5].tolist())), counted + bool(truth)
+    assert found["P/5"] == pytest.approx(100 * hits / (5 * counted))
+    assert found["points"] == counted
+
+
+def test_deep_recall_and_scores_alone_are_of_a_sample(toy, monkeypatch, tmp_path, measured):
+    corpus, ranker, (_, whole) = toy.corpus, Ranker(toy.retriever), measured
+    truth, filters = corpus.positives["test"], corpus.filters["test"]
+    inverse = 1 / metrics.propensity(corpus.frequencies(), corpus.n_queries, *corpus.facts["propensity"])
+    every = metrics.evaluate(predict(ranker, corpus, 100)[0], truth, filters, inverse, recall_ks=(100,))
+    assert whole["recall/100"] == pytest.approx(every["recall/100"])
+    assert whole["points/alone"] == whole["points"]
+    monkeypatch.setattr(evaluate, "SAMPLE_RANKED", 20)
+    out = tmp_path / "sampled"
+    out.mkdir()
+    evaluate.evaluate(0, SimpleNamespace(inputs={"corpus": corpus.folder, "retriever": toy.retriever}, out=out,
+                                         say=lambda line: None))
+    sampled = json.loads((out / "metrics.json").read_text())
+    alone = {name for name in whole if "/by " in name} | {"recall/100", "points/alone"}
+    assert sampled["points/alone"] == 20 and alone <= sampled.keys()
+    assert {name: value for name, value in sampled.items() if name not in alone} == {
+        name: value for name, value in whole.items() if name not in alone}
+    assert any(sampled[name] != whole[name] for name in alone if "/by " in name)
