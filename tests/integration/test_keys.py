@@ -28,8 +28,8 @@ MINING = {f"xcmodels.{name}" for name in (
     "data.sparse_rows", "mining.query_groups", "mining.schedule", "retrieval",
     "retrieval.ann", "retrieval.vector_codes", "retrieval.inner_products", "retrieval.serving_config")}
 SCORES = {f"xcmodels.retrieval.{name}" for name in (
-    "boosted_trees", "calibration", "centroids", "folder", "fusion", "lexical", "proposers", "scorers",
-    "sparse_classifiers")} | {"xcmodels.data.seen_texts", "xcmodels.data.sparse_rows"}
+    "boosted_trees", "calibration", "centroids", "corpus_words", "folder", "fusion", "label_words", "lexicon",
+    "proposers", "scorers", "sparse_classifiers")} | {"xcmodels.data.seen_texts", "xcmodels.data.sparse_rows"}
 OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's

@@ -18,8 +18,8 @@ from xcmodels.data.corpus import Corpus, Texts
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.boosted_trees import fit_trees
+from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.fusion import FusedScore, fit_fusion
-from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.proposers import Proposer, best_of, candidates
 from xcmodels.retrieval.retriever import Label, Retriever
 from xcmodels.retrieval.serving_config import FusionConfig, SparseConfig

@@ -10,7 +10,7 @@ from tests.support.toy import toy_corpus, weighted
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import unique
 from xcmodels.retrieval import sparse_classifiers, sparse_training
-from xcmodels.retrieval.lexical import CorpusWords
+from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.serving_config import SparseConfig
 from xcmodels.retrieval.sparse_classifiers import START_BIAS, START_SCALE, SparseClassifiers
 from xcmodels.retrieval.sparse_training import train_sparse, training_pairs

@@ -1,4 +1,4 @@
-"""The largest values of each row of a sparse matrix."""
+"""Rows of a sparse matrix: their largest values, and their lengths."""
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,3 +18,10 @@ def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
     out = sp.csr_array((rows.data[kept], rows.indices[kept], bounds), shape=rows.shape)
     out.sort_indices()
     return out
+
+
+def normalise_rows(rows: sp.csr_array) -> sp.csr_array:
+    """Scale the rows to unit length, in place, and return them; a row of zeros stays."""
+    lengths = np.sqrt(rows.multiply(rows).sum(axis=1))
+    rows.data = (rows.data / np.repeat(np.where(lengths > 0, lengths, 1), np.diff(rows.indptr))).astype(np.float32)
+    return rows

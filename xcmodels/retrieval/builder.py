@@ -17,10 +17,10 @@ from xcmodels.data.label_branches import Branches
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all, save_encoder
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.calibration import Calibration, ScoredPairs, calibrate
+from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.examples import save_examples
 from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.fusion import FusedScore, fit_fusion
-from xcmodels.retrieval.lexical import CorpusWords
 from xcmodels.retrieval.proposers import Proposer, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
 from xcmodels.retrieval.serving_config import FUSED, SUM, FusionConfig, ServingConfig

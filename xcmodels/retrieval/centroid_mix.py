@@ -10,7 +10,7 @@ import numpy as np
 from xcmodels.data.corpus import mapped
 from xcmodels.retrieval.ann import Index
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.lexical import ReadTexts
+from xcmodels.retrieval.lexicon import ReadTexts
 from xcmodels.retrieval.scorers import NewLabels, Scorer
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR
 

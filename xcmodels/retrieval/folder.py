@@ -21,7 +21,7 @@ from typing import Any
 
 from xcmodels.checks import Unusable
 
-FORMAT = 11
+FORMAT = 12
 FACTS, REMOVED = "retriever.json", "removed.npy"
 
 

@@ -15,8 +15,10 @@ from xcmodels.retrieval.ann import NO_IDS, Index
 from xcmodels.retrieval.boosted_trees import RegressionTrees, fit_trees
 from xcmodels.retrieval.calibration import ScoredPairs
 from xcmodels.retrieval.centroids import label_centroids
+from xcmodels.retrieval.corpus_words import CorpusWords
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.lexical import CorpusWords, LabelWords, Lexicon, ReadTexts
+from xcmodels.retrieval.label_words import LabelWords
+from xcmodels.retrieval.lexicon import Lexicon, ReadTexts
 from xcmodels.retrieval.scorers import NewLabels, Scorer
 from xcmodels.retrieval.serving_config import CLASSIFIER, ENCODER, SIMILAR, SPARSE, SUM, TREES, WORDS, FusionConfig
 from xcmodels.retrieval.sparse_classifiers import SparseClassifiers
@@ -101,10 +103,23 @@ class TreeFusion(Scorer):
                  labels: np.ndarray) -> np.ndarray:
         """Return the scores of (query row, label) pairs and f, (p, n + 1)."""
         scores = [term.scores(queries, rows, labels) for term in self.terms.values()]
-        for score in self.lexical.values():
+        if self.lexical:
             assert tokens is not None
-            scores.append(score.scores(tokens, rows, labels))
+            scores += self.lexical_scores(tokens, rows, labels)
         return np.stack([*scores, self.frequencies[labels]], axis=1)
+
+    def lexical_scores(self, tokens: ReadTexts, rows: np.ndarray, labels: np.ndarray) -> list[np.ndarray]:
+        """Return the scores of `lexical`, of which two share a label's words."""
+        if self.words is None or self.sparse is None:
+            return [score.scores(tokens, rows, labels) for score in self.lexical.values()]
+        assert self.sparse.words.ids is self.words.ids, "a word's slot would be that of another"
+        shared, products = self.words.scores_by([self.words.weights, self.sparse.words.weights], tokens, rows, labels)
+        return [shared, self.sparse.probabilities(products, labels)]
+
+    def reading(self, lexicon: Lexicon) -> "TreeFusion":
+        """Return this with texts read by another lexicon of the same words."""
+        return replace(self, words=self.words and self.words.reading(lexicon),
+                       sparse=self.sparse and self.sparse.reading(lexicon))
 
     def contributions(self, tokens: Tokens, label: int) -> dict[tuple[int, ...], float]:
         """Return what each word of one text adds to the log-odds of the label's linear classifier."""
@@ -115,12 +130,13 @@ class TreeFusion(Scorer):
         (index,) = indexes
         vectors = {name: new.embeddings if name == ENCODER else new.queries[:, term.span]
                    for name, term in self.terms.items()}
+        words = self.words and self.words.with_labels(new.rows, new.tokens)
+        sparse = self.sparse and self.sparse.with_labels(new.rows, new.tokens)
         return replace(
             self, terms={name: replace(term, matrix=put(term.matrix, new.rows, vectors[name]))
                          for name, term in self.terms.items()},
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
-            words=self.words and self.words.with_labels(new.rows, new.tokens),
-            sparse=self.sparse and self.sparse.with_labels(new.rows, new.tokens),
+            words=words, sparse=sparse and (sparse if words is None else sparse.on_words_of(words)),
         ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
     def save(self, folder: Path) -> None:
@@ -139,7 +155,7 @@ class TreeFusion(Scorer):
             self.words.save(folder, WORDS)
             lexicon = self.words.lexicon
         if self.sparse is not None:
-            self.sparse.save(folder)
+            self.sparse.save(folder, ids=self.words is None)
             lexicon = self.sparse.words.lexicon
         if lexicon is not None:
             lexicon.save(folder)
@@ -161,8 +177,8 @@ class TreeFusion(Scorer):
                    tuple(facts["indexed"]))
         if (lexicon := Lexicon.load(folder)) is None:
             return made
-        return replace(made, words=LabelWords.load(folder, WORDS, lexicon),
-                       sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"]))
+        words = LabelWords.load(folder, WORDS, lexicon)
+        return replace(made, words=words, sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"], words))
 
 
 def _file(folder: Path, term: str) -> Path:
@@ -207,7 +223,8 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
         similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, with_validation))}
         shared = None if words is None else words.labels(with_validation)
-        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, sparse)
+        own = sparse and (sparse if shared is None else sparse.on_words_of(shared))
+        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, own)
 
     no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
     unfitted = fusion(no_trees, with_validation=False)
@@ -223,8 +240,9 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
 
     trees, later, scores = trees_of(np.ones(len(pairs), dtype=bool)), features.copy(), np.zeros_like(features[:, 0])
     if lexicon is not None:
-        for column, score in enumerate(unfitted.lexical.values(), len(unfitted.terms)):
-            later[:, column] = score.reading(lexicon).scores(tokens, rows, labels)
+        scores_read = unfitted.reading(lexicon).lexical_scores(tokens, rows, labels)
+        for column, score in enumerate(scores_read, len(unfitted.terms)):
+            later[:, column] = score
     for own in (rows % FOLDS == fold for fold in range(FOLDS)):
         fold_trees = no_trees if own.all() else trees_of(~own)
         scores[own] = later[own, :-1].sum(axis=1) + fold_trees.predict(later[own])

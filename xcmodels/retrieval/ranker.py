@@ -18,7 +18,7 @@ from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.folder import REMOVED, read_facts
 from xcmodels.retrieval.fusion import TreeFusion
 from xcmodels.retrieval.inner_products import single_threaded
-from xcmodels.retrieval.lexical import ReadTexts
+from xcmodels.retrieval.lexicon import ReadTexts
 from xcmodels.retrieval.proposers import Proposer, Selection, best_of, candidates
 from xcmodels.retrieval.scorers import InnerProduct, Scorer
 

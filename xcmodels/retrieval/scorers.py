@@ -17,7 +17,7 @@ import numpy as np
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS, Index
 from xcmodels.retrieval.inner_products import pair_scores, put
-from xcmodels.retrieval.lexical import ReadTexts
+from xcmodels.retrieval.lexicon import ReadTexts
 from xcmodels.retrieval.serving_config import ENCODER
 
 

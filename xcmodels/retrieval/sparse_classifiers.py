@@ -18,7 +18,8 @@ from xcmodels.data.sparse_rows import heaviest
 from xcmodels.data.tokens import Tokens
 from xcmodels.retrieval.ann import NO_IDS
 from xcmodels.retrieval.inner_products import put
-from xcmodels.retrieval.lexical import BIGRAM_BUCKETS, LabelWords, Lexicon, ReadTexts, spellings
+from xcmodels.retrieval.label_words import LabelWords
+from xcmodels.retrieval.lexicon import BIGRAM_BUCKETS, Lexicon, ReadTexts, spellings
 
 START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .4 is even odds
 MAX_LABELS = 1000    # labels that a word proposes: those of largest weight
@@ -46,7 +47,11 @@ class SparseClassifiers:
 
     def scores(self, tokens: ReadTexts, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the probabilities of (text row, label) pairs, (p,) float32; `rows` ascend."""
-        return expit(self.words.scores(tokens, rows, labels) + self.bias[labels])
+        return self.probabilities(self.words.scores(tokens, rows, labels), labels)
+
+    def probabilities(self, products: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the probabilities of pairs from their inner products w . x, (p,) float32."""
+        return expit(products + self.bias[labels])
 
     def propose(self, tokens: ReadTexts, without: np.ndarray = NO_IDS) -> np.ndarray:
         """Return labels of high score that share a word with a text, for n texts, (n, proposed) int64; -1 for none.
@@ -80,6 +85,10 @@ class SparseClassifiers:
         spelled = spellings(tokens, len(self.words.lexicon.idf) - BIGRAM_BUCKETS)
         return {spelled[word]: value for word, value in zip(words.tolist(), added.tolist(), strict=True)}
 
+    def on_words_of(self, words: LabelWords) -> "SparseClassifiers":
+        """Return this with weights on others' words of labels, so that what a pair shares is found once for both."""
+        return replace(self, words=self.words.on_words_of(words))
+
     def reading(self, lexicon: Lexicon) -> "SparseClassifiers":
         """Return this with texts read by another lexicon of the same words."""
         return replace(self, words=self.words.reading(lexicon))
@@ -89,17 +98,18 @@ class SparseClassifiers:
         words = self.words.with_labels(rows, tokens, START_SCALE)
         return self.of(words, put(self.bias, rows, np.full(len(rows), START_BIAS, np.float32)), self.proposed)
 
-    def save(self, folder: Path) -> None:
-        """Write everything but the lexicon and `proposed`."""
-        self.words.save(folder, NAME)
+    def save(self, folder: Path, *, ids: bool = True) -> None:
+        """Write everything but the lexicon, `proposed` and, unless `ids`, those of the words."""
+        self.words.save(folder, NAME, ids=ids)
         np.save(folder / f"{NAME}.bias.npy", self.bias)
         for part in INDEX:
             np.save(folder / f"{NAME}.index.{part}.npy", getattr(self.index, part))
 
     @classmethod
-    def load(cls, folder: Path, lexicon: Lexicon, proposed: int) -> "SparseClassifiers | None":
-        """Map what `save` wrote; return None where there is nothing."""
-        words = LabelWords.load(folder, NAME, lexicon)
+    def load(cls, folder: Path, lexicon: Lexicon, proposed: int,
+             shared: LabelWords | None = None) -> "SparseClassifiers | None":
+        """Map what `save` wrote, with the words of `shared` if there are; return None where there is nothing."""
+        words = LabelWords.load(folder, NAME, lexicon, shared)
         if words is None:
             return None
         bias = mapped(folder / f"{NAME}.bias.npy")

@@ -12,7 +12,8 @@ from scipy.special import expit
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import isin_sorted, unique
-from xcmodels.retrieval.lexical import CorpusWords, LabelWords
+from xcmodels.retrieval.corpus_words import CorpusWords
+from xcmodels.retrieval.label_words import LabelWords
 from xcmodels.retrieval.serving_config import SparseConfig
 from xcmodels.retrieval.sparse_classifiers import START_BIAS, START_SCALE, SparseClassifiers
 

@@ -11,17 +11,12 @@ import torch
 
 from tests.support.toy import toy_corpus
 from xcmodels.data.corpus import Corpus, Side
-from xcmodels.data.sparse_rows import heaviest
+from xcmodels.data.sparse_rows import heaviest, normalise_rows
 from xcmodels.data.tokens import Tokens
-from xcmodels.retrieval import lexical
-from xcmodels.retrieval.lexical import (
-    BIGRAM_BUCKETS,
-    CorpusWords,
-    LabelWords,
-    count_words,
-    make_lexicon,
-    normalise_rows,
-)
+from xcmodels.retrieval import corpus_words, label_words
+from xcmodels.retrieval.corpus_words import CorpusWords
+from xcmodels.retrieval.label_words import LabelWords
+from xcmodels.retrieval.lexicon import BIGRAM_BUCKETS, count_words, make_lexicon
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +62,9 @@ class Oracle:
 
 @pytest.mark.parametrize(("with_validation", "most", "marks"), [(False, 128, 1 << 13), (True, 128, 4), (True, 3, 1)])
 def test_scores_are_cosines_of_weighed_words(corpus, monkeypatch, with_validation, most, marks):
-    monkeypatch.setattr(lexical, "MARKS", marks)    # few enough for different words to share one
-    monkeypatch.setattr(lexical, "MAX_WORDS", most)
-    monkeypatch.setattr(lexical, "CHUNK", 64)    # several chunks
+    monkeypatch.setattr(label_words, "MARKS", marks)    # few enough for different words to share one
+    monkeypatch.setattr(corpus_words, "MAX_WORDS", most)
+    monkeypatch.setattr(corpus_words, "CHUNK", 64)    # several chunks
     made = CorpusWords(corpus).labels(with_validation)
     oracle = Oracle(corpus, list(range(600)) if with_validation else corpus.training_rows().tolist(), most)
     rows = np.repeat(np.arange(40), 60)
@@ -104,6 +99,27 @@ def test_words_that_were_found_score_as_their_tokens_do(corpus):
     found, scores = made.lexicon.weigh(tokens), made.scores(tokens, rows, labels)
     assert np.array_equal(made.scores(found, rows, labels), scores)
     assert np.array_equal(made.scores(found.part(slice(2, 4)), rows[120:240] - 2, labels[120:240]), scores[120:240])
+
+
+def test_on_the_words_of_others_a_label_keeps_the_weights_of_those_it_shares(corpus, monkeypatch):
+    words = CorpusWords(corpus)
+    fewer, all_queries = (words.labels(with_validation) for with_validation in (False, True))
+    monkeypatch.setattr(label_words, "CHUNK", 7)    # several chunks
+    for own, other in ((fewer, all_queries), (all_queries, fewer), (fewer, fewer)):
+        made, known = own.on_words_of(other), other.matrix()
+        known.data[:] = 1
+        assert made.ids is other.ids
+        assert np.array_equal(made.matrix().toarray(), (own.matrix() * known).toarray())
+    assert not np.array_equal(fewer.ids, all_queries.ids)
+
+
+def test_several_weights_of_the_same_words_score_as_each_alone(corpus):
+    made = CorpusWords(corpus).labels(with_validation=True)
+    asked = corpus.sides["test"].tokens(np.arange(7)), np.repeat(np.arange(7), 60), np.tile(np.arange(60), 7)
+    squared = LabelWords(made.lexicon, made.ids, made.weights**2)
+    both = made.scores_by([made.weights, squared.weights], *asked)
+    assert np.array_equal(both, [made.scores(*asked), squared.scores(*asked)])
+    assert not np.array_equal(*both)
 
 
 def test_pairs_do_not_reach_across_texts_or_fields():
