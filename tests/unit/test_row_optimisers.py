@@ -1,15 +1,19 @@
 """Optimisers with moments of rows, against a loop over rows."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from tests.unit.test_row_table import D, N, draws, loss_of, rate, slow
+from xcmodels.nn import row_optimisers
 from xcmodels.nn.row_optimisers import RowAdam, RowSGD, RowwiseAdam, RowwiseSGD
 from xcmodels.nn.row_table import RowTable
 
 SGD = {"momentum": 0.9, "weight_decay": 20.0}
 RATES = {"adam": rate, "sgd": slow}
-MAKERS = {"adam": RowwiseAdam, "sgd": lambda table: RowwiseSGD(table, **SGD)}
+MAKERS = {"adam": RowwiseAdam, "sgd": partial(RowwiseSGD, **SGD)}
+FULL = {"full adam": RowAdam, "full sgd": partial(RowSGD, **SGD)}
 
 
 def trained(kind, start, restart_at=None, parts=1):
@@ -92,6 +96,23 @@ def test_restored_state_goes_on_bit_for_bit(kind, dtype, at):
 def test_a_step_in_parts_is_the_step(kind, dtype):
     one, three = (trained(kind, start_rows(dtype), parts=parts)[0].weight for parts in (1, 3))
     assert torch.equal(one, three) and not torch.equal(one, start_rows(dtype))
+
+
+@pytest.mark.parametrize("kind", MAKERS | FULL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_rows_that_fit_a_cache_change_no_bit(kind, dtype, monkeypatch):
+    def end() -> list[torch.Tensor]:
+        table = RowTable(start_rows(dtype)).train()
+        optimiser = (MAKERS | FULL)[kind](table)
+        for step in range(4):
+            ids = torch.arange(step, N, 2)
+            optimiser.begin(0.01, step)
+            optimiser.update(ids, torch.sin(torch.arange(1.0 + step, 1 + step + len(ids) * D).view(-1, D)))
+        return [table.weight, *optimiser.state().values()]
+
+    whole = end()
+    monkeypatch.setattr(row_optimisers, "_CACHED", 2 * D + 1)    # two rows at once
+    assert all(torch.equal(one, other) for one, other in zip(whole, end(), strict=True))
 
 
 def test_untouched_rows_keep_their_bits_and_counts():
