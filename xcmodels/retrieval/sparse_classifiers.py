@@ -22,7 +22,7 @@ from xcmodels.retrieval.label_words import LabelWords
 from xcmodels.retrieval.lexicon import BIGRAM_BUCKETS, Lexicon, ReadTexts, spellings
 
 START_SCALE, START_BIAS = 8.0, -3.0    # of a classifier at its label's tf-idf centroid: a cosine of .4 is even odds
-MAX_LABELS = 1000    # labels that a word proposes: those of largest weight
+MAX_LABELS = 200     # labels that a word proposes: those of largest weight
 CHUNK = 1024         # texts whose labels are proposed at once: up to MAX_LABELS for each of their words
 NAME = "sparse"
 INDEX = ("data", "indices", "indptr")    # arrays of a sparse matrix
