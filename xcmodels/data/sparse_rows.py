@@ -3,21 +3,20 @@
 import numpy as np
 import scipy.sparse as sp
 
-from xcmodels.data.sorted_ids import ranks
-
 
 def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
     """Return the `most` largest values of each row, ties by ascending column."""
-    lengths = np.diff(rows.indptr)
-    kept = np.ones(len(rows.data), dtype=bool)
-    longer = np.flatnonzero(np.repeat(lengths > most, lengths))    # most rows are short enough
-    row = np.repeat(np.arange(len(lengths)), lengths)[longer]
-    order = np.lexsort((rows.indices[longer], -rows.data[longer], row))
-    kept[longer[order[ranks(row) >= most]]] = False
+    rows.sort_indices()
+    lengths, kept = np.diff(rows.indptr), np.ones(len(rows.data), dtype=bool)
+    for row in np.flatnonzero(lengths > most):    # most rows are short enough
+        own = slice(rows.indptr[row], rows.indptr[row + 1])
+        values = rows.data[own]
+        least = np.partition(values, -most)[-most]
+        chosen = values > least
+        chosen[np.flatnonzero(values == least)[:most - chosen.sum()]] = True
+        kept[own] = chosen
     bounds = np.concatenate([[0], np.cumsum(np.minimum(lengths, most))]).astype(rows.indptr.dtype)
-    out = sp.csr_array((rows.data[kept], rows.indices[kept], bounds), shape=rows.shape)
-    out.sort_indices()
-    return out
+    return sp.csr_array((rows.data[kept], rows.indices[kept], bounds), shape=rows.shape)
 
 
 def normalise_rows(rows: sp.csr_array) -> sp.csr_array:
