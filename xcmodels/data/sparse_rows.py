@@ -5,7 +5,7 @@ import scipy.sparse as sp
 
 
 def heaviest(rows: sp.csr_array, most: int) -> sp.csr_array:
-    """Return the `most` largest values of each row, ties by ascending column."""
+    """Return the `most` largest values of each row, ties by ascending column; the columns of `rows` are sorted."""
     rows.sort_indices()
     lengths, kept = np.diff(rows.indptr), np.ones(len(rows.data), dtype=bool)
     for row in np.flatnonzero(lengths > most):    # most rows are short enough

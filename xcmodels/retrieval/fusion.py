@@ -136,7 +136,7 @@ class TreeFusion(Scorer):
             self, terms={name: replace(term, matrix=put(term.matrix, new.rows, vectors[name]))
                          for name, term in self.terms.items()},
             frequencies=put(self.frequencies, new.rows, np.zeros(len(new.rows), np.float32)),
-            words=words, sparse=sparse and (sparse if words is None else sparse.on_words_of(words)),
+            words=words, sparse=_sharing(words, sparse),
         ), {index: np.concatenate([vectors[name] for name in self.indexed], axis=1)}
 
     def save(self, folder: Path) -> None:
@@ -181,6 +181,11 @@ class TreeFusion(Scorer):
         return replace(made, words=words, sparse=SparseClassifiers.load(folder, lexicon, facts["proposed"], words))
 
 
+def _sharing(words: LabelWords | None, sparse: SparseClassifiers | None) -> SparseClassifiers | None:
+    """Return the classifiers on the same words of labels, where there are both."""
+    return sparse if words is None or sparse is None else sparse.on_words_of(words)
+
+
 def _file(folder: Path, term: str) -> Path:
     return folder / f"term.{term.replace(' ', '-')}.npy"
 
@@ -223,8 +228,7 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
         frequencies = corpus.frequencies(None if with_validation else corpus.training_rows()).astype(np.float32)
         similar = {} if vectors is None else {SIMILAR: FusedScore(label_centroids(corpus, vectors, with_validation))}
         shared = None if words is None else words.labels(with_validation)
-        own = sparse and (sparse if shared is None else sparse.on_words_of(shared))
-        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, own)
+        return TreeFusion(trees, {**terms, **similar}, frequencies, indexed, shared, _sharing(shared, sparse))
 
     no_trees = RegressionTrees(np.zeros((0, 0), int), np.zeros((0, 0), np.float32), np.zeros((0, 1), np.float32))
     unfitted = fusion(no_trees, with_validation=False)
@@ -240,9 +244,8 @@ def fit_fusion(corpus: Corpus, queries: np.ndarray, ids: np.ndarray, *, terms: M
 
     trees, later, scores = trees_of(np.ones(len(pairs), dtype=bool)), features.copy(), np.zeros_like(features[:, 0])
     if lexicon is not None:
-        scores_read = unfitted.reading(lexicon).lexical_scores(tokens, rows, labels)
-        for column, score in enumerate(scores_read, len(unfitted.terms)):
-            later[:, column] = score
+        first, scored = len(unfitted.terms), unfitted.reading(lexicon).lexical_scores(tokens, rows, labels)
+        later[:, first:first + len(scored)] = np.stack(scored, axis=1)
     for own in (rows % FOLDS == fold for fold in range(FOLDS)):
         fold_trees = no_trees if own.all() else trees_of(~own)
         scores[own] = later[own, :-1].sum(axis=1) + fold_trees.predict(later[own])
