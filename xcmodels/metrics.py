@@ -77,8 +77,8 @@ def match(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels
 
 
 def evaluate(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, inverse_propensity: np.ndarray, *,
-             ks: tuple[int, ...] = (1, 3, 5, 10), recall_ks: tuple[int, ...] = (1, 3, 5, 10, 100)) -> dict[str, float]:
-    """Return "P/1", "nDCG/5", "PSP/3", "PSnDCG/5", "recall/100", ... in percent, "points" and "left_out" as counts.
+             ks: tuple[int, ...] = (1, 3, 5, 10), recall_ks: tuple[int, ...] = (1, 3, 5, 10)) -> dict[str, float]:
+    """Return "P/1", "nDCG/5", "PSP/3", "PSnDCG/5", "recall/10", ... in percent, "points" and "left_out" as counts.
 
     P divides by k always. nDCG divides by the DCG of min(k, positives) hits. PSP and PSnDCG are ratios of means
     (numerator: 1/p over the hits; denominator: over the best k true labels); in PSnDCG both sides of a row are first

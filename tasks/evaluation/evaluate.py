@@ -15,7 +15,6 @@ from xcmodels.retrieval.calibration import BEST, calibration_error
 from xcmodels.retrieval.ranker import Ranker, predict
 
 STORED_PREDICTIONS = 10          # labels predicted for every test query, from the shortlists that users are served from
-RECALL_KS = (1, 3, 5, 10)        # of these predictions
 DEPTH = 100        # recall is reported to this depth, too
 SAMPLE = 2000      # queries on which the indexes are compared with exact search
 SAMPLE_RANKED = 5000             # queries, at most, that are ranked to DEPTH, and by each score alone
@@ -37,7 +36,7 @@ def evaluate(seed: int, context: StepContext) -> None:
     truth, filters = corpus.positives["test"], corpus.filters["test"]
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
-    measured = metrics.evaluate(ids, truth, filters, inverse, recall_ks=RECALL_KS)
+    measured = metrics.evaluate(ids, truth, filters, inverse)
     judged = metrics.match(ids, truth, filters, corpus.n_labels)
     confidences = ranker.calibration(scores)
     best = judged.labels[:, :BEST] >= 0

@@ -109,7 +109,7 @@ def compare(retrievers: Sequence[Retriever], corpus: Corpus) -> Comparison:
                  for retriever, labels in zip(retrievers, own_labels, strict=True)]
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
-    scores = [Score(metrics.evaluate(labels, truth, filters, inverse, recall_ks=(1, 3, 5, 10)),
+    scores = [Score(metrics.evaluate(labels, truth, filters, inverse),
                     metrics.by_decile(labels, truth, filters, frequencies, inverse, 5)) for labels in predicted]
     errors = metrics.difference_errors(predicted, truth, filters, frequencies, inverse) if len(predicted) == 2 else {}
     return Comparison(scores, len(seen), len(seen) - len(rows), errors)

@@ -101,7 +101,7 @@ def test_a_step_in_parts_is_the_step(kind, dtype):
 @pytest.mark.parametrize("kind", MAKERS | FULL)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_rows_that_fit_a_cache_change_no_bit(kind, dtype, monkeypatch):
-    def end() -> list[torch.Tensor]:
+    def moved() -> list[torch.Tensor]:
         table = RowTable(start_rows(dtype)).train()
         optimiser = (MAKERS | FULL)[kind](table)
         for step in range(4):
@@ -110,9 +110,9 @@ def test_the_rows_that_fit_a_cache_change_no_bit(kind, dtype, monkeypatch):
             optimiser.update(ids, torch.sin(torch.arange(1.0 + step, 1 + step + len(ids) * D).view(-1, D)))
         return [table.weight, *optimiser.state().values()]
 
-    whole = end()
+    whole = moved()
     monkeypatch.setattr(row_optimisers, "_CACHED", 2 * D + 1)    # two rows at once
-    assert all(torch.equal(one, other) for one, other in zip(whole, end(), strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(whole, moved(), strict=True))
 
 
 def test_untouched_rows_keep_their_bits_and_counts():

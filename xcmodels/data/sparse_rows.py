@@ -1,4 +1,4 @@
-"""Rows of a sparse matrix: their largest values, and their lengths."""
+"""Rows of a sparse matrix: their largest values, and rows at unit length."""
 
 import numpy as np
 import scipy.sparse as sp

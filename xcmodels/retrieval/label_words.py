@@ -106,12 +106,12 @@ class LabelWords:
         weights = np.zeros(other.ids.shape, dtype=np.float32)
         for start in range(0, len(weights), CHUNK):
             part = slice(start, start + CHUNK)
-            (places, wanted), (cells, known) = other._words(part), self._words(part)
+            (places, wanted), (cells, known) = other._word_keys(part), self._word_keys(part)
             position, same = locate(wanted, known)
             weights[part].reshape(-1)[places[same]] = self.weights[part].ravel()[cells][position[same]]
         return replace(self, ids=other.ids, weights=weights)
 
-    def _words(self, part: slice) -> tuple[np.ndarray, np.ndarray]:
+    def _word_keys(self, part: slice) -> tuple[np.ndarray, np.ndarray]:
         """Return where the words of some labels are, as cells of their rows, and an ascending key of label and word."""
         n, ids = len(self.lexicon.idf), self.ids[part].ravel()
         cells = np.flatnonzero(ids < n)
