@@ -126,6 +126,9 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
         Part(DISK, "", "the retriever", encoder + _examples(size) + 24 * size.vocabulary
              + (2 * 4.0 * width + codes_of(width) / 2 + 6 * size.tokens) * size.labels),
     ]
+    if method.encoder.keeps_states:
+        states = (min(size.tokens, method.encoder.max_tokens or size.tokens) + 2) * size.texts
+        parts.append(Part(DISK, "", "states that reach the trained layers", 2.0 * method.encoder.dim * states))
     if largest.frozen:    # others encode the labels' texts part by part
         parts.append(Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels))
     if refreshes:

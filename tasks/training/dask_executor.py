@@ -8,6 +8,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,7 +88,7 @@ class DaskExecutor(Executor):
     def _file(self, value: Any) -> Any:
         """Return what a worker opens as `value`, written if it is not yet in a file; other values as they are."""
         if isinstance(value, Corpus):
-            return _File(Corpus, value.folder)
+            return _File(partial(Corpus, hidden=value.hidden), value.folder)
         for sent, file in self._sent:
             if sent is value:
                 return file

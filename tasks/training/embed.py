@@ -39,7 +39,7 @@ def _embedded(stage: Stage[Any], corpus: Corpus, checkpoint: Path | None, name: 
 @fast_products()
 def embed(stage: Stage[Any], context: StepContext) -> None:
     """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever use."""
-    corpus = Corpus(context.inputs["corpus"])
+    corpus = Corpus(context.inputs["corpus"], context.inputs.get("hidden"))
     executor = executor_for(context, corpus)
     compute = vectors_by(executor, stage, corpus, context.inputs["model"])
     for name in SIDES:

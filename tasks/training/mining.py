@@ -29,7 +29,7 @@ SHARD = 1 << 20   # rows of a shard of the tables that are checked
 @fast_products()
 def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
     """Mine what a round trains on, write it, and check it against its contract."""
-    corpus = Corpus(context.inputs["corpus"])
+    corpus = Corpus(context.inputs["corpus"], context.inputs.get("hidden"))
     executor = executor_for(context, corpus)
     if "vectors" in context.inputs:
         vectors: Vectors = {name: partial(np.load, context.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}

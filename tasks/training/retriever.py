@@ -10,7 +10,7 @@ from xcmodels.method import Method
 
 def build_retriever(method: Method, context: StepContext) -> None:
     """Fit the scorer and write the folder that answers queries."""
-    corpus = Corpus(context.inputs["corpus"])
+    corpus = Corpus(context.inputs["corpus"], context.inputs.get("hidden"))
     metrics = method.build_retriever(corpus, {stage.name: context.inputs[stage.name] for stage in method.stages},
                                      read_vectors(context.inputs.get("vectors")), context.out)
     (context.out / METRICS_FILE).write_text(json.dumps(metrics, indent=1, sort_keys=True) + "\n")

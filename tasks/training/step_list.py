@@ -4,12 +4,13 @@ from functools import partial
 
 from tasks.core.step import Step
 from tasks.training.embed import embed
+from tasks.training.frozen_layers import run_frozen_layers
 from tasks.training.mining import mine
 from tasks.training.recipe import Recipe, modules_of
 from tasks.training.retriever import build_retriever
 from tasks.training.train_round import train
 from xcmodels.method import Method
-from xcmodels.training.step_graph import EMBED, MINE, TRAIN, TrainingStep, training_steps
+from xcmodels.training.step_graph import EMBED, FROZEN, MINE, TRAIN, TrainingStep, training_steps
 
 
 def steps(recipe: Recipe, tables: str = "read") -> list[Step]:
@@ -20,6 +21,9 @@ def steps(recipe: Recipe, tables: str = "read") -> list[Step]:
 
 def _step(recipe: Recipe, method: Method, step: TrainingStep, tables: str) -> Step:
     needs = {"corpus": "pack", **step.needs}
+    if step.kind == FROZEN:
+        return Step(step.name, "hidden", partial(run_frozen_layers, method), ("tasks.training.frozen_layers",),
+                    {"encoder": method.encoder.frozen, "graphs": method.needs_graphs}, needs)
     if not step.stage:
         settings = {key: value for stage in method.stages for key, value in stage.settings.items()}
         return Step(step.name, "retriever", partial(build_retriever, method),

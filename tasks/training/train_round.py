@@ -23,7 +23,7 @@ def train(recipe: Recipe, name: str, context: StepContext) -> None:
     method = recipe.make()
     round_ = method.round(name)
     stage = method.stage(round_.stage)
-    corpus = Corpus(context.inputs["corpus"])
+    corpus = Corpus(context.inputs["corpus"], context.inputs.get("hidden"))
     mined = load_mined(context.inputs.get("mined"), context.inputs.get("vectors"))
     model = stage.build(corpus, mined.vectors)
     with context.watch(name) as (report, stop), _explained():

@@ -22,6 +22,7 @@ from tests.support.fatal_jobs import kill_worker_once
 from tests.support.long_tests import at_length
 from tests.support.planted import QUICK, QUICK_JOINT
 from tests.support.toy import toy_corpus
+from xcmodels.data.corpus import Corpus, Ragged
 from xcmodels.data.executor import IN_PROCESS, RowFunction, equal_cuts
 from xcmodels.mining import clustering
 from xcmodels.mining.per_query_index import PerQueryIndex
@@ -67,6 +68,18 @@ def test_workers_of_a_run_do_not_share_its_gpu(tmp_path, small_ranges, monkeypat
     monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
     context = StepContext(tmp_path, {}, tmp_path / "scratch", tmp_path, Workers(address, 2), str, unwatched)
     assert (executor_for(context, toy_corpus(tmp_path / "corpus")) is IN_PROCESS) == here
+
+
+def test_a_worker_opens_a_corpus_with_the_states_of_its_texts(tmp_path):
+    corpus = toy_corpus(tmp_path / "corpus")
+    states = Ragged(np.arange(len(corpus.sides["label"]) + 1), np.ones((len(corpus.sides["label"]), 2), np.float16))
+    states.save(tmp_path, "label")
+    with Workers(count=0) as none:
+        executor = DaskExecutor(none, tmp_path, str)
+        for hidden in (tmp_path, None):
+            file = executor._file(Corpus(corpus.folder, hidden))
+            texts = file.open(file.path).sides["label"].tokens(np.array([3]))
+            assert (texts.hidden is not None) == (hidden is not None)
 
 
 OTHERS = at_length("as long again; ASTRA's refreshes are jobs of the same kinds")

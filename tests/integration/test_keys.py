@@ -11,14 +11,14 @@ from tests.conftest import ROOT
 from tests.support.planted import write_planted
 from xcmodels.methods.registry import METHODS
 
-TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.sorted_ids", "xcmodels.data.text",
-          "xcmodels.data.tokens"}
+TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.hidden_states",
+          "xcmodels.data.sorted_ids", "xcmodels.data.text", "xcmodels.data.tokens"}
 RULES = {f"data_contracts.{name}" for name in (
     "check", "drift", "errors", "findings", "row_rules", "schemas", "suites", "tables", "verdict",
     "table_rules")}
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
     "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.devices",
-    "nn.distributed", "nn.encoder_config", "nn.encoders", "nn.row_table", "nn.transformer")}
+    "nn.distributed", "nn.encoder_config", "nn.encoders", "nn.layers", "nn.row_table", "nn.transformer")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "metrics", "nn.losses", "nn.rounding", "nn.row_optimisers", "training.checkpoint", "training.loop",
     "training.optimisers")}

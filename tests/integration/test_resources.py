@@ -215,6 +215,16 @@ def test_a_transformer_without_a_head_has_the_width_it_has():
     assert with_width(resolve("astra", "minilm", {}).method, 64).dim == 64
 
 
+def test_states_of_frozen_layers_take_disk_space():
+    """Two bytes a value; a text has two marks beside its tokens, of which 48 are read."""
+    method = METHODS["unidec"].make(resolve("unidec", "cpu-minilm", {}).method)
+    what = "states that reach the trained layers"
+    for tokens, read in ((14.0, 14), (100.0, 48)):
+        parts = held(budget(method, Size(1000, 5000, tokens=tokens), {}), DISK)
+        assert parts[what] == 2 * 384 * (read + 2) * 6000
+    assert what not in held(budget(method_of("unidec"), Size(1000, 5000), {}), DISK)
+
+
 HUNDRED_MILLION = ("plan", "--labels", "120000000", "--points", "370000000", "--dim", "64", "--gpus", "8")
 
 

@@ -134,9 +134,9 @@ def test_padding_does_not_change_a_vector(bert, idf, texts):
 
 def in_rows(encoder, texts):
     """Return the backbone's vectors as a GPU computes them."""
-    own, lengths = encoder.backbone, texts.offsets.diff()
+    own = encoder.backbone
     own.model.set_attn_implementation("sdpa")    # as where there is a GPU
-    return own._in_rows(F.pad(texts.ids, (0, 1)), texts.offsets[:-1], lengths, lengths.numpy())
+    return own._in_rows(texts, *own._lengths(texts))
 
 
 @pytest.mark.parametrize(("width", "at_once"), [(1, 1), (12, 2), (128, 512)])

@@ -149,14 +149,16 @@ def models(tmp_path: Path) -> Path:
 
 def test_a_folder_that_a_setting_names_is_in_the_keys_of_the_steps_that_read_it(xc_json: Path, models: Path):
     """A model that is trained anew and saved in the same place is another one."""
-    def keys(**settings: str) -> dict[str, dict]:
-        return {step.name: step.about() for step in pipeline(xc_json, "ngame", "cpu-learned", settings).steps}
+    def keys(preset: str, **settings: str) -> dict[str, dict]:
+        return {step.name: step.about() for step in pipeline(xc_json, "ngame", preset, settings).steps}
 
-    for setting, readers in (("prepare.tokenizer", {"tokenise"}), ("encoder.source", {"encoder round 0"})):
-        first = keys(**{setting: str(models)})
-        assert first == keys(**{setting: str(models)})
-        (models / "tokenizer.json").write_text(setting)
-        second = keys(**{setting: str(models)})
+    for preset, setting, readers in (("cpu-learned", "prepare.tokenizer", {"tokenise"}),
+                                     ("cpu-learned", "encoder.source", {"encoder round 0"}),
+                                     ("cpu-minilm", "encoder.source", {"frozen layers", "encoder round 0"})):
+        first = keys(preset, **{setting: str(models)})
+        assert first == keys(preset, **{setting: str(models)})
+        (models / "tokenizer.json").write_text(preset + setting)
+        second = keys(preset, **{setting: str(models)})
         assert readers <= {name for name in first if first[name] != second[name]} <= {
             name for name in first if name in readers or " round " in name}
 

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import DTypeLike
 
 from xcmodels import checks
+from xcmodels.data.hidden_states import HiddenStates
 from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import MINILM, Tokenizer, Tokens
 
@@ -187,19 +188,23 @@ class Side:
 
     ragged: Ragged
     titles: np.ndarray
+    hidden: Ragged | None = None    # states (S, d) after the layers that are not trained
 
     def __len__(self) -> int:
         return len(self.titles)
 
     @classmethod
-    def load(cls, folder: Path, name: str) -> "Side":
-        """Map `<name>.tokens.*.npy` and `<name>.titles.npy` into memory."""
-        return cls(Ragged.load(folder, f"{name}.tokens"), mapped(folder / f"{name}.titles.npy"))
+    def load(cls, folder: Path, name: str, hidden: Path | None = None) -> "Side":
+        """Map `<name>.tokens.*.npy` and `<name>.titles.npy` into memory, and its states in `hidden` if there are."""
+        known = hidden is not None and (hidden / f"{name}.offsets.npy").exists()
+        return cls(Ragged.load(folder, f"{name}.tokens"), mapped(folder / f"{name}.titles.npy"),
+                   Ragged.load(hidden, name) if hidden and known else None)
 
     def tokens(self, rows: np.ndarray) -> Tokens:
-        ids = self.ragged.subset(rows)
+        ids, hidden = self.ragged.subset(rows), None if self.hidden is None else self.hidden.subset(rows)
         return Tokens(torch.from_numpy(ids.values.astype(np.int64)), torch.from_numpy(ids.offsets),
-                      torch.from_numpy(self.titles[rows].astype(np.int64)))
+                      torch.from_numpy(self.titles[rows].astype(np.int64)),
+                      hidden=None if hidden is None else HiddenStates.of(hidden.values, hidden.offsets))
 
 
 @dataclass(frozen=True)
@@ -211,18 +216,21 @@ class Graph:
 
 
 class Corpus:
-    """A prepared data set, opened from its folder; nothing is read until it is used."""
+    """A prepared data set, opened from its folder; nothing is read until it is used.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    hidden: a folder with states of its texts (`xcmodels.training.frozen_layers`).
+    """
+
+    def __init__(self, folder: Path, hidden: Path | None = None) -> None:
+        self.folder, self.hidden = folder, hidden
         self.facts = json.loads((folder / "corpus.json").read_text())
-        self.sides = {name: Side.load(folder, name) for name in ("train", "test", "label")}
+        self.sides = {name: Side.load(folder, name, hidden) for name in ("train", "test", "label")}
         self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
         self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
         self.rejected = self._rejected()
         weights = folder / "weights.train.npy"
         self.weights = mapped(weights) if weights.exists() else None    # of positives["train"], 1 on average
-        self.graphs = {name: Graph(Side.load(folder, f"anchors.{name}"),
+        self.graphs = {name: Graph(Side.load(folder, f"anchors.{name}", hidden),
                                    {side: Ragged.load(folder, f"walks.{name}.{side}") for side in ("train", "label")})
                        for name in self.facts["anchors"]}
         self.idf = mapped(folder / "idf.npy")

@@ -61,8 +61,8 @@ class MethodEntry:
 
 def fine_tuned(base: Settings) -> Settings:
     """Return `base` with the packaged MiniLM beside the bag, its two top layers trained at a tenth of the rate."""
-    encoder = replace(base.method.encoder, kind="both", trained_layers=2, lr_share=0.1, max_tokens=48, batch=1024,
-                      drops=False)
+    encoder = replace(base.method.encoder, kind="both", trained_layers=2, cache_frozen=True, lr_share=0.1,
+                      max_tokens=48, batch=1024, drops=False)
     return replace(base, method=replace(base.method, encoder=encoder))
 
 

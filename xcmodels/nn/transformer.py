@@ -1,6 +1,7 @@
 """Transformers as backbones, texts of similar length padded together."""
 
 from bisect import bisect_right
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from xcmodels import checks
+from xcmodels.data.hidden_states import HiddenStates
 from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
 from xcmodels.nn import distributed
 from xcmodels.nn.encoder_config import QUERY, Backbone, EncoderConfig
+from xcmodels.nn.layers import fed, states_below, top_layers
 
 # Tokens, padding included, of the texts that are padded together. On two cores a step of MiniLM's two top layers on
 # 1,950 texts of 14 tokens takes 2.6 s by 2,048, 3.1 by 4,096, 3.8 by 16,384 and 2.7 to 3.0 by 1,024 and 512.
@@ -35,9 +38,10 @@ class Transformer(Backbone):
         self.batch, self.lr_share, self.max_tokens, self.bf16 = (
             config.batch, config.lr_share, config.max_tokens, config.bf16)
         self.dropping: list[nn.Module] = [model] if config.drops else []
+        self.top = config.trained_layers if config.keeps_states else 0    # layers that kept states are fed to
         if config.trained_layers >= 0:
             model.requires_grad_(False)
-            top = _top_layers(model, config.trained_layers)
+            top = top_layers(model, config.trained_layers, least_below=int(config.keeps_states))
             for layer in top:
                 layer.requires_grad_(True)
             self.dropping = top if config.drops else []
@@ -67,79 +71,113 @@ class Transformer(Backbone):
         """Return (n, dim) vectors; texts of similar length are padded together."""
         if len(tokens) == 0:
             return torch.empty(0, self.dim, device=tokens.offsets.device)
-        # Widths are computed on the host: asked for them, a GPU would first have to finish all that it was given.
-        lengths, on_host = (offsets.diff().clamp(max=self.max_tokens or _LONGEST) for offsets in (
-            tokens.offsets, tokens.host_offsets))
-        known, ended = on_host.numpy(), F.pad(tokens.ids, (0, 1))
-        if (width := int(known.max()) + 2) > (most := getattr(self.model.config, "max_position_embeddings", width)):
-            raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
-                             "lower prepare.max_title, prepare.max_content or encoder.max_tokens")
+        lengths, known = self._lengths(tokens)
         kind = lengths.device.type
-        with torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind)):
+        with self._precision(kind):
             if kind == "cuda" and self.places_tokens:
-                return self._in_rows(ended, tokens.offsets[:-1], lengths, known)
-            longest, order = np.sort(known).tolist(), lengths.argsort(stable=True)
-            parts, end = [], 0
-            for rows in _packed(order, longest, TOGETHER[kind]):
-                end += len(rows)
-                parts.append(self._padded(ended, tokens.offsets[rows], lengths[rows], longest[end - 1] + 2))
+                return self._in_rows(tokens, lengths, known)
+            order = lengths.argsort(stable=True)
+            parts = [self._padded(tokens, rows, lengths[rows], width) for rows, width in _packed(order, known)]
             return torch.cat(parts)[order.argsort()]
 
-    def _in_rows(self, ids: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor,
-                 known: np.ndarray) -> torch.Tensor:
+    def frozen_states(self, tokens: Tokens) -> HiddenStates:
+        """Return the states of texts that reach the layers that are trained."""
+        lengths, known = self._lengths(tokens)
+        offsets = F.pad((lengths + 2).cumsum(0), (1, 0))
+        values = torch.empty(int((known + 2).sum()), self.dim, dtype=torch.float16, device=offsets.device)
+        with self._precision(offsets.device.type):
+            for rows, width in _packed(lengths.argsort(stable=True), known):
+                mask = _mask(lengths[rows], width)
+                states = states_below(self.model, self.top, attention_mask=mask.long(),
+                                      input_ids=self._marked(tokens, rows, lengths[rows], width))
+                places = offsets[rows][:, None] + torch.arange(width, device=offsets.device)
+                values[places[mask]] = states[mask].to(values.dtype)
+        return HiddenStates(values, offsets, offsets.cpu())
+
+    def _lengths(self, tokens: Tokens) -> tuple[torch.Tensor, np.ndarray]:
+        """Return how many tokens of each text are read, (n,), on the device and in the host's memory.
+
+        Asked for them, a GPU would first have to finish all that it was given.
+        """
+        lengths, on_host = (offsets.diff().clamp(max=self.max_tokens or _LONGEST) for offsets in (
+            tokens.offsets, tokens.host_offsets))
+        width = int(on_host.max()) + 2
+        if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
+            raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
+                             "lower prepare.max_title, prepare.max_content or encoder.max_tokens")
+        return lengths, on_host.numpy()
+
+    def _precision(self, kind: str) -> torch.autocast:
+        return torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind))
+
+    def _in_rows(self, tokens: Tokens, lengths: torch.Tensor, known: np.ndarray) -> torch.Tensor:
         """Return what `_padded` does for texts of any lengths, one after another in rows of the same width.
 
         Padding each to the longest, a GPU would compute twice as much for titles, and every batch would be of a shape
         for which no product was ever chosen. known: `lengths` in the host's memory.
         """
-        layout = RowLayout.of(known + 2)
-        cells = layout.begins.to(ids.device, non_blocking=True)
-        text = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths + 2, output_size=layout.tokens)
+        layout, device = RowLayout.of(known + 2), lengths.device
+        cells = layout.begins.to(device, non_blocking=True)
+        text = torch.arange(len(lengths), device=device).repeat_interleave(lengths + 2, output_size=layout.tokens)
         ends = F.pad((lengths + 2).cumsum(0), (1, 0))
-        position = torch.arange(layout.tokens, device=ids.device) - ends[text]
+        position = torch.arange(layout.tokens, device=device) - ends[text]
         cell = cells[text] + position
 
         def in_cells(values: torch.Tensor, others: int) -> torch.Tensor:
-            filled = torch.full((layout.rows * layout.width,), others, device=ids.device)
-            return filled.index_copy_(0, cell, values).view(layout.rows, layout.width)
+            filled = values.new_full((layout.rows * layout.width, *values.shape[1:]), others)
+            return filled.index_copy_(0, cell, values).unflatten(0, (layout.rows, layout.width))
 
-        inside = (position > 0) & (position <= lengths[text])
-        marked = torch.where(inside, ids[(starts[text] + position - 1).clamp(0, len(ids) - 1)], self.last)
-        marked = torch.where(position == 0, self.first, marked)
-        inputs = in_cells(marked, self.last), in_cells(position, 0), in_cells(text, -1)
+        if tokens.hidden is None:
+            inside, ids = (position > 0) & (position <= lengths[text]), F.pad(tokens.ids, (0, 1))
+            marked = torch.where(
+                inside, ids[(tokens.offsets[text] + position - 1).clamp(0, len(ids) - 1)], self.last)
+            given = in_cells(torch.where(position == 0, self.first, marked), self.last)
+        else:
+            given = in_cells(tokens.hidden.values, 0)
+        inputs = given, in_cells(position, 0), in_cells(text, -1)
         parts = zip(*(each.split(layout.rows if self.training else ROWS) for each in inputs), strict=True)
-        hidden = [self._hidden(marks, places, owners[:, None, :, None] == owners[:, None, None, :])
-                  for marks, places, owners in parts]
-        tokens = torch.cat(hidden).flatten(0, 1).index_select(0, cell)
+        in_bf16 = self.training and torch.is_autocast_enabled(device.type)
+        last = [self._last_states(part, owners[:, None, :, None] == owners[:, None, None, :], in_bf16, places)
+                for part, places, owners in parts]
+        states = torch.cat(last).flatten(0, 1).index_select(0, cell)
         # unsafe: no check of the offsets, for which the host would wait
-        return torch.segment_reduce(tokens.float(), "mean", offsets=ends, unsafe=True)
+        return torch.segment_reduce(states.float(), "mean", offsets=ends, unsafe=True)
 
-    def _hidden(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return the last hidden states of rows of ids (n, width), (n, width, dim).
-
-        In training in bf16 all is computed in it, with copies of the weights: by autocast, sums and normalisations
-        would be in single precision, and every layer would convert its values back and forth.
-        """
-        inputs, kind = {"input_ids": ids, "position_ids": positions, "attention_mask": mask}, ids.device.type
-        if not (self.training and torch.is_autocast_enabled(kind)):
-            return self.model(**inputs).last_hidden_state
-        weights = {name: value.to(torch.bfloat16) for name, value in self.model.named_parameters()}
-        with torch.autocast(kind, enabled=False):
-            return torch.func.functional_call(self.model, weights, (), inputs).last_hidden_state
-
-    def _padded(self, ids: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor, width: int) -> torch.Tensor:
-        """Return the vectors of the tokens of texts that begin at `starts` in `ids`, padded to `width` with marks.
-
-        ids (T + 1,): of all texts, and one more, so that an index beyond a text's end is valid.
-        """
-        position = torch.arange(width, device=lengths.device).expand(len(starts), width)
-        inside = (position > 0) & (position <= lengths[:, None])
-        ids = torch.where(inside, ids[(starts[:, None] + position - 1).clamp(0, len(ids) - 1)], self.last)
-        ids[:, 0] = self.first
-        mask = position <= lengths[:, None] + 1
-        hidden = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        masked = hidden.float() * mask[:, :, None]
+    def _padded(self, tokens: Tokens, rows: torch.Tensor, lengths: torch.Tensor, width: int) -> torch.Tensor:
+        """Return the vectors of some of the texts, padded to `width` with marks."""
+        mask = _mask(lengths, width)
+        given = self._marked(tokens, rows, lengths, width) if tokens.hidden is None else tokens.hidden.at(rows, width)
+        masked = self._last_states(given, mask.long()).float() * mask[:, :, None]
         return masked.sum(1) / mask.sum(1, keepdim=True)
+
+    def _marked(self, tokens: Tokens, rows: torch.Tensor, lengths: torch.Tensor, width: int) -> torch.Tensor:
+        """Return the ids (rows, width) of some of the texts, between marks and padded with them."""
+        position = torch.arange(width, device=lengths.device)
+        ids = F.pad(tokens.ids, (0, 1))    # so that an index beyond a text's end is valid
+        places = tokens.offsets[rows][:, None] + position - 1
+        marked = torch.where((position > 0) & (position <= lengths[:, None]),
+                             ids[places.clamp(0, len(ids) - 1)], self.last)
+        marked[:, 0] = self.first
+        return marked
+
+    def _last_states(self, given: torch.Tensor, mask: torch.Tensor, in_bf16: bool = False,
+                     positions: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the last hidden states (n, width, dim) of ids (n, width), or of states that reach the top layers.
+
+        in_bf16: compute all in it, with copies of the weights: by autocast, sums and normalisations would be in single
+        precision, and every layer would convert its values back and forth. That is faster on a GPU, not on a CPU.
+        """
+        if has_states := given.is_floating_point():
+            given = given.bfloat16() if in_bf16 else given.float()
+        inputs = {"inputs_embeds" if has_states else "input_ids": given, "attention_mask": mask}
+        if positions is not None:
+            inputs["position_ids"] = positions
+        with fed(self.model, self.top, given) if has_states else nullcontext():
+            if not in_bf16:
+                return self.model(**inputs).last_hidden_state
+            weights = {name: value.to(torch.bfloat16) for name, value in self.model.named_parameters()}
+            with torch.autocast(given.device.type, enabled=False):
+                return torch.func.functional_call(self.model, weights, (), inputs).last_hidden_state
 
 
 @dataclass(frozen=True)
@@ -182,21 +220,18 @@ def multiplies_bf16(device: str) -> bool:
     return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
 
 
-def _packed(order: torch.Tensor, lengths: list[int], most: int) -> list[torch.Tensor]:
-    """Return `order` in parts of similar lengths, sorted, each of at most `most` tokens with padding, or one text."""
-    edges = [0]
-    for i, length in enumerate(lengths):
-        if (i + 1 - edges[-1]) * (length + 2) > most and i > edges[-1]:
+def _mask(lengths: torch.Tensor, width: int) -> torch.Tensor:
+    """Return whether a place of a padded text is its token or mark, (rows, width) bool."""
+    return torch.arange(width, device=lengths.device) <= lengths[:, None] + 1
+
+
+def _packed(order: torch.Tensor, lengths: np.ndarray) -> list[tuple[torch.Tensor, int]]:
+    """Return `order`, by length, in parts of similar lengths, and the width of each: at most TOGETHER, or one text."""
+    sizes, edges = (np.sort(lengths) + 2).tolist(), [0]
+    for i, size in enumerate(sizes):
+        if (i + 1 - edges[-1]) * size > TOGETHER[order.device.type] and i > edges[-1]:
             edges.append(i)
-    return list(order.tensor_split(edges[1:]))
-
-
-def _top_layers(model: nn.Module, count: int) -> list[nn.Module]:
-    """Return the `count` top layers of a model: the last of its longest list of modules."""
-    layers = max((module for module in model.modules() if isinstance(module, nn.ModuleList)), key=len)
-    if count > len(layers):
-        raise ValueError(f"encoder.trained_layers must be at most {len(layers)}, the encoder's layers, got {count}")
-    return list(layers)[len(layers) - count:]
+    return list(zip(order.tensor_split(edges[1:]), (sizes[end - 1] for end in [*edges[1:], len(sizes)]), strict=True))
 
 
 def attention_options() -> dict[str, str]:

@@ -12,8 +12,9 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Mined, Round, Stage
 from xcmodels.nn.devices import device, fast_products
 from xcmodels.training.checkpoint import read_model
+from xcmodels.training.frozen_layers import write_states
 from xcmodels.training.loop import Watch, train_round
-from xcmodels.training.step_graph import EMBED, MINE, training_steps
+from xcmodels.training.step_graph import EMBED, FROZEN, MINE, training_steps
 
 UNWATCHED = Watch()
 
@@ -45,10 +46,12 @@ class TrainedMethod:
 
 def train_all(corpus: Corpus, method: Method, folder: Path, watch: Watch = UNWATCHED) -> TrainedMethod:
     """Mine, train and embed into `folder`, and build the retriever: the steps of a run, without publishing them."""
-    trained = TrainedMethod(corpus, method, folder / "retriever")
     mined: dict[str, Mined] = {}
     *steps, _ = training_steps(method)
-    for step in steps:
+    if steps[0].kind == FROZEN:
+        corpus = with_states(corpus, method, folder / "hidden")
+    trained = TrainedMethod(corpus, method, folder / "retriever")
+    for step in steps[steps[0].kind == FROZEN:]:
         stage = method.stage(step.stage)
         if step.kind == EMBED:
             trained.vectors.update(embed(corpus, stage, trained.outs[step.needs["model"]]))
@@ -67,6 +70,14 @@ def train_all(corpus: Corpus, method: Method, folder: Path, watch: Watch = UNWAT
     trained.retriever.mkdir(parents=True)
     trained.measured.update(method.build_retriever(corpus, trained.models, trained.vectors, trained.retriever))
     return trained
+
+
+@fast_products()
+def with_states(corpus: Corpus, method: Method, folder: Path) -> Corpus:
+    """Return the corpus with what frozen layers make of its texts, written to a new folder."""
+    folder.mkdir(parents=True)
+    write_states(corpus, method.encoder, folder, graphs=method.needs_graphs)
+    return Corpus(corpus.folder, folder)
 
 
 def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, folder: Path, *,

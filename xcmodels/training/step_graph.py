@@ -1,4 +1,4 @@
-"""The steps from a corpus to a retriever, as data: mine, train, embed, build."""
+"""The steps from a corpus to a retriever, as data: run the frozen layers, mine, train, embed, build."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from xcmodels.method import Method, Round
 
-MINE, TRAIN, EMBED, RETRIEVER = "mine", "train", "embed", "build retriever"
+FROZEN, MINE, TRAIN, EMBED, RETRIEVER = "frozen layers", "mine", "train", "embed", "build retriever"
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class TrainingStep:
     Roles: start, the checkpoint of an earlier round, to resume from or to mine with; before, the last one of the stage
     before; mined, the mining result; vectors, the fixed vectors that its stage trains on. A retriever reads the last
     checkpoint of every stage, by the stage's name, and the vectors. Mining without start or vectors is by the model of
-    the first stage as it begins.
+    the first stage as it begins. Where frozen layers are run once, all that encodes texts reads their states: hidden.
     """
 
     kind: str
@@ -28,7 +28,8 @@ class TrainingStep:
 
 def training_steps(method: Method) -> list[TrainingStep]:
     """Return the steps of a method in order: a run publishes each result, `local_run` runs them in one process."""
-    steps: list[TrainingStep] = []
+    hidden = {"hidden": FROZEN} if method.encoder.keeps_states else {}
+    steps = [TrainingStep(FROZEN, FROZEN)] if hidden else []
     newest: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
     vectors = ""                    # the step that embedded with an encoder that is fixed from then on
     embedded = {before.name for before, stage in pairwise(method.stages)
@@ -38,20 +39,20 @@ def training_steps(method: Method) -> list[TrainingStep]:
         for round_ in stage.rounds:
             needs = {"start": newest[stage.name]} if stage.name in newest else \
                 {"before": list(newest.values())[-1]} if newest else {}
-            if stage.frozen:
-                needs["vectors"] = vectors
+            needs |= {"vectors": vectors} if stage.frozen else hidden
             if round_.mines:
                 if round_.source not in mined:
                     fixed = stage.frozen or round_.source < 0
-                    source = {"start": stage.rounds[round_.source].name} if not fixed else {
-                        "vectors": vectors} if vectors else {}
+                    source = {"start": stage.rounds[round_.source].name, **hidden} if not fixed else {
+                        "vectors": vectors} if vectors else hidden
                     steps.append(TrainingStep(MINE, f"mine {round_.name}", stage.name, round_, source))
                     mined[round_.source] = steps[-1].name
                 needs["mined"] = mined[round_.source]
             steps.append(TrainingStep(TRAIN, round_.name, stage.name, round_, needs))
             newest[stage.name] = round_.name
         if stage.name in embedded:
-            steps.append(TrainingStep(EMBED, f"embed {stage.name}", stage.name, needs={"model": newest[stage.name]}))
+            steps.append(TrainingStep(EMBED, f"embed {stage.name}", stage.name,
+                                      needs={"model": newest[stage.name], **hidden}))
             vectors = steps[-1].name
-    needs = {**newest, **({"vectors": vectors} if vectors else {})}
+    needs = {**newest, **({"vectors": vectors} if vectors else {}), **hidden}
     return [*steps, TrainingStep(RETRIEVER, RETRIEVER, needs=needs)]
