@@ -41,6 +41,11 @@ class HiddenStates:
 
 def joined(groups: list[HiddenStates]) -> HiddenStates:
     """Return the states of the texts of all groups, concatenated."""
-    offsets, on_host = (F.pad(torch.cat([each.diff() for each in parts]).cumsum(0), (1, 0)) for parts in (
-        [group.offsets for group in groups], [group.host_offsets for group in groups]))
-    return HiddenStates(torch.cat([group.values for group in groups]), offsets, on_host)
+    return HiddenStates(torch.cat([group.values for group in groups]),
+                        joined_offsets([group.offsets for group in groups]),
+                        joined_offsets([group.host_offsets for group in groups]))
+
+
+def joined_offsets(parts: list[torch.Tensor]) -> torch.Tensor:
+    """Return the offsets of what has these offsets, concatenated."""
+    return F.pad(torch.cat([offsets.diff() for offsets in parts]).cumsum(0), (1, 0))

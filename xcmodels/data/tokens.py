@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from xcmodels.checks import Unusable
-from xcmodels.data.hidden_states import HiddenStates, joined
+from xcmodels.data.hidden_states import HiddenStates, joined, joined_offsets
 from xcmodels.data.text import clean
 
 MINILM = "minilm"
@@ -74,9 +73,9 @@ class Tokens:
 
 def join(*groups: Tokens) -> Tokens:
     """Return the texts of all groups, concatenated."""
-    offsets, on_host = (F.pad(torch.cat([each.diff() for each in parts]).cumsum(0), (1, 0)) for parts in (
-        [group.offsets for group in groups], [group.host_offsets for group in groups]))
     hidden = [group.hidden for group in groups if group.hidden is not None]
+    offsets, on_host = (joined_offsets(parts) for parts in (
+        [group.offsets for group in groups], [group.host_offsets for group in groups]))
     return Tokens(torch.cat([group.ids for group in groups]), offsets, torch.cat([group.titles for group in groups]),
                   on_host, joined(hidden) if len(hidden) == len(groups) else None)
 
