@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.support.forked import kill_group
 from tests.support.long_tests import at_length
 from tests.support.run_command import command, objects
-from tests.support.running_server import Running, World, ready
+from tests.support.running_server import Running, ServedModels, ready
 
 SHIFT = r"""
 #define _GNU_SOURCE
@@ -143,18 +143,18 @@ def test_a_home_that_can_only_be_read_refuses_a_run(planted, tmp_path):
 @pytest.mark.skipif(not MOUNTS, reason="needs a mount namespace of its own")
 def test_a_home_that_can_only_be_read_answers(tmp_path):
     """By a server and by a command, without a write."""
-    world = World(tmp_path / "home")
-    world.add()
+    models = ServedModels(tmp_path / "home")
+    models.add()
     log = tmp_path / "log"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, "-m", "flows.cli"]
     with log.open("wb") as said:
-        process = subprocess.Popen(read_only(world.home, *program, "serve", "--home", str(world.home), "--port", "0"),
+        process = subprocess.Popen(read_only(models.home, *program, "serve", "--home", str(models.home), "--port", "0"),
                                    stdout=said, stderr=said, start_new_session=True, env=environment)
     try:
         server = Running(process, ready(process, log), log)
         assert server.fine() and server.ask("/readyz").body == b"ok"
-        done = subprocess.run(read_only(world.home, *program, "predict", "a wolf", "--home", str(world.home)),
+        done = subprocess.run(read_only(models.home, *program, "predict", "a wolf", "--home", str(models.home)),
                               env=environment, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0 and json.loads(done.stdout)["labels"], done.stderr
         assert server.stop() == 0

@@ -4,17 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.running_server import Running, World, running
+from tests.support.running_server import Running, ServedModels, running
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    world = World(tmp_path_factory.mktemp("served") / "home")
-    world.add()
-    return world
+def models(tmp_path_factory: pytest.TempPathFactory) -> ServedModels:
+    models = ServedModels(tmp_path_factory.mktemp("served") / "home")
+    models.add()
+    return models
 
 
 @pytest.fixture(scope="module")
-def server(world: World) -> Iterator[Running]:
-    with running(world.home) as server:
+def server(models: ServedModels) -> Iterator[Running]:
+    with running(models.home) as server:
         yield server

@@ -15,7 +15,7 @@ import pytest
 from flows.cli import app as app_module
 from tests.conftest import ROOT
 from tests.support import running_server
-from tests.support.tiny import World
+from tests.support.tiny import RegisteredModels
 
 HEAVY = ("torch", "mlflow", "prefect", "great_expectations", "transformers", "faiss", "pandas", "dask")
 
@@ -74,9 +74,9 @@ def test_a_slip_gets_a_hint_and_exit_code_2(cli, planted, tmp_path, words, said)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def models(tmp_path_factory):
     """Two versions of a model; the second one did not pass the gates."""
-    made = World(tmp_path_factory.mktemp("registry") / "home")
+    made = RegisteredModels(tmp_path_factory.mktemp("registry") / "home")
     made.enter(0)
     made.enter(1, 50.0)
     return made
@@ -89,23 +89,23 @@ def world(tmp_path_factory):
     (("promote", "xc/3", "--reason", "r"), "xc has no version '3'"),
     (("rollback", "xcc", "--reason", "r"), "no model 'xcc', did you mean 'xc'?"),
     (("labels", "list", "--model", "xcc"), "no model 'xcc', did you mean 'xc'?")])
-def test_a_misspelt_model_or_alias_gets_the_nearest(cli, world, words, said):
-    code, out, err = cli(*words, "--home", str(world.store.home))
+def test_a_misspelt_model_or_alias_gets_the_nearest(cli, models, words, said):
+    code, out, err = cli(*words, "--home", str(models.store.home))
     assert code == 2 and said in err and not out
 
 
 @pytest.mark.parametrize("words", [("promote", "xc/2"), ("rollback",), ("rollback", "xc")])
-def test_a_move_without_a_reason_says_what_is_missing(cli, world, words):
-    before = world.aliases()
+def test_a_move_without_a_reason_says_what_is_missing(cli, models, words):
+    before = models.aliases()
     for given in ((), ("--reason", " ")):
-        code, out, err = cli(*words, *given, "--home", str(world.store.home))
+        code, out, err = cli(*words, *given, "--home", str(models.store.home))
         assert code == 2 and not out and "no reason is given" in err
         assert f"hint: xc {' '.join(words)} --reason 'clicks fell on Monday'" in err
-    assert world.aliases() == before
+    assert models.aliases() == before
 
 
-def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, world, tmp_path):
-    home, before = ("--home", str(world.store.home)), world.aliases()
+def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, models, tmp_path):
+    home, before = ("--home", str(models.store.home)), models.aliases()
     code, out, err = cli("promote", "xc/2", "--reason", "why not", *home)
     assert code == 4 and not out and "cannot be compared with champion v1: the test set of" in err and "--force" in err
     code, _, err = cli("promote", "xc/2", "--reason", "I know better", "--force", "--dry-run", *home)
@@ -113,7 +113,7 @@ def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, world, t
     (tmp_path / "gone").write_text("tiny:4\n")
     code, _, err = cli("labels", "remove", "gone", "--dry-run", *home)
     assert code == 0 and "1 label would be removed from xc" in err
-    assert world.aliases() == before and json.loads(cli("labels", "list", "--json", *home)[1])["edits"] == []
+    assert models.aliases() == before and json.loads(cli("labels", "list", "--json", *home)[1])["edits"] == []
     first, second = cli("models", *home)[1].splitlines()
     assert first.startswith("xc/1    champion    P@1 60.00  PSP@5 50.00  20") and "refused" not in first
     assert second == ("xc/2    challenger  P@1 50.00  PSP@5 50.00  refused: P@1 50.00 against 60.00 (-10.00), bound "
@@ -122,8 +122,8 @@ def test_a_refused_promotion_is_code_4_and_a_dry_run_moves_nothing(cli, world, t
     assert [(row["version"], row["aliases"]) for row in rows] == [("1", ["champion"]), ("2", ["challenger"])]
 
 
-def test_texts_come_by_a_pipe_too(cli, world, monkeypatch, caplog):
-    home = ("--k", "1", "--home", str(world.store.home))
+def test_texts_come_by_a_pipe_too(cli, models, monkeypatch, caplog):
+    home = ("--k", "1", "--home", str(models.store.home))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a wolf \xff\nan oak\n")))
     code, out, err = cli("predict", "--input", "-", *home)
     assert (code, err) == (0, "") and [json.loads(line)["uid"] for line in out.splitlines()] == ["0", "1"]
@@ -132,9 +132,9 @@ def test_texts_come_by_a_pipe_too(cli, world, monkeypatch, caplog):
     assert code == 2 and err.startswith("error: --input is followed by --k")
 
 
-def test_a_table_is_tagged_as_it_is_imported(cli, world, tmp_path, monkeypatch, caplog):
+def test_a_table_is_tagged_as_it_is_imported(cli, models, tmp_path, monkeypatch, caplog):
     """With its uids, in whatever dialect and encoding; as one text a line it would have other labels."""
-    home = ("--k", "2", "--home", str(world.store.home))
+    home = ("--k", "2", "--home", str(models.store.home))
     table = 'Nr;Überschrift;labels\n"ä-1";"a wolf – an oak";x\nä-2;;y\n'
     columns = ("--uid", "Nr", "--text", "Überschrift")
     answers = set()
@@ -160,10 +160,10 @@ def test_a_table_is_tagged_as_it_is_imported(cli, world, tmp_path, monkeypatch, 
 
 
 def test_answers_as_csv_hold_no_formula(cli, tmp_path):
-    world = running_server.World(tmp_path / "home")
-    world.add(titles=[f"=cmd|' /C calc'!{row} größe" for row in range(50)])
+    models = running_server.ServedModels(tmp_path / "home")
+    models.add(titles=[f"=cmd|' /C calc'!{row} größe" for row in range(50)])
     (tmp_path / "in.csv").write_text("uid,text\n=1+1,größe\nu2, \n")
-    home = ("--k", "2", "--home", str(world.home))
+    home = ("--k", "2", "--home", str(models.home))
     code, out, err = cli("predict", "--input", "in.csv", "--format", "csv", *home)
     assert code == 0, err
     header, *rows = csv.reader(io.StringIO(out))
@@ -176,8 +176,8 @@ def test_answers_as_csv_hold_no_formula(cli, tmp_path):
         [float(cell) for cell in row[5:]] for row in rows[:2]]
 
 
-def test_a_list_that_was_given_as_one_text_is_remarked_once(cli, world, tmp_path):
-    home = ("--k", "1", "--home", str(world.store.home))
+def test_a_list_that_was_given_as_one_text_is_remarked_once(cli, models, tmp_path):
+    home = ("--k", "1", "--home", str(models.store.home))
     code, out, err = cli("predict", "a wolf\nan oak\na pike", *home)
     assert code == 0 and len(out.splitlines()) == 1
     assert err == ("warning: 3 lines tagged as one text; where a list was meant: xc predict --input FILE, a text a "
@@ -200,13 +200,13 @@ def test_the_tab_key_offers_what_there_is(bash, words, offered):
 
 
 @pytest.fixture(scope="module")
-def bash(tmp_path_factory, world):
+def bash(tmp_path_factory, models):
     """What bash offers for the last of these words."""
     folder = tmp_path_factory.mktemp("bin")
     (folder / "xc").write_text(f'#!/bin/sh\nexec {sys.executable} -m flows.cli "$@"\n')
     (folder / "xc").chmod(0o755)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{folder}:{os.environ['PATH']}",
-                   "XC_HOME": str(world.store.home)}
+                   "XC_HOME": str(models.store.home)}
     script = subprocess.run(["xc", "completion", "bash"], capture_output=True, text=True, check=True, env=environment)
     (folder / "completion").write_text(script.stdout)
 

@@ -162,85 +162,86 @@ def test_a_corpus_without_filters(corpus, tmp_path):
 
 
 @pytest.fixture
-def world(corpus, tmp_path):
-    return tiny.World(tmp_path / "home")
+def models(corpus, tmp_path):
+    return tiny.RegisteredModels(tmp_path / "home")
 
 
-def packed(world, corpus, name="toy", **about):
+def packed(models, corpus, name="toy", **about):
     """Publish the corpus as the step that packs it would; -> its artifact."""
     about = {"step": "pack", "settings": {"facts": {"name": name}, **about}, "code": {}}
-    return world.store.publish(digest_of(about), "corpus", {}, lambda out: shutil.copytree(
+    return models.store.publish(digest_of(about), "corpus", {}, lambda out: shutil.copytree(
         corpus.folder, out, dirs_exist_ok=True), about)
 
 
-def entered(world, corpus, folder, pack, seed=0, **more) -> str:
+def entered(models, corpus, folder, pack, seed=0, **more) -> str:
     """Register a retriever of every label, and let it pass the gates; -> its version."""
     def write(out):
         retriever(corpus, folder, list(range(corpus.n_labels)), seed)
         shutil.copytree(folder, out, dirs_exist_ok=True)
 
-    artifact = world.store.publish(digest_of(folder.name), "retriever", {"corpus": pack.digest}, write)
-    made = register(world.tracker, world.run, "xc", retriever_dir=world.store.open(artifact), card="",
+    artifact = models.store.publish(digest_of(folder.name), "retriever", {"corpus": pack.digest}, write)
+    made = register(models.tracker, models.run, "xc", retriever_dir=models.store.open(artifact), card="",
                     retriever_digest=artifact.digest, score=Score({"P/1": 1.0}), **{"test_digest": "old", **more})
-    promote_by_gates(world.tracker, "xc", made.version)
+    promote_by_gates(models.tracker, "xc", made.version)
     return made.version
 
 
-def test_the_champion_on_the_newest_data_is_a_run_of_its_own(corpus, world, tmp_path):
-    pack = packed(world, corpus)
-    entered(world, trained_on_tests(corpus, 50), tmp_path / "r", pack)
-    judged = evaluate_champion(world.tracker, "xc", corpus, pack, "xc evaluate")
+def test_the_champion_on_the_newest_data_is_a_run_of_its_own(corpus, models, tmp_path):
+    pack = packed(models, corpus)
+    entered(models, trained_on_tests(corpus, 50), tmp_path / "r", pack)
+    judged = evaluate_champion(models.tracker, "xc", corpus, pack, "xc evaluate")
     one = Retriever.load(tmp_path / "r")
     assert (judged.version, judged.note) == (
         "1", "50 of 150 test queries are left out: version 1 was trained on them")
     assert judged.score == compare([one], corpus).scores[0]
-    with world.tracker.required() as client:
+    with models.tracker.required() as client:
         run = client.get_run(judged.run_id)
     assert run.data.metrics["test/P/1"] == pytest.approx(judged.score.metrics["P/1"])
     assert "xc evaluate" in run.data.tags["mlflow.note.content"] and judged.note in run.data.tags["mlflow.note.content"]
-    assert evaluate_champion(world.tracker, "xc", corpus, pack, "xc evaluate").run_id == judged.run_id != world.run
+    assert evaluate_champion(models.tracker, "xc", corpus, pack, "xc evaluate").run_id == judged.run_id != models.run
 
 
-def test_what_was_compared_once_is_not_measured_again(corpus, world, tmp_path):
-    pack, said = packed(world, corpus), []
+def test_what_was_compared_once_is_not_measured_again(corpus, models, tmp_path):
+    pack, said = packed(models, corpus), []
     for name in ("one", "two"):
-        entered(world, corpus, tmp_path / name, pack, seed=len(name))
-    versions = [resolve(world.tracker, f"xc/{number}") for number in (2, 1)]
-    on_corpus = newest_corpus(world.store, versions[0], said.append)
+        entered(models, corpus, tmp_path / name, pack, seed=len(name))
+    versions = [resolve(models.tracker, f"xc/{number}") for number in (2, 1)]
+    on_corpus = newest_corpus(models.store, versions[0], said.append)
     first = on_corpus(*versions)
     assert on_corpus(*versions) == first and said == ["    versions 2 and 1 answer the test queries of toy"]
     assert on_corpus(*versions[::-1]).scores == first.scores[::-1] and len(said) == 2
 
 
-def test_a_promotion_measures_both_again_once_the_data_has_grown(cli, corpus, world, tmp_path):
-    home, pack = ("--home", str(world.store.home)), packed(world, corpus)
-    entered(world, trained_on_tests(corpus, 50), tmp_path / "one", pack)
-    entered(world, corpus, tmp_path / "two", pack, test_digest="grown")
+def test_a_promotion_measures_both_again_once_the_data_has_grown(cli, corpus, models, tmp_path):
+    home, pack = ("--home", str(models.store.home)), packed(models, corpus)
+    entered(models, trained_on_tests(corpus, 50), tmp_path / "one", pack)
+    entered(models, corpus, tmp_path / "two", pack, test_digest="grown")
     assert "(on another test set than the champion's)  refused: it cannot be compared with" in cli("models", *home)[1]
     code, _, err = cli("promote", "xc/2", "--reason", "it knows more", *home)
     assert code == 0 and "versions 2 and 1 answer the test queries of toy" in err and "holds  P@1" in err
     assert "50 of 150 test queries are left out: v2 or v1 was trained on them" in err.splitlines()[-1]
-    assert world.aliases()["champion"] == "2"
+    assert models.aliases()["champion"] == "2"
     [last] = [line for line in cli("models", *home)[1].splitlines() if line.startswith("xc/2")]
     assert "it knows more (P@1" in last and "50 of 150 test queries are left out" in last and "another" not in last
 
 
-def test_the_newest_test_set_is_that_of_the_corpus_used_last(corpus, world, tmp_path):
-    old = packed(world, corpus, age=1)
-    entered(world, corpus, tmp_path / "r", old)
-    packed(world, corpus, age=2)
-    packed(world, corpus, name="another", age=3)
-    version = resolve(world.tracker, "xc/1")
-    keys = {manifest["about"]["settings"].get("age"): key for key, manifest in world.store.steps()
+def test_the_newest_test_set_is_that_of_the_corpus_used_last(corpus, models, tmp_path):
+    old = packed(models, corpus, age=1)
+    entered(models, corpus, tmp_path / "r", old)
+    packed(models, corpus, age=2)
+    packed(models, corpus, name="another", age=3)
+    version = resolve(models.tracker, "xc/1")
+    keys = {manifest["about"]["settings"].get("age"): key for key, manifest in models.store.steps()
             if manifest["kind"] == "corpus"}
     for later, age in enumerate((2, 1), start=1):
-        last = world.store.find(keys[age])
-        os.utime(world.store.home / "refs" / "steps" / keys[age], (time.time() + later, time.time() + later))
-        assert newest_corpus(world.store, version, print).pack == last
+        last = models.store.find(keys[age])
+        os.utime(models.store.home / "refs" / "steps" / keys[age], (time.time() + later, time.time() + later))
+        assert newest_corpus(models.store, version, print).pack == last
     with pytest.raises(Incomparable, match=r"the test set of toy is not in this home \(xc prepare --data DIR\)"):
         newest_corpus(tiny.fresh_store(tmp_path / "other"), version, print)(version, version)
 
 
 def test_without_a_champion_there_is_nothing_to_evaluate(corpus, tmp_path):
+    none = tiny.RegisteredModels(tmp_path / "home")
     with pytest.raises(UsageError, match="no model is registered"):
-        evaluate_champion(tiny.World(tmp_path / "home").tracker, "xc", corpus, Artifact.of(digest_of("pack")))
+        evaluate_champion(none.tracker, "xc", corpus, Artifact.of(digest_of("pack")))

@@ -15,23 +15,23 @@ TEXTS = ["a wolf that lives in the mountains", "", "an oak of the forest"]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return tiny.with_champion(tmp_path_factory.mktemp("world") / "home")
+def models(tmp_path_factory):
+    return tiny.with_champion(tmp_path_factory.mktemp("models") / "home")
 
 
 @pytest.fixture
-def retriever(world):
-    return open_retriever("", world.store.home, "")
+def retriever(models):
+    return open_retriever("", models.store.home, "")
 
 
 @pytest.fixture
-def run(cli, world, tmp_path, monkeypatch):
+def run(cli, models, tmp_path, monkeypatch):
     """Run `xc export` on TEXTS, two at a time."""
     for module in (predict, export):
         monkeypatch.setattr(module, "CHUNK", 2)
     (tmp_path / "texts.jsonl").write_text("".join(
         json.dumps({"uid": f"t{row}", "title": text}) + "\n" for row, text in enumerate(TEXTS)))
-    return lambda *words: cli("export", *words, "--home", str(world.store.home))
+    return lambda *words: cli("export", *words, "--home", str(models.store.home))
 
 
 @pytest.mark.usefixtures("ascii_locale")

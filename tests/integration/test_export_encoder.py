@@ -223,16 +223,16 @@ def test_the_card_has_metadata_that_hubs_read(place):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    return tiny.with_champion(tmp_path_factory.mktemp("world") / "home")
+def models(tmp_path_factory):
+    return tiny.with_champion(tmp_path_factory.mktemp("models") / "home")
 
 
 @pytest.fixture
-def run(cli, world):
-    return lambda *words: cli("export", "encoder", *words, "--home", str(world.store.home))
+def run(cli, models):
+    return lambda *words: cli("export", "encoder", *words, "--home", str(models.store.home))
 
 
-def test_the_command_writes_a_folder(run, tmp_path, world):
+def test_the_command_writes_a_folder(run, tmp_path, models):
     code, out, err = run("xc", "out")
     assert (code, out) == (0, "out\n") and "xc/1: encoder in out, label vectors: encoder, classifier" in err
     assert "trust_remote_code=True" in err
@@ -243,11 +243,11 @@ def test_the_command_writes_a_folder(run, tmp_path, world):
     assert labels[3] == {"id": 3, "uid": "tiny:3", "text": tiny.LABELS[3]}
 
 
-def test_removed_labels_are_left_out(tmp_path, world):
+def test_removed_labels_are_left_out(tmp_path, models):
     from tasks.export.label_vectors import write_labels
     from tasks.registry.load import load
 
-    retriever = load("xc", world.store.home)
+    retriever = load("xc", models.store.home)
     retriever.removed = np.array([0, 7])
     write_labels(retriever, tmp_path)
     texts = [json.loads(line)["text"] for line in (tmp_path / "labels.jsonl").read_text().splitlines()]

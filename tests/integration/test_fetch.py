@@ -26,10 +26,10 @@ def registered(tmp_path_factory):
 
 
 @pytest.fixture
-def world(registered, tmp_path):
+def models(registered, tmp_path):
     """The same in a folder of its own, and the folder of the model in MLflow."""
     shutil.copytree(registered.store.home, tmp_path / "home")
-    made = tiny.World.__new__(tiny.World)
+    made = tiny.RegisteredModels.__new__(tiny.RegisteredModels)
     made.store, made.tracker = type(registered.store)(tmp_path / "home"), Tracker(tmp_path / "home")
     [code] = (tmp_path / "home" / "mlartifacts").rglob("pyfunc_model.py")
     made.run, made.folder = registered.run, code.parent
@@ -57,41 +57,41 @@ def test_what_is_fetched_is_the_version_and_private(registered, tmp_path, cli):
 
 
 @pytest.mark.parametrize("path", CHANGED)
-def test_a_file_that_was_changed_is_refused_before_anything_runs(world, tmp_path, path, cli):
-    change(world.folder / path)
-    code, out, said = cli("fetch", "xc@champion", "model", "--home", str(world.store.home))
+def test_a_file_that_was_changed_is_refused_before_anything_runs(models, tmp_path, path, cli):
+    change(models.folder / path)
+    code, out, said = cli("fetch", "xc@champion", "model", "--home", str(models.store.home))
     assert code == 1 and not out and f"{path} is not as it was registered" in said and "repeat the run" in said
     assert [each.name for each in tmp_path.iterdir()] == ["home"] and not list(tmp_path.rglob("it-ran"))
 
 
-def test_a_file_that_is_gone_is_named(world, tmp_path):
-    (world.folder / "code" / "xcmodels" / "data" / "text.py").unlink()
+def test_a_file_that_is_gone_is_named(models, tmp_path):
+    (models.folder / "code" / "xcmodels" / "data" / "text.py").unlink()
     with pytest.raises(DamagedArtifact, match=r"text\.py is not as it was registered"):
-        fetch(world.tracker, None, tmp_path / "model")
+        fetch(models.tracker, None, tmp_path / "model")
 
 
-def test_what_was_added_is_left_out(world, tmp_path):
+def test_what_was_added_is_left_out(models, tmp_path):
     for path in ("registered_model_meta", "code/sitecustomize.py", "code/xcmodels/__pycache__/text.cpython-311.pyc"):
-        (world.folder / path).parent.mkdir(exist_ok=True)
-        (world.folder / path).write_text("open('it-ran', 'w')")
-    fetch(world.tracker, "xc/1", tmp_path / "model")
+        (models.folder / path).parent.mkdir(exist_ok=True)
+        (models.folder / path).write_text("open('it-ran', 'w')")
+    fetch(models.tracker, "xc/1", tmp_path / "model")
     assert not (tmp_path / "model" / "code" / "sitecustomize.py").exists()
     assert {path.name for path in (tmp_path / "model").rglob("*")} >= {"MLmodel", "text.py", "fusion.npz"}
     assert not list((tmp_path / "model").rglob("*.pyc")) and not (tmp_path / "model" / "registered_model_meta").exists()
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["changed", "of an earlier version"])
-def test_the_run_again_writes_anew_what_is_not_as_it_was(world, tmp_path, listed):
+def test_the_run_again_writes_anew_what_is_not_as_it_was(models, tmp_path, listed):
     if listed:
-        change(world.folder / "pyfunc_model.py")
+        change(models.folder / "pyfunc_model.py")
     else:
-        with sqlite3.connect(world.store.home / "mlflow.db") as base:
+        with sqlite3.connect(models.store.home / "mlflow.db") as base:
             base.execute("DELETE FROM model_version_tags WHERE key = 'xc.files'")
     with pytest.raises(DamagedArtifact if listed else UsageError) as refused:
-        fetch(world.tracker, "xc/1", tmp_path / "model")
+        fetch(models.tracker, "xc/1", tmp_path / "model")
     assert refused.value.hint.startswith("repeat the run that registered it")
-    assert world.register(0).reused
-    fetch(world.tracker, "xc/1", tmp_path / "model")
+    assert models.register(0).reused
+    fetch(models.tracker, "xc/1", tmp_path / "model")
     own = Path(__file__).parents[2] / "tasks" / "registry" / "pyfunc_model.py"
     assert (tmp_path / "model" / "pyfunc_model.py").read_text() == own.read_text()
 

@@ -15,12 +15,12 @@ from tasks.core.store import Store, digest_of
 from tasks.home_gc import DAY, collect
 from tasks.tracking.tracker import Tracker
 from tests.support.faults import NEW, OLD, child, ended, one
-from tests.support.running_server import World, running
+from tests.support.running_server import ServedModels, running
 
 
 @pytest.fixture
-def world(tmp_path):
-    return World(tmp_path / "home")
+def models(tmp_path):
+    return ServedModels(tmp_path / "home")
 
 
 def publish(store, key, days=0.0, data=b"content"):
@@ -104,19 +104,19 @@ def test_what_a_run_removes_meanwhile_is_passed_over(store, monkeypatch):
     assert freed.counts == {"unfinished": 1} and freed.sizes["unfinished"] == 1000
 
 
-def test_registered_versions_stay(world):
-    world.add()
+def test_registered_versions_stay(models):
+    models.add()
     step = digest_of(["tiny", 0])
-    unregistered = world.digest(1)
+    unregistered = models.digest(1)
     for seed in (0, 1):
-        age(world.home / "refs" / "steps" / digest_of(["tiny", seed]), 30)
-    freed = collect(world.store, world.tracker, 14)
-    assert freed.counts == {"retriever": 1} and not (world.home / "objects" / unregistered).exists()
-    assert world.store.find(step) is not None
-    away = Tracker(world.home, "http://127.0.0.1:9")
+        age(models.home / "refs" / "steps" / digest_of(["tiny", seed]), 30)
+    freed = collect(models.store, models.tracker, 14)
+    assert freed.counts == {"retriever": 1} and not (models.home / "objects" / unregistered).exists()
+    assert models.store.find(step) is not None
+    away = Tracker(models.home, "http://127.0.0.1:9")
     with pytest.raises(ServerError, match="no MLflow server answers"):
-        collect(world.store, away, 0)
-    assert world.store.find(step) is not None
+        collect(models.store, away, 0)
+    assert models.store.find(step) is not None
 
 
 def test_it_is_refused_beside_a_run_and_a_writer(store, capsys):
@@ -160,16 +160,16 @@ def test_what_is_being_registered_stays(store, monkeypatch):
     assert collect(store, Tracker(store.home), 0).counts == {"checkpoint": 1}
 
 
-def test_a_server_answers_on_with_a_version_that_was_deleted(world, capsys):
-    world.add()
-    with running(world.home, "--model", "xc@champion") as server:
-        with world.tracker.required() as client:
+def test_a_server_answers_on_with_a_version_that_was_deleted(models, capsys):
+    models.add()
+    with running(models.home, "--model", "xc@champion") as server:
+        with models.tracker.required() as client:
             client.delete_registered_model("xc")
-        told, code, said = gc(capsys, "--home", world.home, "--days", 0)
+        told, code, said = gc(capsys, "--home", models.home, "--days", 0)
         assert (code, told["counts"]) == (0, {}), said
         assert server.fine() and server.ask("/predict", {"texts": ["a wolf"], "explain": True}).status == 200
         server.stop()
-    assert gc(capsys, "--home", world.home, "--days", 0)[0]["counts"] == {"retriever": 1}
+    assert gc(capsys, "--home", models.home, "--days", 0)[0]["counts"] == {"retriever": 1}
 
 
 def test_a_collection_that_is_killed_is_finished_by_the_next(store):

@@ -26,17 +26,17 @@ from xcmodels.retrieval.retriever import Retriever
 
 
 @pytest.fixture
-def world(tmp_path):
-    return tiny.World(tmp_path / "my home")
+def models(tmp_path):
+    return tiny.RegisteredModels(tmp_path / "my home")
 
 
-def test_the_pyfunc_answers_as_the_retriever_does(world):
+def test_the_pyfunc_answers_as_the_retriever_does(models):
     import mlflow
 
-    assert world.enter(0) == PromotionDecision(True, "there was no champion", became="1")
-    retriever = Retriever.load(world.store.open(world.publish()))
+    assert models.enter(0) == PromotionDecision(True, "there was no champion", became="1")
+    retriever = Retriever.load(models.store.open(models.publish()))
     contents = ["", "of the forest", "", "", ""]
-    with tiny.global_uri(world.tracker.uri):
+    with tiny.global_uri(models.tracker.uri):
         model = mlflow.pyfunc.load_model("models:/xc@champion")
     for asked, expected in (
             (tiny.QUERIES, retriever.predict(tiny.QUERIES, 3)),
@@ -74,72 +74,72 @@ ELSEWHERE = """
 """
 
 
-def test_the_model_loads_where_the_project_is_not_installed(world, tmp_path):
-    world.enter(0)
+def test_the_model_loads_where_the_project_is_not_installed(models, tmp_path):
+    models.enter(0)
     script = textwrap.dedent(ELSEWHERE).format(root=str(Path(__file__).parents[2]),
-                                               uri=world.tracker.uri, queries=tiny.QUERIES)
+                                               uri=models.tracker.uri, queries=tiny.QUERIES)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True,
                           check=False)
     assert done.returncode == 0, done.stderr
-    retriever = Retriever.load(world.store.open(world.publish()))
+    retriever = Retriever.load(models.store.open(models.publish()))
     assert json.loads(done.stdout) == [[label.text for label in row] for row in retriever.predict(tiny.QUERIES, 3)]
 
 
-def test_registered_twice_is_one_version(world):
-    assert (world.register(0), world.register(0)) == (Registered("1", False), Registered("1", True))
-    [version] = world.versions()
+def test_registered_twice_is_one_version(models):
+    assert (models.register(0), models.register(0)) == (Registered("1", False), Registered("1", True))
+    [version] = models.versions()
     assert version.description == "# card of 0"
-    assert version.tags["xc.retriever"] == world.publish().digest
+    assert version.tags["xc.retriever"] == models.publish().digest
     assert json.loads(version.tags["xc.metrics"]) == {"P/1": 60.0, "PSP/5": 50.0}
-    assert registered_digests(world.tracker) == {world.publish().digest}
+    assert registered_digests(models.tracker) == {models.publish().digest}
 
 
-def test_the_retriever_is_linked_rather_than_copied(world):
-    world.register(0)
-    original = world.store.open(world.publish()) / "frequencies.npy"
-    [copy] = (world.store.home / "mlartifacts").rglob("frequencies.npy")
+def test_the_retriever_is_linked_rather_than_copied(models):
+    models.register(0)
+    original = models.store.open(models.publish()) / "frequencies.npy"
+    [copy] = (models.store.home / "mlartifacts").rglob("frequencies.npy")
     assert copy.samefile(original)
 
 
 @pytest.mark.parametrize("step", [f"tasks.registry.{name}" for name in (
     "logged_model.link_or_copy", "promotion._decide", "promotion.move")])
-def test_a_registration_that_was_cut_off_is_completed(world, monkeypatch, step):
+def test_a_registration_that_was_cut_off_is_completed(models, monkeypatch, step):
     def fail(*_, **__):
         raise OSError("killed")
 
     with monkeypatch.context() as patched:
         patched.setattr(step, fail)
         with pytest.raises((ServerError, shutil.Error)):
-            world.enter(0, 60.0)
-    world.enter(0, 60.0)
-    assert [version.status for version in world.versions()] == ["READY"]
-    assert world.aliases() == {"champion": "1", "challenger": "1"}
-    with world.tracker.required() as client:
+            models.enter(0, 60.0)
+    models.enter(0, 60.0)
+    assert [version.status for version in models.versions()] == ["READY"]
+    assert models.aliases() == {"champion": "1", "challenger": "1"}
+    with models.tracker.required() as client:
         experiment = client.get_experiment_by_name("xc").experiment_id
         assert len(client.search_logged_models([experiment])) == 1
-    assert resolve(world.tracker).digest == world.publish().digest
+    assert resolve(models.tracker).digest == models.publish().digest
 
 
-def test_a_version_measured_anew_carries_the_new_measurement(world):
-    world.enter(0, 60.0)
-    world.enter(0, 66.0, test="test 2")
-    [version] = world.versions()
+def test_a_version_measured_anew_carries_the_new_measurement(models):
+    models.enter(0, 60.0)
+    models.enter(0, 66.0, test="test 2")
+    [version] = models.versions()
     assert (version.tags["xc.test"], json.loads(version.tags["xc.metrics"])["P/1"]) == ("test 2", 66.0)
 
 
-def test_an_alias_that_names_a_deleted_version_is_no_champion(world):
+def test_an_alias_that_names_a_deleted_version_is_no_champion(models):
     """Databases of other origin may keep such an alias; MLflow's own drops it with the version."""
     import sqlite3
 
-    world.enter(0, 60.0)
-    world.enter(1, 50.0)
-    with sqlite3.connect(world.store.home / "mlflow.db") as database:
+    models.enter(0, 60.0)
+    models.enter(1, 50.0)
+    with sqlite3.connect(models.store.home / "mlflow.db") as database:
         database.execute("UPDATE model_versions SET current_stage = 'Deleted_Internal' WHERE version = 1")
     with pytest.raises(UsageError, match="version 1, which was deleted"):
-        resolve(world.tracker, "xc")
-    assert world.enter(1, 50.0).promoted
-    assert resolve(world.tracker, "xc").version == "2"
+        resolve(models.tracker, "xc")
+    assert models.enter(1, 50.0).promoted
+    assert resolve(models.tracker, "xc").version == "2"
 
 
 @pytest.mark.parametrize(("spec", "seed"), [
@@ -161,20 +161,20 @@ def test_misspelt_names_get_the_nearest(pair, spec, said):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """Two versions, the first of them the champion."""
-    world = tiny.World(tmp_path_factory.mktemp("pair") / "home")
-    world.enter(0, 60.0)
-    world.enter(1, 50.0)
-    return world
+    models = tiny.RegisteredModels(tmp_path_factory.mktemp("pair") / "home")
+    models.enter(0, 60.0)
+    models.enter(1, 50.0)
+    return models
 
 
 @pytest.mark.parametrize("database", [True, False])
-def test_nothing_registered_says_how_to_begin(world, database):
+def test_nothing_registered_says_how_to_begin(models, database):
     if not database:
-        (world.store.home / "mlflow.db").unlink()
+        (models.store.home / "mlflow.db").unlink()
     with pytest.raises(UsageError, match="no model is registered") as caught:
-        resolve(world.tracker)
+        resolve(models.tracker)
     assert caught.value.hint == "xc run --data DIR"
-    assert (world.store.home / "mlflow.db").exists() == database
+    assert (models.store.home / "mlflow.db").exists() == database
 
 
 def test_a_run_that_mlflow_had_not_heard_of_is_registered_all_the_same(tmp_path, monkeypatch):
@@ -183,59 +183,59 @@ def test_a_run_that_mlflow_had_not_heard_of_is_registered_all_the_same(tmp_path,
 
     with monkeypatch.context() as patched:
         patched.setattr(Tracker, "_connected", down)
-        world = tiny.World(tmp_path / "home")
-        assert world.run is None
+        models = tiny.RegisteredModels(tmp_path / "home")
+        assert models.run is None
         with pytest.raises(ServerError):
-            world.enter(0, 60.0)
-    assert world.enter(0, 60.0).promoted
-    assert world.versions()[0].run_id == world.tracker.run_id
+            models.enter(0, 60.0)
+    assert models.enter(0, 60.0).promoted
+    assert models.versions()[0].run_id == models.tracker.run_id
 
 
-def test_several_models_have_to_be_told_apart(world):
-    world.enter(0)
-    world.register(0, name="other")
+def test_several_models_have_to_be_told_apart(models):
+    models.enter(0)
+    models.register(0, name="other")
     with pytest.raises(UsageError, match="there are 2 models: other, xc"):
-        resolve(world.tracker)
-    assert resolve(world.tracker, "other").name == "other"
+        resolve(models.tracker)
+    assert resolve(models.tracker, "other").name == "other"
 
 
-def test_a_model_beyond_the_first_page_of_mlflow_is_found(world):
-    world.enter(0)
-    with world.tracker.required() as client:
+def test_a_model_beyond_the_first_page_of_mlflow_is_found(models):
+    models.enter(0)
+    with models.tracker.required() as client:
         for number in range(101):    # MLflow gives a hundred at once, by name
             client.create_registered_model(f"model {number}")
-    assert model_name(world.tracker, "xc") == "xc"
-    assert [row["name"] for row in listing(world.tracker)] == ["xc"]
+    assert model_name(models.tracker, "xc") == "xc"
+    assert [row["name"] for row in listing(models.tracker)] == ["xc"]
 
 
-def test_without_the_object_the_copy_in_mlflow_serves_if_it_is_whole(world):
-    world.enter(0, 60.0)
-    artifact = world.publish()
-    shutil.rmtree(world.store.home / artifact.path)
-    found = resolve(world.tracker)
-    assert found.folder.is_relative_to(world.store.home / "mlartifacts")
+def test_without_the_object_the_copy_in_mlflow_serves_if_it_is_whole(models):
+    models.enter(0, 60.0)
+    artifact = models.publish()
+    shutil.rmtree(models.store.home / artifact.path)
+    found = resolve(models.tracker)
+    assert found.folder.is_relative_to(models.store.home / "mlartifacts")
     assert Retriever.load(found.folder).predict(["a wolf"], 1)
     for damage in (lambda: (found.folder / "extra").touch(), (found.folder / "fusion.npz").unlink):
         damage()
         with pytest.raises(DamagedArtifact, match=r"as it was registered: (extra|fusion\.npz)"):
-            resolve(world.tracker)
+            resolve(models.tracker)
         (found.folder / "extra").unlink(missing_ok=True)
 
 
-def test_a_damaged_object_is_not_served(world):
-    world.enter(0, 60.0)
-    file = world.store.home / Artifact.of(world.publish().digest).path / "frequencies.npy"
+def test_a_damaged_object_is_not_served(models):
+    models.enter(0, 60.0)
+    file = models.store.home / Artifact.of(models.publish().digest).path / "frequencies.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(DamagedArtifact, match=r"frequencies\.npy"):
-        resolve(world.tracker)
+        resolve(models.tracker)
 
 
-def test_what_cannot_be_registered_is_refused(world):
+def test_what_cannot_be_registered_is_refused(models):
     for name in ("a/b", "a:b", "a@b", " "):
         with pytest.raises(UsageError, match="cannot be the name"):
-            world.register(0, name=name)
+            models.register(0, name=name)
     with pytest.raises(DamagedArtifact):
-        register(world.tracker, world.run, "xc", retriever_dir=world.store.open(world.publish()),
+        register(models.tracker, models.run, "xc", retriever_dir=models.store.open(models.publish()),
                  retriever_digest="0" * 64, score=Score({"P/1": 1.0}), test_digest="t", card="")
 
 
@@ -255,12 +255,12 @@ def test_a_card_has_its_limits_from_the_measurement():
 @at_length("starts a server")
 def test_a_real_server_hands_out_what_was_registered(tmp_path):
     with tiny.mlflow_server(tmp_path / "server") as (uri, _):
-        world = tiny.World(tmp_path / "home", uri)
-        assert world.enter(0, 60.0).promoted
-        assert world.register(0).reused
-        assert resolve(world.tracker).folder.parent == world.store.home / "objects"
+        models = tiny.RegisteredModels(tmp_path / "home", uri)
+        assert models.enter(0, 60.0).promoted
+        assert models.register(0).reused
+        assert resolve(models.tracker).folder.parent == models.store.home / "objects"
         for _ in range(2):    # downloaded, then there
             found = resolve(Tracker(tmp_path / "other", uri))
-            assert found.folder == tmp_path / "other" / "downloads" / world.publish().digest
+            assert found.folder == tmp_path / "other" / "downloads" / models.publish().digest
         assert Retriever.load(found.folder).predict(["a wolf"], 1)
-        assert list((world.store.home / "scratch").iterdir()) == []
+        assert list((models.store.home / "scratch").iterdir()) == []

@@ -32,10 +32,10 @@ from xcmodels.retrieval.retriever import Retriever
 @pytest.fixture
 def old(tmp_path):
     """A home with a champion, as it was left where it was."""
-    world = tiny.with_champion(tmp_path / "first place" / ".xc")
-    world.tracker.log_text("said", "notes.txt")
-    world.tracker.finish("FINISHED", f"done\n\n    xc run --data d --home '{world.store.home}' --set seed=1")
-    return world.store.home
+    models = tiny.with_champion(tmp_path / "first place" / ".xc")
+    models.tracker.log_text("said", "notes.txt")
+    models.tracker.finish("FINISHED", f"done\n\n    xc run --data d --home '{models.store.home}' --set seed=1")
+    return models.store.home
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -56,23 +56,24 @@ def named(home: Path, needle: str) -> list[str]:
 def used(home: Path) -> None:
     """Do in a home what its users do: predict, go on with a run, train, register, edit labels, collect."""
     _artifact_repos_cache.clear()    # of this process, which would know a run's files from before it was moved
-    store, world = Store(home), tiny.World.__new__(tiny.World)
-    world.store, world.tracker = store, Tracker(home)
-    shutil.rmtree(home / Artifact.of(resolve(world.tracker).digest).path)    # so MLflow's copy has to be found
-    found = resolve(world.tracker)
+    store, models = Store(home), tiny.RegisteredModels.__new__(tiny.RegisteredModels)
+    models.store, models.tracker = store, Tracker(home)
+    shutil.rmtree(home / Artifact.of(resolve(models.tracker).digest).path)    # so MLflow's copy has to be found
+    found = resolve(models.tracker)
     assert found.folder.is_relative_to(home / "mlartifacts")
     assert Retriever.load(found.folder).predict(["a wolf"], 1)[0]
     for key in ("k1", "k2"):    # the run that is there, and another
-        world.run = world.tracker.start(key, experiment="xc", name="tiny", params={}, config_yaml="", data={}, tags={})
-        world.tracker.log_text(f"said again by {key}", "notes.txt")
-        assert world.tracker.close() == []
-    assert world.enter(1, 66.0).promoted
-    assert edit_labels(store, world.tracker, "xc", ADD, [LabelRow("f.csv:1", "x:1", "mountain fox pike")]) == 1
-    made = apply_edits(store, world.tracker, "xc")
+        models.run = models.tracker.start(key, experiment="xc", name="tiny", params={}, config_yaml="", data={},
+                                          tags={})
+        models.tracker.log_text(f"said again by {key}", "notes.txt")
+        assert models.tracker.close() == []
+    assert models.enter(1, 66.0).promoted
+    assert edit_labels(store, models.tracker, "xc", ADD, [LabelRow("f.csv:1", "x:1", "mountain fox pike")]) == 1
+    made = apply_edits(store, models.tracker, "xc")
     assert made is not None and made.moved
-    assert Retriever.load(resolve(world.tracker).folder).predict(["mountain fox pike"], 1)[0][0].uid == "x:1"
-    collect(store, world.tracker, 0)
-    assert resolve(world.tracker, "xc/2").version == "2"
+    assert Retriever.load(resolve(models.tracker).folder).predict(["mountain fox pike"], 1)[0][0].uid == "x:1"
+    collect(store, models.tracker, 0)
+    assert resolve(models.tracker, "xc/2").version == "2"
 
 
 def is_there(old: Path, new: Path) -> None:
@@ -149,9 +150,9 @@ def test_a_database_that_can_only_be_read_is_left_as_it_is(old, tmp_path, monkey
 def test_a_link_to_a_home_is_a_name_of_it_for_as_long_as_it_leads_there(old, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(old)
-    world = tiny.World.__new__(tiny.World)
-    world.store, world.tracker = Store(link), Tracker(link)
-    world.run = world.tracker.start("k2", experiment="by link", name="", params={}, config_yaml="", data={}, tags={})
+    models = tiny.RegisteredModels.__new__(tiny.RegisteredModels)
+    models.store, models.tracker = Store(link), Tracker(link)
+    models.run = models.tracker.start("k2", experiment="by link", name="", params={}, config_yaml="", data={}, tags={})
     assert named(old, f"{link}/mlartifacts") and named(old, f"{old}/mlartifacts")
     assert identity(link) == identity(old) and not earlier_places(old) and not relocate(link)
     link.unlink()

@@ -97,10 +97,10 @@ def test_a_run_that_is_still_at_its_data_is_its_process(home, page):
 
 
 def test_versions_go_with_the_run_that_made_them(tmp_path):
-    world = tiny.World(tmp_path / "home")
-    world.enter(0)
-    world.enter(1, 50.0)
-    [run] = past_runs(world.tracker)
+    models = tiny.RegisteredModels(tmp_path / "home")
+    models.enter(0)
+    models.enter(1, 50.0)
+    [run] = past_runs(models.tracker)
     assert (run.state, run.versions, run.champion) == ("registered", ["xc/1", "xc/2"], True)
 
 

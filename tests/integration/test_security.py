@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 from flows.cli import app
 from tests.conftest import ROOT
-from tests.support.running_server import World
+from tests.support.running_server import ServedModels
 from tests.support.tiny import tiny_retriever
 from tools.sbom import bill, pinned
 from xcmodels.retrieval.retriever import Retriever
@@ -182,10 +182,10 @@ def test_a_pickle_posing_as_any_file_of_a_retriever_is_refused_and_not_executed(
 
 def test_hostile_texts_do_not_steer_a_terminal(tmp_path, capsys):
     """In labels as they are stored, in a file of labels, in questions, in names of models and files."""
-    world = World(tmp_path / "home")
-    world.add(titles=[f"{HOSTILE} {number}" for number in range(50)])
+    models = ServedModels(tmp_path / "home")
+    models.add(titles=[f"{HOSTILE} {number}" for number in range(50)])
     (tmp_path / "labels.csv").write_text(f'uid,text\nx:1,"{HOSTILE}"\n"{HOSTILE}",=cmd\n')
-    home = ("--home", str(world.home))
+    home = ("--home", str(models.home))
     told = []
     for words in (("predict", HOSTILE, "--k", "50"), ("labels", "add", str(tmp_path / "labels.csv")),
                   ("labels", "list"), ("predict", "cmd", "--k", "50"), ("models",),

@@ -43,18 +43,18 @@ def test_the_http_backend_of_annif(server):
     assert len(results) == 50 and all(0 < each["score"] <= 1 and each["notation"] is None for each in results)
 
 
-def test_what_annif_learns_is_feedback(server, world):
+def test_what_annif_learns_is_feedback(server, models):
     """The request of annif-client's learn; a subject that the model does not have is left out, as by Annif."""
     documents = [{"text": "a wolf of the sea", "subjects": [{"uri": "tiny:3", "label": "x"}, {"uri": "nobody's"}]},
                  {"text": "an oak", "subjects": [{"uri": "nobody's"}]}, {"text": " ", "subjects": [{"uri": "tiny:1"}]}]
     reply = server.ask("/v1/projects/xc/learn", documents)
     assert (reply.status, reply.body) == (204, b"")
-    [kept] = FeedbackJournal(world.home, "xc").read()
+    [kept] = FeedbackJournal(models.home, "xc").read()
     assert (kept.text, kept.accepted, kept.rejected, kept.version) == ("a wolf of the sea", ["tiny:3"], [], "1")
     problem(server.ask("/v1/projects/xc/learn", [{"text": 7, "subjects": []}]), 400, "field")
     problem(server.ask("/v1/projects/xc/learn", {"text": "a wolf"}), 400, "field")
     problem(server.ask("/v1/projects/other/learn", documents), 404, "project")
-    assert len(FeedbackJournal(world.home, "xc").read()) == 1
+    assert len(FeedbackJournal(models.home, "xc").read()) == 1
 
 
 def test_annif_client(server):
@@ -134,12 +134,12 @@ def test_other_types_of_bodies_and_other_projects_are_refused(server):
     problem(server.ask("/v1/projects/xc/suggest", b"text=a", Content_Type=FORM, Origin="http://other"), 403, "origin")
 
 
-def test_a_token_as_annif_can_send_it(world, tmp_path, monkeypatch):
+def test_a_token_as_annif_can_send_it(models, tmp_path, monkeypatch):
     """By the requests library, which Annif asks with: Basic, from ~/.netrc or from the address."""
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "token").chmod(0o600)
     netrc = tmp_path / "netrc"
-    with running(world.home, "--token-file", str(tmp_path / "token")) as server:
+    with running(models.home, "--token-file", str(tmp_path / "token")) as server:
         url = f"http://127.0.0.1:{server.port}/v1/projects/xc"
         monkeypatch.setenv("NETRC", str(netrc))
         assert requests.get(url, timeout=30).status_code == 401

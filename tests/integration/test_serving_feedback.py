@@ -16,20 +16,20 @@ from serving.http.guard import Problem
 from serving.schemas import MAX_TEXT, FeedbackRequest
 from tasks.data.feedback.journal import FeedbackJournal
 from tests.support.forked import run_xc
-from tests.support.running_server import World, problem, running
+from tests.support.running_server import ServedModels, problem, running
 
 GOOD = {"text": "a wolf of the sea", "accepted": ["tiny:0"], "rejected": ["tiny:1"], "added": ["tiny:2"]}
 
 
-def read(world):
-    return FeedbackJournal(world.home, "xc").read()
+def read(models):
+    return FeedbackJournal(models.home, "xc").read()
 
 
-def test_a_decision_is_in_the_journal_with_the_answer_it_judges(server, world):
+def test_a_decision_is_in_the_journal_with_the_answer_it_judges(server, models):
     answer = server.ask("/predict", {"texts": [GOOD["text"]]})
     reply = server.ask("/feedback", {**GOOD, "request_id": answer.headers["x-request-id"]})
     assert (reply.status, reply.json()) == (200, {"accepted": 1, "rejected": 1, "added": 1})
-    kept = read(world)[-1]
+    kept = read(models)[-1]
     assert (kept.text, kept.accepted, kept.rejected, kept.added) == tuple(GOOD.values())
     assert (kept.version, kept.request) == ("1", answer.headers["x-request-id"]) and kept.when.endswith("+00:00")
     assert server.ask("/model").json()["feedback"] is True
@@ -41,11 +41,11 @@ def test_a_decision_is_in_the_journal_with_the_answer_it_judges(server, world):
     ({"accepted": "tiny:0"}, "/accepted"), ({"accepted": [0]}, "/accepted/0"), ({"accepted": [""]}, "/accepted/0"),
     ({"accepted": ["tiny:0"] * 101}, "/accepted"), ({"request_id": "a b"}, "/request_id"),
     ({"version": "v1"}, "/version"), ({"labels": []}, "/labels"), ({"text": None}, "/text")])
-def test_what_is_wrong_is_named_and_not_kept(server, world, changed, pointer):
-    before = len(read(world))
+def test_what_is_wrong_is_named_and_not_kept(server, models, changed, pointer):
+    before = len(read(models))
     fields = problem(server.ask("/feedback", {**GOOD, **changed}), 422, "invalid")
     assert pointer in [error["pointer"] for error in fields["errors"]]
-    assert len(read(world)) == before
+    assert len(read(models)) == before
 
 
 def test_bodies_are_checked_as_those_of_predict(server):
@@ -57,41 +57,41 @@ def test_bodies_are_checked_as_those_of_predict(server):
 
 
 def test_too_many_from_one_address_are_refused(tmp_path):
-    world = World(tmp_path / "home")
-    world.add()
-    with running(world.home) as server:
+    models = ServedModels(tmp_path / "home")
+    models.add()
+    with running(models.home) as server:
         replies = [server.ask("/feedback", GOOD) for _ in range(BURST + 40)]
         kept = sum(reply.status == 200 for reply in replies)
         assert {reply.status for reply in replies} == {200, 429} and kept >= BURST
         refused = next(reply for reply in replies if reply.status == 429)
         problem(refused, 429, "rate")
         assert refused.headers["retry-after"] == "1"
-        assert len(read(world)) == kept and server.fine()
+        assert len(read(models)) == kept and server.fine()
 
 
 def test_a_server_that_takes_none_says_so(tmp_path):
-    world = World(tmp_path / "home")
-    world.add()
-    with running(world.home, "--feedback", "refuse") as server:
+    models = ServedModels(tmp_path / "home")
+    models.add()
+    with running(models.home, "--feedback", "refuse") as server:
         problem(server.ask("/feedback", GOOD), 403, "feedback")
         assert server.ask("/model").json()["feedback"] is False
-    assert not FeedbackJournal(world.home, "xc").path.exists()
+    assert not FeedbackJournal(models.home, "xc").path.exists()
 
 
 def test_the_token_is_asked_for(tmp_path):
-    world = World(tmp_path / "home")
-    world.add()
+    models = ServedModels(tmp_path / "home")
+    models.add()
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     token.chmod(0o600)
-    with running(world.home, "--token-file", str(token)) as server:
+    with running(models.home, "--token-file", str(token)) as server:
         problem(server.ask("/feedback", GOOD), 401, "token")
         assert server.ask("/feedback", GOOD, Authorization="Bearer 0123456789abcdef").status == 200
 
 
 def test_killed_at_any_moment_it_has_what_it_acknowledged(tmp_path):
-    world = World(tmp_path / "home")
-    world.add()
+    models = ServedModels(tmp_path / "home")
+    models.add()
     acknowledged: list[str] = []
 
     def post(server, round_, client):
@@ -103,7 +103,7 @@ def test_killed_at_any_moment_it_has_what_it_acknowledged(tmp_path):
             acknowledged.append(text)
 
     for round_ in range(3):
-        with running(world.home) as server:
+        with running(models.home) as server:
             clients = [threading.Thread(target=post, args=(server, round_, client)) for client in range(4)]
             for client in clients:
                 client.start()
@@ -112,7 +112,7 @@ def test_killed_at_any_moment_it_has_what_it_acknowledged(tmp_path):
             server.process.send_signal(signal.SIGKILL)
             for client in clients:
                 client.join(30)
-    assert set(acknowledged) <= {one.text for one in read(world)} and len(acknowledged) > 40
+    assert set(acknowledged) <= {one.text for one in read(models)} and len(acknowledged) > 40
 
 
 def keeper(home, monkeypatch, append=feedback.FeedbackJournal.append):
@@ -184,12 +184,12 @@ def test_addresses_are_forgotten_before_they_fill_the_memory():
 
 
 def test_the_command_line_shows_and_exports_it(tmp_path):
-    world = World(tmp_path / "home")
-    world.add()
-    with running(world.home) as server:
+    models = ServedModels(tmp_path / "home")
+    models.add()
+    with running(models.home) as server:
         assert server.ask("/feedback", GOOD).status == server.ask("/feedback", {**GOOD, "added": []}).status == 200
-    code, out, said = run_xc("feedback", "list", "--home", str(world.home))
+    code, out, said = run_xc("feedback", "list", "--home", str(models.home))
     assert code == 0 and out.count("\n") == 2 and "+tiny:0 +tiny:2 -tiny:1\ta wolf of the sea" in out
     assert said.strip() == "xc: 2 decisions"
-    [line] = run_xc("feedback", "export", "--home", str(world.home))[1].splitlines()
+    [line] = run_xc("feedback", "export", "--home", str(models.home))[1].splitlines()
     assert json.loads(line) == {"text": GOOD["text"], "right": ["tiny:0", "tiny:2"], "wrong": ["tiny:1"]}

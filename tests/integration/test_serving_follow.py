@@ -9,75 +9,75 @@ import pytest
 from data_contracts.errors import DamagedArtifact, UsageError
 from serving.model_watcher import AliasFollower, Registry
 from tasks.tracking.tracker import Tracker
-from tests.support.running_server import DIGEST, World, running, within
+from tests.support.running_server import DIGEST, ServedModels, running, within
 
 
 @pytest.fixture
-def world(tmp_path):
-    return World(tmp_path / "home")
+def models(tmp_path):
+    return ServedModels(tmp_path / "home")
 
 
-def follower_of(world, spec="xc@champion"):
-    registry = Registry(Tracker(world.home), spec)
+def follower_of(models, spec="xc@champion"):
+    registry = Registry(Tracker(models.home), spec)
     return AliasFollower(registry.look, registry.load)
 
 
-def test_a_version_says_what_it_is(world):
-    world.add()
-    follower = follower_of(world, None)
+def test_a_version_says_what_it_is(models):
+    models.add()
+    follower = follower_of(models, None)
     follower.first()
     served = follower.current
-    assert served.named() == {"name": "xc", "version": "1", "digest": world.digest(), "data": DIGEST}
+    assert served.named() == {"name": "xc", "version": "1", "digest": models.digest(), "data": DIGEST}
     assert served.recall == {"classifier": 0.995}
 
 
-def test_a_step_takes_what_the_alias_names_now(world):
-    world.add()
-    follower = follower_of(world)
+def test_a_step_takes_what_the_alias_names_now(models):
+    models.add()
+    follower = follower_of(models)
     follower.step()
     first = follower.current
     follower.step()
     assert follower.current is first    # looked at, not loaded again
-    world.add(seed=1, p1=70.0)
+    models.add(seed=1, p1=70.0)
     follower.step()
-    assert (follower.current.version, follower.current.digest) == ("2", world.digest(1))
-    world.promote("1")
+    assert (follower.current.version, follower.current.digest) == ("2", models.digest(1))
+    models.promote("1")
     follower.step()
     assert follower.current.version == "1" and follower.fault == ""
 
 
-def test_a_name_alone_stays_the_model_that_it_was(world):
-    world.add()
-    follower = follower_of(world, None)
+def test_a_name_alone_stays_the_model_that_it_was(models):
+    models.add()
+    follower = follower_of(models, None)
     follower.step()
-    with world.tracker.required() as client:
+    with models.tracker.required() as client:
         client.create_registered_model("another")
     follower.step()
     assert follower.current.name == "xc" and follower.fault == ""
 
 
-def test_a_damaged_version_changes_nothing(world, caplog):
-    world.add()
-    follower = follower_of(world)
+def test_a_damaged_version_changes_nothing(models, caplog):
+    models.add()
+    follower = follower_of(models)
     follower.step()
-    world.add(seed=1, p1=70.0)
-    world.damage(1)
+    models.add(seed=1, p1=70.0)
+    models.damage(1)
     for _ in range(3):
         follower.step()
     assert follower.current.version == "1" and "term.encoder.npy" in follower.fault
     told = [record for record in caplog.records if record.name == "serving" and "term.encoder" in record.message]
     assert len(told) == 1    # once, not each second
-    world.add(seed=2, p1=80.0)
+    models.add(seed=2, p1=80.0)
     follower.step()
     assert follower.current.version == "3" and follower.fault == ""
 
 
-def test_a_version_that_cannot_predict_is_not_taken(world):
-    world.add()
-    registry = Registry(Tracker(world.home), "xc@champion")
+def test_a_version_that_cannot_predict_is_not_taken(models):
+    models.add()
+    registry = Registry(Tracker(models.home), "xc@champion")
     follower = AliasFollower(registry.look, registry.load)
     follower.step()
-    world.add(seed=1, p1=70.0)
+    models.add(seed=1, p1=70.0)
 
     def broken(version):
         raise ValueError("query 0 is not finite; look for a diverged model")
@@ -87,41 +87,41 @@ def test_a_version_that_cannot_predict_is_not_taken(world):
     assert follower.current.version == "1" and "not finite" in follower.fault
 
 
-def test_an_alias_or_a_database_that_is_gone_changes_nothing(world):
-    world.add()
-    follower = follower_of(world)
+def test_an_alias_or_a_database_that_is_gone_changes_nothing(models):
+    models.add()
+    follower = follower_of(models)
     follower.step()
-    with world.tracker.required() as client:
+    with models.tracker.required() as client:
         client.delete_registered_model_alias("xc", "champion")
     follower.step()
     assert follower.current.version == "1" and "no alias 'champion'" in follower.fault
-    world.promote("1")
+    models.promote("1")
     follower.step()
     assert follower.fault == ""
-    (world.home / "mlflow.db").rename(world.home / "away")
+    (models.home / "mlflow.db").rename(models.home / "away")
     follower.step()
     assert follower.current.version == "1" and "no model is registered" in follower.fault
-    assert not (world.home / "mlflow.db").exists()    # looking makes nothing
-    (world.home / "away").rename(world.home / "mlflow.db")
+    assert not (models.home / "mlflow.db").exists()    # looking makes nothing
+    (models.home / "away").rename(models.home / "mlflow.db")
     follower.step()
     assert follower.fault == ""
 
 
-def test_the_first_version_has_to_be_right(world):
+def test_the_first_version_has_to_be_right(models):
     with pytest.raises(UsageError, match="no model is registered"):
-        follower_of(world).first()
-    world.add()
+        follower_of(models).first()
+    models.add()
     with pytest.raises(UsageError, match="did you mean 'champion'"):
-        follower_of(world, "xc@champoin").first()
-    world.damage(0)
+        follower_of(models, "xc@champoin").first()
+    models.damage(0)
     with pytest.raises(DamagedArtifact):
-        follower_of(world).first()
+        follower_of(models).first()
 
 
-def test_the_alias_moves_under_load_without_a_failed_request(world):
-    world.add()
-    world.add(seed=1, p1=10.0)
-    with running(world.home) as server:
+def test_the_alias_moves_under_load_without_a_failed_request(models):
+    models.add()
+    models.add(seed=1, p1=10.0)
+    with running(models.home) as server:
         stop, answers = threading.Event(), []
 
         def ask():
@@ -137,27 +137,27 @@ def test_the_alias_moves_under_load_without_a_failed_request(world):
             thread.start()
         time.sleep(1)
         moved = time.monotonic()
-        world.promote("2")
+        models.promote("2")
         time.sleep(6)
         stop.set()
         for thread in threads:
             thread.join()
         assert {status for _, status, *_ in answers} == {200}
         assert {(version, digest) for _, _, version, digest, _ in answers} == {
-            ("1", world.digest(0)), ("2", world.digest(1))}
+            ("1", models.digest(0)), ("2", models.digest(1))}
         # what a version answers is its own: the same texts, one answer a version
         labels = {(version, body) for _, _, version, _, body in answers}
         assert len(labels) == 2
         assert max(began for began, _, version, *_ in answers if version == "1") < moved + 5
 
 
-def test_memory_is_bounded_while_the_alias_flips(world):
-    world.add()
-    world.add(seed=1, p1=10.0)
-    with running(world.home) as server:
+def test_memory_is_bounded_while_the_alias_flips(models):
+    models.add()
+    models.add(seed=1, p1=10.0)
+    with running(models.home) as server:
         process, used, seen = psutil.Process(server.process.pid), [], set()
         for turn in range(80):
-            world.point(str(turn % 2 + 1))
+            models.point(str(turn % 2 + 1))
             reply = server.ask("/predict", {"texts": ["a wolf"]})
             assert reply.status == 200
             seen.add(reply.json()["model"]["version"])
@@ -168,16 +168,16 @@ def test_memory_is_bounded_while_the_alias_flips(world):
         assert server.ask("/readyz").body == b"ok"
 
 
-def test_a_bad_version_shows_as_degraded_and_is_cured(world):
-    world.add()
-    with running(world.home) as server:
-        version = world.add(seed=1, p1=50.0)    # no champion before it is damaged: the server would have it by then
-        world.damage(1)
-        world.point(version)
+def test_a_bad_version_shows_as_degraded_and_is_cured(models):
+    models.add()
+    with running(models.home) as server:
+        version = models.add(seed=1, p1=50.0)    # no champion before it is damaged: the server would have it by then
+        models.damage(1)
+        models.point(version)
         assert within(10, lambda: server.ask("/readyz").body == b"degraded")
         assert server.ask("/readyz").status == 200 and server.fine()
         assert "term.encoder.npy" in server.ask("/model").json()["fault"]
         assert b"xc_degraded 1.0" in server.ask("/metrics").body
-        world.promote("1")
+        models.promote("1")
         assert within(10, lambda: server.ask("/readyz").body == b"ok")
         assert server.ask("/model").json()["fault"] == ""

@@ -24,11 +24,11 @@ from tests.support.running_server import Reply, problem
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
 
 
-def test_labels_and_who_gave_them(server, world):
+def test_labels_and_who_gave_them(server, models):
     reply = server.ask("/predict", {"texts": ["a wolf", " \t\n", "日本語 and ünïcode", "\u0000\u202e"], "k": 4})
     assert reply.status == 200 and reply.headers["content-type"] == "application/json"
     answer = reply.json()
-    assert answer["model"] == {"name": "xc", "version": "1", "digest": world.digest(), "data": "d" * 64}
+    assert answer["model"] == {"name": "xc", "version": "1", "digest": models.digest(), "data": "d" * 64}
     assert [len(each["labels"]) for each in answer["results"]] == [4, 0, 4, 4]
     first = answer["results"][0]["labels"]
     assert set(first[0]) == {"id", "uid", "text", "score", "confidence"}
@@ -49,9 +49,9 @@ def test_a_threshold_leaves_the_labels_that_are_as_sure(server, explain):
         assert least < 1 or found == [[], [], []]
 
 
-def test_mlflows_own_server_answers_the_same(server, world, tmp_path):
+def test_mlflows_own_server_answers_the_same(server, models, tmp_path):
     """`mlflow models serve` of the champion as it was fetched, where the project is not on the path."""
-    fetch(world.tracker, "xc@champion", tmp_path / "model")
+    fetch(models.tracker, "xc@champion", tmp_path / "model")
     port = free_port()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with (tmp_path / "log").open("w") as log:

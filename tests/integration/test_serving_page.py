@@ -12,7 +12,7 @@ import pytest
 from serving.app import policy
 from tests.conftest import ROOT
 from tests.support.browser import CHROMIUM, browser
-from tests.support.running_server import TEXTS, World, running
+from tests.support.running_server import TEXTS, ServedModels, running
 from tests.support.tiny import LABELS
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -23,12 +23,12 @@ SAID = "document.getElementById('said').textContent"
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("page") / "home")
-    world.add()
-    world.add(p1=70.0, titles=[f"{row} {' '.join(HOSTILE)}" for row in range(len(LABELS))])
-    world.promote("1")
-    return world
+def models(tmp_path_factory):
+    models = ServedModels(tmp_path_factory.mktemp("page") / "home")
+    models.add()
+    models.add(p1=70.0, titles=[f"{row} {' '.join(HOSTILE)}" for row in range(len(LABELS))])
+    models.promote("1")
+    return models
 
 
 @pytest.fixture
@@ -177,16 +177,16 @@ def test_it_asks_nobody_else_and_runs_its_own_script_alone(server, page):
     assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval", html)
 
 
-def serve(world, page, version):
+def serve(models, page, version):
     """Have the server that the page is of answer with another version."""
-    world.promote(version)
+    models.promote(version)
     page.until(f"fetch('model').then(r => r.json()).then(m => m.version === '{version}')")
 
 
-def test_hostile_labels_stay_text(world, server, page):
+def test_hostile_labels_stay_text(models, server, page):
     page.open(at(server))
     try:
-        serve(world, page, "2")
+        serve(models, page, "2")
         page.type("<b>wolf</b>")
         page.key("Enter")
         page.until(COUNT)
@@ -197,7 +197,7 @@ def test_hostile_labels_stay_text(world, server, page):
         assert page.value("document.querySelectorAll('#labels script, #labels img, #labels b b').length") == 0
         assert not page.errors
     finally:
-        serve(world, page, "1")
+        serve(models, page, "1")
 
 
 def test_it_copies_what_repeats_the_question(server, page):
@@ -239,8 +239,8 @@ def test_the_states_of_a_question(server, page):
         assert page.value(COUNT) == 0
 
 
-def test_a_server_that_has_gone_leaves_the_text(world, page):
-    with running(world.home) as server:
+def test_a_server_that_has_gone_leaves_the_text(models, page):
+    with running(models.home) as server:
         page.open(at(server))
         page.until("document.activeElement.id === 'text'")
         page.type("a text that took long to write")
@@ -250,11 +250,11 @@ def test_a_server_that_has_gone_leaves_the_text(world, page):
         assert page.value("document.getElementById('text').value") == "a text that took long to write"
 
 
-def test_a_token_is_asked_for_and_kept_for_the_tab(world, page, tmp_path):
+def test_a_token_is_asked_for_and_kept_for_the_tab(models, page, tmp_path):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
-    with running(world.home, "--token-file", str(token)) as server:
+    with running(models.home, "--token-file", str(token)) as server:
         page.open(at(server, "?q=an%20oak"))
         page.until("document.activeElement.id === 'token'")
         page.value("void Object.defineProperty(window, 'sessionStorage', {get() { throw new DOMException('off'); }})")

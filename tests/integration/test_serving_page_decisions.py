@@ -24,7 +24,7 @@ def page(server):
         yield page
 
 
-def test_a_reviewer_judges_labels_and_sends_that(world, server, page):
+def test_a_reviewer_judges_labels_and_sends_that(models, server, page):
     state = f"JSON.stringify([...{BUTTONS}].slice(0, 4).map(each => each.getAttribute('aria-pressed')))"
     assert page.value(f"{SEND}.disabled")
     for pressed in (0, 1, 2, 2, 2):    # right, wrong after all; right, neither, right
@@ -33,7 +33,7 @@ def test_a_reviewer_judges_labels_and_sends_that(world, server, page):
     page.value(f"{SEND}.click()")
     page.until(f"{SEND}.disabled && {SENT} === 'Kept: the next training learns from it.'")
     labels = server.labels("a wolf judged", k=2)
-    kept = FeedbackJournal(world.home, "xc").read()[-1]
+    kept = FeedbackJournal(models.home, "xc").read()[-1]
     assert (kept.text, kept.rejected, kept.accepted) == ("a wolf judged", [labels[0]["uid"]], [labels[1]["uid"]])
     assert re.fullmatch("[0-9a-f]{32}", kept.request)
     page.value("window.fetch = async () => new Response('{}', {status: 429})")

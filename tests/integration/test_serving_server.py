@@ -20,7 +20,7 @@ from serving.server import Shortage, listener, read_token
 from tasks.core.devices import port_holder
 from tests.conftest import ROOT
 from tests.support.forked import kill_group, run_xc, start_xc
-from tests.support.running_server import Running, World, ready, running, within
+from tests.support.running_server import Running, ServedModels, ready, running, within
 
 TOKEN = "a-token-of-32-characters-or-more"
 
@@ -52,13 +52,13 @@ def refused(home, *words):
     (("--host", "192.0.2.1", "--token-file", "TOKEN", "--allow-host", "x"), 5, "cannot listen on 192.0.2.1:8000"),
     (("--model", "xc@champoin", "--port", "0"), 2, "did you mean 'champion'"),
     (("--model", "xd", "--port", "0"), 2, "no model 'xd'; known: xc")])
-def test_what_cannot_be_served_is_refused(world, token_file, words, code, said):
+def test_what_cannot_be_served_is_refused(models, token_file, words, code, said):
     tmp_path = token_file.parent
     for name, text, mode in (("LOOSE", TOKEN, 0o644), ("SHORT", "abc", 0o600)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(mode)
     places = {"TOKEN": str(token_file), "LOOSE": str(tmp_path / "LOOSE"), "SHORT": str(tmp_path / "SHORT")}
-    ended, told = refused(world.home, *[places.get(word, word) for word in words])
+    ended, told = refused(models.home, *[places.get(word, word) for word in words])
     assert (ended, said in told) == (code, True), told
     assert TOKEN not in told
 
@@ -75,10 +75,10 @@ def test_a_home_without_a_model(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_busy_port_names_who_has_it(world):
+def test_a_busy_port_names_who_has_it(models):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
-        code, said = refused(world.home, "--port", str(port))
+        code, said = refused(models.home, "--port", str(port))
         assert code == 5 and f"127.0.0.1:{port} is in use by process {os.getpid()}: " in said and "--port" in said
         assert "python" in port_holder(port)
 
@@ -88,8 +88,8 @@ def test_no_part_of_an_answer_waits_for_an_acknowledgement():
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_token_opens_the_door(world, token_file):
-    with running(world.home, "--host", "0.0.0.0", "--token-file", str(token_file), "--allow-host",
+def test_a_token_opens_the_door(models, token_file):
+    with running(models.home, "--host", "0.0.0.0", "--token-file", str(token_file), "--allow-host",
                  "Labels.example") as server:
         body = {"texts": ["a wolf"]}
         right = {"Authorization": f"Bearer {TOKEN}"}
@@ -111,8 +111,8 @@ def test_a_token_opens_the_door(world, token_file):
         assert TOKEN not in server.log.read_text()
 
 
-def test_it_says_one_line_and_nothing_of_what_is_asked(world):
-    with running(world.home) as server:
+def test_it_says_one_line_and_nothing_of_what_is_asked(models):
+    with running(models.home) as server:
         assert server.fine()
         server.ask("/predict?secret=1", b"not json: secret")
         server.send(b"nonsense\r\n\r\n")
@@ -123,8 +123,8 @@ def test_it_says_one_line_and_nothing_of_what_is_asked(world):
 
 
 @pytest.mark.parametrize(("number", "notice"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
-def test_what_was_asked_is_answered_before_the_end(world, number, notice):
-    with running(world.home) as server:
+def test_what_was_asked_is_answered_before_the_end(models, number, notice):
+    with running(models.home) as server:
         body = {"texts": ["an oak of the forest"] * 256, "k": 100}
         statuses: list[int] = []
         crowd = [threading.Thread(target=lambda: statuses.append(server.ask("/predict", body).status))
@@ -146,8 +146,8 @@ def test_what_was_asked_is_answered_before_the_end(world, number, notice):
             socket.create_connection(("127.0.0.1", server.port), 1)
 
 
-def test_more_connections_than_descriptors(world):
-    with running(world.home, descriptors=400) as server:
+def test_more_connections_than_descriptors(models):
+    with running(models.home, descriptors=400) as server:
         idle = []
         for number in range(250):
             connection = socket.create_connection(("127.0.0.1", server.port), 5)
@@ -166,8 +166,8 @@ def test_more_connections_than_descriptors(world):
         assert b'xc_rejected_total{reason="connections"}' in server.ask("/metrics").body
 
 
-def test_a_flood_beyond_the_descriptors_is_told_in_lines_and_survived(world):
-    with running(world.home, descriptors=350) as server:
+def test_a_flood_beyond_the_descriptors_is_told_in_lines_and_survived(models):
+    with running(models.home, descriptors=350) as server:
         waiting = [socket.socket() for _ in range(500)]
         for connection in waiting:
             connection.setblocking(False)
@@ -202,10 +202,10 @@ def test_a_lack_of_descriptors_is_told_once_a_second(caplog):
 
 
 def test_a_server_may_begin_before_there_is_a_model(tmp_path):
-    world = World(tmp_path / "home")
+    models = ServedModels(tmp_path / "home")
     log = tmp_path / "log"
     with log.open("wb") as said:
-        process = start_xc("serve", "--home", str(world.home), "--port", "0", "--wait", stdout=said, stderr=said,
+        process = start_xc("serve", "--home", str(models.home), "--port", "0", "--wait", stdout=said, stderr=said,
                            start_new_session=True)
     try:
         server = Running(process, ready(process, log), log)
@@ -213,7 +213,7 @@ def test_a_server_may_begin_before_there_is_a_model(tmp_path):
             reply = server.ask(path, body)
             assert (reply.status, reply.json()["code"]) == (503, "no-model") and reply.headers["retry-after"]
         assert server.ask("/healthz").status == 200
-        world.add()
+        models.add()
         deadline = time.monotonic() + 20
         while server.ask("/readyz").status != 200 and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -17,27 +17,27 @@ from serving.model_watcher import AliasFollower, Registry
 from serving.prometheus import ServerMetrics
 from serving.schemas import PredictRequest
 from tasks.tracking.tracker import Tracker
-from tests.support.running_server import World, problem, running, within
+from tests.support.running_server import ServedModels, problem, running, within
 
 
 @pytest.fixture
-def world(tmp_path):
-    world = World(tmp_path / "home")
-    world.add()
-    return world
+def models(tmp_path):
+    models = ServedModels(tmp_path / "home")
+    models.add()
+    return models
 
 
 @pytest.fixture
-def follower(world):
-    registry = Registry(Tracker(world.home), "xc@champion")
+def follower(models):
+    registry = Registry(Tracker(models.home), "xc@champion")
     follower = AliasFollower(registry.look, registry.load)
     follower.step()
     return follower
 
 
-def vectors(world):
+def vectors(models):
     """Return the file of the vectors that scores are made of, to be written to."""
-    path = world.home / "objects" / world.digest() / "term.encoder.npy"
+    path = models.home / "objects" / models.digest() / "term.encoder.npy"
     path.chmod(0o600)
     return path
 
@@ -55,10 +55,10 @@ def ask(follower):
     return asyncio.run(service.predict(PredictRequest(texts=["a wolf"], k=3)))
 
 
-def test_a_change_is_told_apart_from_another_name_and_from_a_cure(world):
-    path = vectors(world)
+def test_a_change_is_told_apart_from_another_name_and_from_a_cure(models):
+    path = vectors(models)
     watch, right = Watch(path.parent), path.read_bytes()
-    os.link(path, world.home / "another name")
+    os.link(path, models.home / "another name")
     assert watch.written() == ""
     os.utime(path)
     assert watch.written() == str(path)
@@ -77,8 +77,8 @@ def test_a_change_is_told_apart_from_another_name_and_from_a_cure(world):
     assert (watch.written(), watch.damage) == ("", "")
 
 
-def test_a_file_that_rots_without_a_trace_is_found_where_it_is_looked_for(world):
-    path = vectors(world)
+def test_a_file_that_rots_without_a_trace_is_found_where_it_is_looked_for(models):
+    path = vectors(models)
     before = path.stat()
     watch = Watch(path.parent)
     watch._right["term.encoder.npy"] = watch._hashed["term.encoder.npy"] = before
@@ -90,8 +90,8 @@ def test_a_file_that_rots_without_a_trace_is_found_where_it_is_looked_for(world)
     assert watch.damage.startswith(str(path))
 
 
-def test_no_file_stays_open_without_its_watch(world):
-    watch = Watch(vectors(world).parent)
+def test_no_file_stays_open_without_its_watch(models):
+    watch = Watch(vectors(models).parent)
     files = list(watch._files.values())
     assert len(files) > 10 and all(os.fstat(file) for file in files)
     del watch
@@ -101,8 +101,8 @@ def test_no_file_stays_open_without_its_watch(world):
 
 
 @pytest.mark.parametrize("damage", [poison, lambda path: os.truncate(path, 200), lambda path: os.truncate(path, 0)])
-def test_a_version_whose_files_change_is_refused_until_they_are_right_again(world, follower, caplog, damage):
-    path = vectors(world)
+def test_a_version_whose_files_change_is_refused_until_they_are_right_again(models, follower, caplog, damage):
+    path = vectors(models)
     right, first = path.read_bytes(), ask(follower)
     damage(path)
     follower.current.watch._looked = 0.0    # as if the answer were of a while ago
@@ -124,23 +124,23 @@ def test_uids_can_be_looked_up_before_a_request_would_wait_for_it(follower):
     assert "_hashed" in vars(follower.current.retriever.select.index)
 
 
-def test_another_copy_takes_over_from_a_damaged_one(world, follower, monkeypatch):
+def test_another_copy_takes_over_from_a_damaged_one(models, follower, monkeypatch):
     monkeypatch.setattr(model_watcher, "RETRY_SECONDS", 0.0)
-    path, first, before = vectors(world), ask(follower), follower.current
-    shutil.copy(path, world.home / "right")
+    path, first, before = vectors(models), ask(follower), follower.current
+    shutil.copy(path, models.home / "right")
     poison(path)
     follower.step()
     assert follower.fault
-    os.replace(world.home / "right", path)    # another file of this name
+    os.replace(models.home / "right", path)    # another file of this name
     follower.step()
     assert follower.fault == "" and follower.current is not before and ask(follower) == first
 
 
-def test_a_file_written_to_in_the_middle_of_an_answer_spoils_it(world, follower, monkeypatch):
+def test_a_file_written_to_in_the_middle_of_an_answer_spoils_it(models, follower, monkeypatch):
     predict = follower.current.retriever.predict_among
 
     def meanwhile(*given):
-        os.utime(vectors(world))
+        os.utime(vectors(models))
         return predict(*given)
 
     monkeypatch.setattr(follower.current.retriever, "predict_among", meanwhile)
@@ -166,18 +166,18 @@ def test_a_score_that_is_not_finite_never_leaves(follower, caplog, monkeypatch, 
     assert len([each for each in caplog.records if "failed at a question" in each.message]) == 1
 
 
-def test_a_version_whose_scores_are_not_finite_is_not_taken(world, follower, monkeypatch):
+def test_a_version_whose_scores_are_not_finite_is_not_taken(models, follower, monkeypatch):
     first = follower.current
-    world.add(seed=1, p1=70.0)
+    models.add(seed=1, p1=70.0)
     monkeypatch.setattr(type(first.retriever.scorer), "__call__", lambda self, queries, found, tokens: np.full(
         found.shape, np.nan, np.float32))
     follower.step()
     assert follower.current is first and "a score is not finite" in follower.fault
 
 
-def test_a_running_server_refuses_changed_files_lives_on_and_answers_again(world):
-    with running(world.home) as server:
-        path = vectors(world)
+def test_a_running_server_refuses_changed_files_lives_on_and_answers_again(models):
+    with running(models.home) as server:
+        path = vectors(models)
         right, first = path.read_bytes(), server.labels("a wolf", k=3)
         for damage in (poison, lambda path: os.truncate(path, 128)):
             damage(path)

@@ -18,7 +18,7 @@ from serving.feedback import FeedbackKeeper
 from serving.http.guard import MAX_VALUES, REQUEST_SECONDS, Access, Problem, count_values, parsed
 from serving.http.protocol import CHUNKS
 from serving.prometheus import ServerMetrics
-from tests.support.running_server import World, problem, running
+from tests.support.running_server import ServedModels, problem, running
 
 GOOD = {"texts": ["a wolf that lives in the mountains"], "k": 3}
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -26,9 +26,9 @@ POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    world = World(tmp_path_factory.mktemp("wire") / "home")
-    world.add(titles=[f"{'a long name ' * 80}{number}" for number in range(50)])    # no answer fits into a socket
-    with running(world.home) as server:
+    models = ServedModels(tmp_path_factory.mktemp("wire") / "home")
+    models.add(titles=[f"{'a long name ' * 80}{number}" for number in range(50)])    # no answer fits into a socket
+    with running(models.home) as server:
         yield server
 
 

@@ -16,16 +16,16 @@ import pytest
 from serving.workers.shared_status import HEARTBEAT_TIMEOUT, Board, BoardPeers, WorkerLoad, WorkerStatus
 from tests.conftest import ROOT
 from tests.support.forked import run_xc
-from tests.support.running_server import World, running, within
+from tests.support.running_server import ServedModels, running, within
 
 TWO = ("--workers", "2")
 
 
 @pytest.fixture
-def world(tmp_path):
-    world = World(tmp_path / "home")
-    world.add()
-    return world
+def models(tmp_path):
+    models = ServedModels(tmp_path / "home")
+    models.add()
+    return models
 
 
 def workers(server):
@@ -64,8 +64,8 @@ def count(page, name):
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page.decode(), re.MULTILINE))
 
 
-def test_connections_are_spread_evenly_and_one_page_counts_what_each_worker_answers(world):
-    with running(world.home, *TWO) as server, running(world.home) as one:
+def test_connections_are_spread_evenly_and_one_page_counts_what_each_worker_answers(models):
+    with running(models.home, *TWO) as server, running(models.home) as one:
         assert within(120, lambda: whole(server))
         assert server.labels("an oak of the forest", k=2) == one.labels("an oak of the forest", k=2)
         clients = [kept(server) for _ in range(8)]
@@ -93,8 +93,8 @@ def test_connections_are_spread_evenly_and_one_page_counts_what_each_worker_answ
             client.close()
 
 
-def test_a_worker_that_is_killed_is_started_again_and_no_other_connection_is_lost(world):
-    with running(world.home, *TWO) as server:
+def test_a_worker_that_is_killed_is_started_again_and_no_other_connection_is_lost(models):
+    with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
         clients = [kept(server) for _ in range(6)]
         assert [tag(client) for client in clients] == [200] * 6
@@ -117,9 +117,9 @@ def test_a_worker_that_is_killed_is_started_again_and_no_other_connection_is_los
         assert server.stop() == 0
 
 
-def test_clients_that_keep_their_connections_come_to_a_worker_that_is_started_again(world):
+def test_clients_that_keep_their_connections_come_to_a_worker_that_is_started_again(models):
     """Their connections are closed after an answer, which says so, until the workers have as many."""
-    with running(world.home, *TWO) as server:
+    with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
         workers(server)[1].kill()
         assert within(10, lambda: len(workers(server)) == 1 or not whole(server))
@@ -132,8 +132,8 @@ def test_clients_that_keep_their_connections_come_to_a_worker_that_is_started_ag
         assert connections(server) == [3, 3]
 
 
-def test_a_worker_that_keeps_ending_is_started_ever_later_and_shows(world):
-    with running(world.home, *TWO) as server:
+def test_a_worker_that_keeps_ending_is_started_ever_later_and_shows(models):
+    with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
         for times in range(1, 5):
             assert within(30, lambda: len(workers(server)) == 2)
@@ -146,8 +146,8 @@ def test_a_worker_that_keeps_ending_is_started_ever_later_and_shows(world):
         assert server.fine()
 
 
-def test_a_worker_that_stands_still_gets_no_connections(world):
-    with running(world.home, *TWO) as server:
+def test_a_worker_that_stands_still_gets_no_connections(models):
+    with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
         workers(server)[0].suspend()
         time.sleep(HEARTBEAT_TIMEOUT + .5)
@@ -157,9 +157,9 @@ def test_a_worker_that_stands_still_gets_no_connections(world):
         assert within(20, lambda: whole(server))
 
 
-def test_a_new_version_reaches_every_worker_without_a_failed_request(world):
-    second = world.add(seed=1, p1=50.0)
-    with running(world.home, *TWO) as server:
+def test_a_new_version_reaches_every_worker_without_a_failed_request(models):
+    second = models.add(seed=1, p1=50.0)
+    with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
         seen, failed, stop = Counter(), [], threading.Event()
 
@@ -175,7 +175,7 @@ def test_a_new_version_reaches_every_worker_without_a_failed_request(world):
         for thread in crowd:
             thread.start()
         time.sleep(.5)
-        world.point(second)
+        models.point(second)
         assert within(20, lambda: server.log.read_text().count(f"xc version {second} answers") == 2)
         stop.set()
         for thread in crowd:
@@ -186,10 +186,10 @@ def test_a_new_version_reaches_every_worker_without_a_failed_request(world):
             r'^xc_model_info{.*version="(.*)"}', server.ask("/metrics").body.decode(), re.MULTILINE) == [second])
 
 
-def test_damage_shows_whichever_worker_is_asked(world):
-    with running(world.home, *TWO) as server:
+def test_damage_shows_whichever_worker_is_asked(models):
+    with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
-        world.damage(0)
+        models.damage(0)
         assert within(20, lambda: {server.ask("/readyz").status for _ in range(4)} == {503})
         assert {server.ask("/predict", {"texts": ["a wolf"]}).status for _ in range(4)} == {500}
         assert "was changed since it was published" in server.ask("/model").json()["fault"]
@@ -198,9 +198,9 @@ def test_damage_shows_whichever_worker_is_asked(world):
 
 @pytest.mark.parametrize(("number", "all_of_them"), [(signal.SIGTERM, False), (signal.SIGTERM, True),
                                                      (signal.SIGINT, True)])
-def test_what_was_asked_is_answered_before_the_end(world, number, all_of_them):
+def test_what_was_asked_is_answered_before_the_end(models, number, all_of_them):
     """A service manager signals every process of a service, a terminal every one of its foreground."""
-    with running(world.home, *TWO) as server:
+    with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
         body = {"texts": ["an oak of the forest"] * 256, "k": 100}
         statuses: list[int] = []
@@ -227,8 +227,8 @@ def test_what_was_asked_is_answered_before_the_end(world, number, all_of_them):
             socket.create_connection(("127.0.0.1", server.port), 1)
 
 
-def test_no_worker_outlives_a_dispatcher_that_is_killed(world):
-    with running(world.home, *TWO) as server:
+def test_no_worker_outlives_a_dispatcher_that_is_killed(models):
+    with running(models.home, *TWO) as server:
         assert within(120, lambda: whole(server))
         processes = workers(server)
         server.process.kill()
@@ -236,8 +236,8 @@ def test_no_worker_outlives_a_dispatcher_that_is_killed(world):
                                           for process in processes))
 
 
-def test_connections_beyond_what_the_workers_take_wait(world):
-    with running(world.home, *TWO, descriptors=350) as server:
+def test_connections_beyond_what_the_workers_take_wait(models):
+    with running(models.home, *TWO, descriptors=350) as server:
         assert within(120, lambda: whole(server))
         with ExitStack() as waiting:
             for _ in range(800):    # the kernel's queue has room for some 250
@@ -253,16 +253,16 @@ def test_connections_beyond_what_the_workers_take_wait(world):
 @pytest.mark.parametrize(("words", "code", "told"), [
     (("--model", "xd", *TWO), 2, "no model 'xd'; known: xc"), (("--workers", "0"), 2, "--workers must be from 1 to 64"),
     (("--workers", "65"), 2, "got 65")])
-def test_what_cannot_be_served_is_refused_once(world, words, code, told):
-    ended, out, said = run_xc("serve", "--home", str(world.home), "--port", "0", *words, cwd=ROOT, timeout=120)
+def test_what_cannot_be_served_is_refused_once(models, words, code, told):
+    ended, out, said = run_xc("serve", "--home", str(models.home), "--port", "0", *words, cwd=ROOT, timeout=120)
     assert (ended, out) == (code, "") and said.count(told) == 1 and "Traceback" not in said
 
 
 def test_a_server_may_begin_before_there_is_a_model(tmp_path):
-    world = World(tmp_path / "home")
-    with running(world.home, *TWO, "--wait") as server:
+    models = ServedModels(tmp_path / "home")
+    with running(models.home, *TWO, "--wait") as server:
         assert server.ask("/readyz").status == 503
-        world.add()
+        models.add()
         assert within(20, lambda: [server.ask("/readyz").status for _ in range(4)] == [200] * 4)
 
 

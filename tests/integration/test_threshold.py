@@ -6,8 +6,8 @@ from tests.support.tiny import with_champion
 
 
 def test_a_threshold_leaves_the_labels_that_are_as_sure(cli, tmp_path):
-    world = with_champion(tmp_path / "home")
-    home = ("--home", str(world.store.home))
+    models = with_champion(tmp_path / "home")
+    home = ("--home", str(models.store.home))
     [every] = [json.loads(line)["labels"] for line in cli("predict", "a wolf", "--k", "6", *home)[1].splitlines()]
     least = every[2]["confidence"]
     code, out, _ = cli("predict", "a wolf", "--k", "6", "--threshold", str(least), *home)

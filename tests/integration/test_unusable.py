@@ -6,16 +6,16 @@ import pytest
 
 from data_contracts.errors import ProjectError
 from tasks.data.tokenise import tokenise
-from tests.support.tiny import World
+from tests.support.tiny import RegisteredModels
 from xcmodels.data import tokens
 from xcmodels.data.corpus import PrepareConfig
 from xcmodels.retrieval import folder
 
 
 @pytest.fixture
-def world(tmp_path):
+def models(tmp_path):
     """Two champions after each other, and a version that did not pass the gates."""
-    made = World(tmp_path / "home")
+    made = RegisteredModels(tmp_path / "home")
     for seed, p1 in ((0, 60.0), (1, 61.5), (2, 50.0)):
         made.enter(seed, p1)
     return made
@@ -25,23 +25,23 @@ def world(tmp_path):
     ("predict", "a wolf"), ("export", "predictions", "--input", "texts", "--out", "p.parquet"),
     ("labels", "remove", "gone"), ("rollback", "--reason", "r"), ("rollback", "--reason", "r", "--dry-run"),
     ("promote", "xc/3", "--reason", "r"), ("promote", "xc/3", "--reason", "r", "--force")])
-def test_a_version_of_another_format_is_refused_with_a_remedy(cli, world, monkeypatch, tmp_path, words):
+def test_a_version_of_another_format_is_refused_with_a_remedy(cli, models, monkeypatch, tmp_path, words):
     for name, line in (("texts", "a wolf"), ("gone", "tiny:4")):
         (tmp_path / name).write_text(line + "\n")
     monkeypatch.setattr(folder, "FORMAT", folder.FORMAT + 1)
-    before = world.aliases()
+    before = models.aliases()
     code, out, err = cli(*words, "--home", "home")
     assert code == 1 and not out and "unexpected" not in err
     assert f"is a retriever of format {folder.FORMAT - 1}, this version reads {folder.FORMAT}; train it again" in err
-    assert world.aliases() == before == {"champion": "2", "challenger": "3"}
+    assert models.aliases() == before == {"champion": "2", "challenger": "3"}
 
 
-def test_no_way_back_leads_to_a_damaged_version(cli, world):
-    first = world.store.home / "objects" / world.publish(0).digest / "label.uid.values.npy"
+def test_no_way_back_leads_to_a_damaged_version(cli, models):
+    first = models.store.home / "objects" / models.publish(0).digest / "label.uid.values.npy"
     first.chmod(0o600)
     first.write_bytes(first.read_bytes()[:-1] + b"?")
     code, _, err = cli("rollback", "--reason", "r", "--home", "home")
-    assert code != 0 and "label.uid.values.npy" in err and world.aliases()["champion"] == "2"
+    assert code != 0 and "label.uid.values.npy" in err and models.aliases()["champion"] == "2"
 
 
 def test_a_model_of_the_hub_without_a_network_gets_a_remedy(monkeypatch, tmp_path):

@@ -29,7 +29,7 @@ DIGEST = "d" * 64    # of the data
 TEXTS = ["an oak of the forest", "ذئب في الجبل", "the <b>sea</b> seal"]
 
 
-class World(tiny.World):
+class ServedModels(tiny.RegisteredModels):
     """A home with an MLflow database, in which tiny retrievers are registered as versions of "xc"."""
 
     def __init__(self, home: Path) -> None:

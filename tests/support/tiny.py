@@ -114,7 +114,7 @@ def publish(store: Store, seed: int = 0) -> Artifact:
     return store.publish(digest_of(["tiny", seed]), "retriever", {}, write)
 
 
-class World:
+class RegisteredModels:
     """A store with an MLflow database and a run, and short ways to register tiny retrievers."""
 
     def __init__(self, home, uri=None):
@@ -146,9 +146,9 @@ class World:
 
 def with_champion(home):
     """Return a new home with one version, the champion."""
-    world = World(home)
-    world.enter(0)
-    return world
+    models = RegisteredModels(home)
+    models.enter(0)
+    return models
 
 
 @contextmanager

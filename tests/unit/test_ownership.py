@@ -30,7 +30,7 @@ def shared(tmp_path, monkeypatch) -> Iterator[Path]:
 
 def home(folder: Path, shared: Path) -> Any:
     """Return a home that is tracked by the server, with a run there."""
-    made = tiny.World.__new__(tiny.World)
+    made = tiny.RegisteredModels.__new__(tiny.RegisteredModels)
     made.store, made.tracker = tiny.fresh_store(folder), tracked(folder, shared)
     made.run = made.tracker.start(str(folder), experiment="xc", name="", params={}, config_yaml="", data={},
                                   tags={HOME: str(folder)})
