@@ -62,9 +62,10 @@ def _on_sample(ranker: Ranker, corpus: Corpus, inverse: np.ndarray, rows: np.nda
     is their number.
     """
     truth, filters = corpus.positives["test"].subset(rows), corpus.filters["test"].subset(rows)
+    queries = encode_all(ranker.encoder, corpus.sides["test"], QUERY, rows)    # once for all: a transformer takes long
 
     def measure(of: Ranker, depth: int, **ks: tuple[int, ...]) -> dict[str, float]:
-        return metrics.evaluate(predict(of, corpus, depth, rows)[0], truth, filters, inverse, **ks)
+        return metrics.evaluate(predict(of, corpus, depth, rows, queries)[0], truth, filters, inverse, **ks)
 
     deep = f"recall/{DEPTH}"
     out = {deep: measure(ranker, DEPTH, ks=(), recall_ks=(DEPTH,))[deep]}

@@ -9,6 +9,7 @@ import pytest
 from tasks.evaluation import evaluate
 from tests.support.toy import trained
 from xcmodels import metrics
+from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval.ranker import Ranker, predict
 
 
@@ -58,3 +59,15 @@ def test_deep_recall_and_scores_alone_are_of_a_sample(toy, monkeypatch, tmp_path
     assert {name: value for name, value in sampled.items() if name not in alone} == {
         name: value for name, value in whole.items() if name not in alone}
     assert any(sampled[name] != whole[name] for name in alone if "/by " in name)
+
+
+def test_known_vectors_are_not_made_again(toy, monkeypatch):
+    corpus, ranker, rows = toy.corpus, Ranker(toy.retriever), np.array([7, 3, 90])
+    queries = encode_all(ranker.encoder, corpus.sides["test"], QUERY, rows)
+    wanted = predict(ranker, corpus, 5, rows)
+    monkeypatch.setattr(Ranker, "embed", lambda *given: pytest.fail("the texts are encoded"))
+    ids, scores = predict(ranker, corpus, 5, rows, queries)
+    assert ids.tolist() == wanted[0].tolist()
+    np.testing.assert_allclose(scores, wanted[1], rtol=1e-5)
+    others, _ = predict(ranker, corpus, 5, rows, queries[::-1])
+    assert others.tolist() != wanted[0].tolist(), "by the vectors given"

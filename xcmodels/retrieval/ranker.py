@@ -61,12 +61,14 @@ class Ranker:
         with torch.inference_mode():
             return self.encoder(tokens, QUERY).numpy()
 
-    def search(self, tokens: Tokens, k: int, selection: Selection | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, tokens: Tokens, k: int, selection: Selection | None = None,
+               queries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids (n, k) int64, scores (n, k) float32) of n query texts, best first, -1 / -inf padded.
 
-        selection: the labels to choose from, by default all but removed ones.
+        selection: the labels to choose from, by default all but removed ones. queries: what `embed` returns, if known.
         """
-        queries, selection = self.embed(tokens), selection or self.everything
+        queries = self.embed(tokens) if queries is None else queries
+        selection = selection or self.everything
         blocks = [slice(start, start + BLOCK) for start in range(0, len(tokens), BLOCK)]
         read = self.scorer.read(tokens)
         if len(blocks) <= 1:
@@ -102,12 +104,14 @@ class Ranker:
             rankers[name].scorer = scorer
         return rankers
 
-    def search_side(self, side: Side, k: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def search_side(self, side: Side, k: int, rows: np.ndarray,
+                    queries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return what `search` returns, for `rows` of a side of a corpus, CHUNK texts at a time."""
         ids, scores = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
-            ids[part], scores[part] = self.search(side.tokens(rows[part]), k)
+            known = None if queries is None else queries[part]
+            ids[part], scores[part] = self.search(side.tokens(rows[part]), k, queries=known)
         return ids, scores
 
     def _tokens(self, texts: Sequence[str], contents: Sequence[str] | None) -> Tokens:
@@ -122,16 +126,20 @@ def check_finite(what: str, values: np.ndarray) -> None:
         raise FloatingPointError(f"{what} is not finite; look for a diverged model or a damaged file")
 
 
-def predict(ranker: Ranker, corpus: Corpus, depth: int,
-            rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best labels of the test queries, or of `rows`, and their scores, (n, depth), without filter pairs."""
+def predict(ranker: Ranker, corpus: Corpus, depth: int, rows: np.ndarray | None = None,
+            queries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best labels of the test queries, or of `rows`, and their scores, (n, depth), without filter pairs.
+
+    queries: the vectors of these queries, if known.
+    """
     rows = np.arange(len(corpus.sides["test"])) if rows is None else rows
     filters = corpus.filters["test"].subset(rows)
     ids = np.full((len(rows), depth + int(filters.lengths.max(initial=0))), -1, dtype=np.int64)
     scores = np.full(ids.shape, -np.inf, dtype=np.float32)
     for part, more in by_filters(filters):
         k = min(depth + more, ids.shape[1])
-        ids[part, :k], scores[part, :k] = ranker.search_side(corpus.sides["test"], k, rows[part])
+        known = None if queries is None else queries[part]
+        ids[part, :k], scores[part, :k] = ranker.search_side(corpus.sides["test"], k, rows[part], known)
     return metrics.drop_filtered(ids, scores, filters, depth)
 
 
