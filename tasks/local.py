@@ -46,7 +46,11 @@ def _train_corpus(corpus: Corpus, recipe: Recipe) -> Retriever:
     method = recipe.make()
     folder = Path(tempfile.mkdtemp(prefix="xcflow-"))
     try:
-        retriever = Retriever.load(train_all(corpus, method, folder).retriever)
+        kept = train_all(corpus, method, folder).retriever
+        for other in folder.iterdir():    # checkpoints, states of frozen layers: gigabytes
+            if other != kept:
+                shutil.rmtree(other)
+        retriever = Retriever.load(kept)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

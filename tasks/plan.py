@@ -23,7 +23,7 @@ from xcmodels.data.tokens import LEARNED, MINILM
 from xcmodels.methods.presets import Settings, flat, resolve
 
 # Kinds of step that may read a user's folder (a tokenizer or a model) -> the setting that names it.
-_READ_FOLDERS = {"tokens": "prepare.tokenizer", "hidden": "encoder.source", "checkpoint": "encoder.source"}
+_READ_FOLDERS = {"tokens": "prepare.tokenizer", **dict.fromkeys(("states", "mined", "checkpoint"), "encoder.source")}
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Session:
 
 
 _PREFIXES = {"retriever": "fusion", "mined": "mined"}
-_GROUPS = {"checkpoint": "train", "mined": "refresh", "vectors": "refresh", "retriever": "retriever",
+_GROUPS = {"states": "train", "checkpoint": "train", "mined": "refresh", "vectors": "refresh", "retriever": "retriever",
            "evaluation": "evaluate"}
 
 

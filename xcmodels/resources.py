@@ -14,6 +14,7 @@ import numpy as np
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.mining import query_groups
+from xcmodels.nn.transformer import build_transformer
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.examples import MAX_EXAMPLES
 from xcmodels.retrieval.vector_codes import codes_of
@@ -127,8 +128,9 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
              + (2 * 4.0 * width + codes_of(width) / 2 + 6 * size.tokens) * size.labels),
     ]
     if method.encoder.keeps_states:
-        states = (min(size.tokens, method.encoder.max_tokens or size.tokens) + 2) * size.texts
-        parts.append(Part(DISK, "", "states that reach the trained layers", 2.0 * method.encoder.dim * states))
+        states = _states(method, size)
+        parts += [Part(DISK, "", "states of frozen layers", states),
+                  Part(HOST, "", "states of frozen layers, mapped as far as there is room", states, mapped=True)]
     if largest.frozen:    # others encode the labels' texts part by part
         parts.append(Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels))
     if refreshes:
@@ -179,6 +181,12 @@ def _corpus(size: Size) -> float:
     """Return the bytes of a packed corpus: tokens, labels of points, texts of labels."""
     rows = (4 * size.tokens + 12) * size.texts + (8 * size.positives + 16) * size.points
     return rows + 6 * size.tokens * size.labels + 16 * size.vocabulary
+
+
+def _states(method: Method, size: Size) -> float:
+    """Return the bytes of what frozen layers make of all texts: float16, of each token that is read and two marks."""
+    width = build_transformer(method.encoder, np.ones(2 * size.vocabulary, np.float32)).dim
+    return 2.0 * width * (min(size.tokens, method.encoder.max_tokens or size.tokens) + 2) * size.texts
 
 
 def _seconds(method: Method, mining: Round | None, size: Size, width: int,

@@ -27,7 +27,7 @@ from tasks.core.store import UNFETCHED, Artifact, Store
 from tasks.core.wording import plural
 
 # What later steps alone read: its files are fetched when one does, until then an object has few.
-ON_DEMAND = ("tables", "tokens", "walks", "checkpoint", "mined", "vectors")
+ON_DEMAND = ("tables", "tokens", "walks", "states", "checkpoint", "mined", "vectors")
 AT_ONCE = ("metrics.json", "feedback.json", "held_out.jsonl")    # what the run itself reads of those
 TOGETHER = 16    # files that are fetched before they are compared and kept
 

@@ -24,6 +24,7 @@ from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction
 from xcmodels.mining.label_index import LabelIndex
 from xcmodels.mining.negatives import load_index
 from xcmodels.nn.devices import fast_products
+from xcmodels.training.frozen_layers import with_states
 
 Result = TypeVar("Result")
 # Of a worker: what computes rows of the array that it works at, for its next jobs.
@@ -88,7 +89,7 @@ class DaskExecutor(Executor):
     def _file(self, value: Any) -> Any:
         """Return what a worker opens as `value`, written if it is not yet in a file; other values as they are."""
         if isinstance(value, Corpus):
-            return _File(partial(Corpus, hidden=value.hidden), value.folder)
+            return _File(partial(_corpus, value.states), value.folder)
         for sent, file in self._sent:
             if sent is value:
                 return file
@@ -111,6 +112,10 @@ class _File:
 
     open: Callable[[Path], Any]
     path: Path
+
+
+def _corpus(states: Path | None, folder: Path) -> Corpus:
+    return with_states(Corpus(folder), states)
 
 
 def _mapped(path: Path) -> np.ndarray:

@@ -13,6 +13,7 @@ from xcmodels.data.executor import IN_PROCESS, Executor, RowFunction, equal_cuts
 from xcmodels.method import SideVectors, Stage, Vectors
 from xcmodels.nn.devices import device, fast_products
 from xcmodels.training.checkpoint import read_model
+from xcmodels.training.frozen_layers import with_states
 
 EMBEDDED = 1 << 14    # rows embedded at once on a worker: whole batches of most encoders
 
@@ -39,7 +40,7 @@ def _embedded(stage: Stage[Any], corpus: Corpus, checkpoint: Path | None, name: 
 @fast_products()
 def embed(stage: Stage[Any], context: StepContext) -> None:
     """Write `queries.npy` and `labels.npy`, the vectors that the next stage and the retriever use."""
-    corpus = Corpus(context.inputs["corpus"], context.inputs.get("hidden"))
+    corpus = with_states(Corpus(context.inputs["corpus"]), context.inputs.get("states"))
     executor = executor_for(context, corpus)
     compute = vectors_by(executor, stage, corpus, context.inputs["model"])
     for name in SIDES:

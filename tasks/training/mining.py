@@ -22,6 +22,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Round, Stage, Vectors
 from xcmodels.mining.hardness import hardness
 from xcmodels.nn.devices import fast_products
+from xcmodels.training.frozen_layers import with_states
 
 SHARD = 1 << 20   # rows of a shard of the tables that are checked
 
@@ -29,7 +30,7 @@ SHARD = 1 << 20   # rows of a shard of the tables that are checked
 @fast_products()
 def mine(stage: Stage[Any], round_: Round, context: StepContext) -> None:
     """Mine what a round trains on, write it, and check it against its contract."""
-    corpus = Corpus(context.inputs["corpus"], context.inputs.get("hidden"))
+    corpus = with_states(Corpus(context.inputs["corpus"]), context.inputs.get("states"))
     executor = executor_for(context, corpus)
     if "vectors" in context.inputs:
         vectors: Vectors = {name: partial(np.load, context.inputs["vectors"] / f"{name}.npy", "r") for name in SIDES}

@@ -22,8 +22,9 @@ def steps(recipe: Recipe, tables: str = "read") -> list[Step]:
 def _step(recipe: Recipe, method: Method, step: TrainingStep, tables: str) -> Step:
     needs = {"corpus": "pack", **step.needs}
     if step.kind == FROZEN:
-        return Step(step.name, "hidden", partial(run_frozen_layers, method), ("tasks.training.frozen_layers",),
-                    {"encoder": method.encoder.frozen, "graphs": method.needs_graphs}, needs)
+        return Step(step.name, "states", partial(run_frozen_layers, method.encoder, method.needs_graphs),
+                    ("tasks.training.frozen_layers",),
+                    {"encoder": method.encoder.settings_of_states, "graphs": method.needs_graphs}, needs)
     if not step.stage:
         settings = {key: value for stage in method.stages for key, value in stage.settings.items()}
         return Step(step.name, "retriever", partial(build_retriever, method),

@@ -12,6 +12,7 @@ from tasks.training.recipe import Recipe
 from xcmodels.data.corpus import Corpus
 from xcmodels.nn import distributed
 from xcmodels.training.checkpoint import OPTIMISER
+from xcmodels.training.frozen_layers import with_states
 from xcmodels.training.loop import Interrupted, Watch, train_round
 
 
@@ -23,7 +24,7 @@ def train(recipe: Recipe, name: str, context: StepContext) -> None:
     method = recipe.make()
     round_ = method.round(name)
     stage = method.stage(round_.stage)
-    corpus = Corpus(context.inputs["corpus"], context.inputs.get("hidden"))
+    corpus = with_states(Corpus(context.inputs["corpus"]), context.inputs.get("states"))
     mined = load_mined(context.inputs.get("mined"), context.inputs.get("vectors"))
     model = stage.build(corpus, mined.vectors)
     with context.watch(name) as (report, stop), _explained():

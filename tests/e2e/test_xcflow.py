@@ -70,7 +70,8 @@ def test_a_prepared_corpus_leaves_nothing_behind(tmp_path, monkeypatch):
                         ({"settings": {"m1.epoch": 2}}, "m1.epochs")):
         with pytest.raises(UsageError, match=said):
             xcflow.train(corpus, **wrong)
-    assert np.isfinite(retriever.embed(["l1w0"])).all() and list((tmp_path / "tmp").glob("xcflow-*"))
+    assert np.isfinite(retriever.embed(["l1w0"])).all()
+    assert [path.name for path in (tmp_path / "tmp").glob("xcflow-*/*")] == ["retriever"]
     del retriever
     assert not list((tmp_path / "tmp").glob("xcflow-*"))    # torch may keep a folder of its own there
 

@@ -1,6 +1,7 @@
 """Refreshes on Dask: the same bytes wherever arrays are computed, and in spite of a worker that dies."""
 
 import os
+import pickle
 import signal
 import sys
 from dataclasses import replace
@@ -22,10 +23,11 @@ from tests.support.fatal_jobs import kill_worker_once
 from tests.support.long_tests import at_length
 from tests.support.planted import QUICK, QUICK_JOINT
 from tests.support.toy import toy_corpus
-from xcmodels.data.corpus import Corpus, Ragged
+from xcmodels.data.corpus import Ragged
 from xcmodels.data.executor import IN_PROCESS, RowFunction, equal_cuts
 from xcmodels.mining import clustering
 from xcmodels.mining.per_query_index import PerQueryIndex
+from xcmodels.training.frozen_layers import with_states
 
 
 @pytest.fixture
@@ -72,14 +74,15 @@ def test_workers_of_a_run_do_not_share_its_gpu(tmp_path, small_ranges, monkeypat
 
 def test_a_worker_opens_a_corpus_with_the_states_of_its_texts(tmp_path):
     corpus = toy_corpus(tmp_path / "corpus")
-    states = Ragged(np.arange(len(corpus.sides["label"]) + 1), np.ones((len(corpus.sides["label"]), 2), np.float16))
-    states.save(tmp_path, "label")
+    for side in ("train", "label"):
+        n = len(corpus.sides[side])
+        Ragged(np.arange(n + 1), np.ones((n, 2), np.float16)).save(tmp_path, side)
     with Workers(count=0) as none:
         executor = DaskExecutor(none, tmp_path, str)
-        for hidden in (tmp_path, None):
-            file = executor._file(Corpus(corpus.folder, hidden))
+        for folder in (tmp_path, None):
+            file = pickle.loads(pickle.dumps(executor._file(with_states(corpus, folder))))
             texts = file.open(file.path).sides["label"].tokens(np.array([3]))
-            assert (texts.hidden is not None) == (hidden is not None)
+            assert (texts.states is not None) == (folder is not None)
 
 
 OTHERS = at_length("as long again; ASTRA's refreshes are jobs of the same kinds")

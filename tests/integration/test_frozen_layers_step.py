@@ -10,6 +10,7 @@ from tasks.core.step import run_all
 from tasks.core.store import Store
 from tasks.plan import pipeline
 from tests.support.planted import QUICK_JOINT
+from xcmodels.nn.transformer import Transformer
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.training.step_graph import FROZEN
 
@@ -28,23 +29,32 @@ def settings(tmp_path_factory) -> dict[str, str]:
     return quick | {"encoder.source": str(folder), "epochs": "2", "refresh_from": "1", "refresh_every": "1"}
 
 
-def test_all_that_encodes_reads_it_and_another_method_shares_it(planted, tmp_path, settings):
-    store = Store(tmp_path / "home")
+def test_all_that_encodes_begins_at_it_and_another_method_shares_it(planted, tmp_path, monkeypatch, settings):
+    store, runs = Store(tmp_path / "home"), list[int]()
+    whole = Transformer._marked
 
-    def trained(method: str, **changed: str) -> tuple[dict[str, Path], dict[str, set[str]]]:
+    def counted(self, tokens, *given):
+        runs.append(len(tokens))
+        return whole(self, tokens, *given)
+
+    monkeypatch.setattr(Transformer, "_marked", counted)    # of what runs all layers, or the frozen ones
+
+    def trained(method: str, **changed: str) -> dict[str, Path]:
         plan = pipeline(planted, method, "cpu-minilm", settings | changed)
         with Workers(count=0) as none:
+            done = run_all([*plan.prepare, *plan.train[:1]], store, none)
+            runs.clear()
             done = run_all([*plan.prepare, *plan.train], store, none)
-        return ({name: store.open(artifact) for name, artifact in done.items()},
-                {step.name: set(step.needs) for step in plan.train})
+        assert plan.train[0].name == FROZEN and not runs, "a step after it ran them again"
+        return {name: store.open(artifact) for name, artifact in done.items()}
 
-    made, needs = trained("unidec")
-    assert all("hidden" in roles for name, roles in needs.items() if name != FROZEN)
+    made = trained("unidec")
     assert {file.name for file in made[FROZEN].glob("*.npy")} == {
         f"{side}.{part}.npy" for side in ("train", "label") for part in ("offsets", "values")}
-    others, _ = trained("depsl")
+    others = trained("depsl")
     assert others[FROZEN] == made[FROZEN] and others["build retriever"] != made["build retriever"]
-    more, _ = trained("unidec", **{"encoder.trained_layers": "1"})
+    more = trained("unidec", **{"encoder.trained_layers": "1"})
     assert more[FROZEN] != made[FROZEN]
     for folders in (made, more):    # served by the whole transformer
         assert Retriever.load(folders["build retriever"]).predict(["a text"], 3)
+        assert runs

@@ -11,7 +11,7 @@ from tests.conftest import ROOT
 from tests.support.planted import write_planted
 from xcmodels.methods.registry import METHODS
 
-TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.hidden_states",
+TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.frozen_states",
           "xcmodels.data.sorted_ids", "xcmodels.data.text", "xcmodels.data.tokens"}
 RULES = {f"data_contracts.{name}" for name in (
     "check", "drift", "errors", "findings", "row_rules", "schemas", "suites", "tables", "verdict",
@@ -19,6 +19,9 @@ RULES = {f"data_contracts.{name}" for name in (
 ENCODERS = TOKENS | {f"xcmodels.{name}" for name in (
     "data", "data.batching", "data.seeds", "nn", "nn.autograd", "nn.backbones", "nn.devices",
     "nn.distributed", "nn.encoder_config", "nn.encoders", "nn.layers", "nn.row_table", "nn.transformer")}
+STATES = TOKENS | {f"xcmodels.{name}" for name in (
+    "nn", "nn.autograd", "nn.devices", "nn.distributed", "nn.encoder_config", "nn.layers", "nn.row_table",
+    "nn.transformer", "training.frozen_layers")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
     "method", "metrics", "nn.losses", "nn.rounding", "nn.row_optimisers", "training.checkpoint", "training.loop",
     "training.optimisers")}
@@ -33,7 +36,8 @@ SCORES = {f"xcmodels.retrieval.{name}" for name in (
 OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's
-TRAINED = (LOOP | MINING | NGAME) - {"xcmodels.metrics", "xcmodels.training.loop"}    # to read what was trained
+# to read what was trained
+TRAINED = (LOOP | MINING | NGAME | STATES) - {"xcmodels.metrics", "xcmodels.training.loop"}
 READERS = {f"tasks.data.sources{name}" for name in (
     "", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
 KEYS = {
@@ -45,7 +49,8 @@ KEYS = {
                               "xcmodels.mining.graph"},
     "corpus": TOKENS | {"tasks.data.pack", "tasks.data.tables", "xcmodels.data", "xcmodels.data.label_branches",
                          "xcmodels.data.seeds"},
-    "checkpoint": LOOP | MINING | NGAME | {"data_contracts.errors", "tasks.training.mined_files",
+    "states": STATES | {"tasks.training.frozen_layers"},
+    "checkpoint": LOOP | MINING | NGAME | STATES | {"data_contracts.errors", "tasks.training.mined_files",
                                            "tasks.training.train_round"},
     "mined": TRAINED | RULES | {
         "tasks.data.tables", "tasks.training.embed", "tasks.training.mined_files", "tasks.training.mining",
@@ -75,7 +80,7 @@ def data(tmp_path_factory):
 
 
 def test_the_modules_in_each_kind_of_key(data):
-    steps = pipeline(data, "ngame", "cpu", {}).steps
+    steps = pipeline(data, "ngame", "cpu-minilm", {}).steps
     assert {step.kind for step in steps} == KEYS.keys()
     for step in steps:
         of_m1 = step.kind in ("checkpoint", "mined", "vectors") and "encoder" in step.name    # as ASTRA's, too

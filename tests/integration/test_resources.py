@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from transformers import BertConfig, BertModel
 
 from benchmarks import bench_rates
 from benchmarks.arguments import run as run_benchmark
@@ -215,14 +216,17 @@ def test_a_transformer_without_a_head_has_the_width_it_has():
     assert with_width(resolve("astra", "minilm", {}).method, 64).dim == 64
 
 
-def test_states_of_frozen_layers_take_disk_space():
-    """Two bytes a value; a text has two marks beside its tokens, of which 48 are read."""
-    method = METHODS["unidec"].make(resolve("unidec", "cpu-minilm", {}).method)
-    what = "states that reach the trained layers"
+def test_states_of_frozen_layers_take_disk_space(tmp_path):
+    """Two bytes a value; a text has two marks beside its tokens, of which 48 are read. The source says how wide."""
+    BertModel(BertConfig(vocab_size=500, hidden_size=24, num_hidden_layers=3, num_attention_heads=2,
+                         intermediate_size=8)).save_pretrained(tmp_path)
+    method = METHODS["unidec"].make(resolve("unidec", "cpu-minilm", {"encoder.source": str(tmp_path)}).method)
     for tokens, read in ((14.0, 14), (100.0, 48)):
-        parts = held(budget(method, Size(1000, 5000, tokens=tokens), {}), DISK)
-        assert parts[what] == 2 * 384 * (read + 2) * 6000
-    assert what not in held(budget(method_of("unidec"), Size(1000, 5000), {}), DISK)
+        told = budget(method, Size(1000, 5000, tokens=tokens, vocabulary=500), {})
+        states = 2 * 24 * (read + 2) * 6000
+        assert held(told, DISK)["states of frozen layers"] == states
+        assert held(told, HOST)["states of frozen layers, mapped as far as there is room"] == states
+    assert not any("states" in what for what in held(budget(method_of("unidec"), Size(1000, 5000), {}), DISK))
 
 
 HUNDRED_MILLION = ("plan", "--labels", "120000000", "--points", "370000000", "--dim", "64", "--gpus", "8")

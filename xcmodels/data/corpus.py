@@ -21,7 +21,7 @@ import torch
 from numpy.typing import DTypeLike
 
 from xcmodels import checks
-from xcmodels.data.hidden_states import HiddenStates
+from xcmodels.data.frozen_states import FrozenStates
 from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import MINILM, Tokenizer, Tokens
 
@@ -188,23 +188,23 @@ class Side:
 
     ragged: Ragged
     titles: np.ndarray
-    hidden: Ragged | None = None    # states (S, d) after the layers that are not trained
+    states: Ragged | None = None    # of frozen layers, values (S, d)
 
     def __len__(self) -> int:
         return len(self.titles)
 
     @classmethod
-    def load(cls, folder: Path, name: str, hidden: Path | None = None) -> "Side":
-        """Map `<name>.tokens.*.npy` and `<name>.titles.npy` into memory, and its states in `hidden` if there are."""
-        known = hidden is not None and (hidden / f"{name}.offsets.npy").exists()
-        return cls(Ragged.load(folder, f"{name}.tokens"), mapped(folder / f"{name}.titles.npy"),
-                   Ragged.load(hidden, name) if hidden and known else None)
+    def load(cls, folder: Path, name: str) -> "Side":
+        """Map `<name>.tokens.*.npy` and `<name>.titles.npy` into memory."""
+        return cls(Ragged.load(folder, f"{name}.tokens"), mapped(folder / f"{name}.titles.npy"))
 
     def tokens(self, rows: np.ndarray) -> Tokens:
-        ids, hidden = self.ragged.subset(rows), None if self.hidden is None else self.hidden.subset(rows)
+        ids, states = self.ragged.subset(rows), None
+        if self.states is not None:
+            starts, ends = (self.states.offsets[rows + more] for more in (0, 1))
+            states = FrozenStates.of(self.states.values, starts, ends - starts)
         return Tokens(torch.from_numpy(ids.values.astype(np.int64)), torch.from_numpy(ids.offsets),
-                      torch.from_numpy(self.titles[rows].astype(np.int64)),
-                      hidden=None if hidden is None else HiddenStates.of(hidden.values, hidden.offsets))
+                      torch.from_numpy(self.titles[rows].astype(np.int64)), states=states)
 
 
 @dataclass(frozen=True)
@@ -216,21 +216,20 @@ class Graph:
 
 
 class Corpus:
-    """A prepared data set, opened from its folder; nothing is read until it is used.
+    """A prepared data set, opened from its folder; nothing is read until it is used."""
 
-    hidden: a folder with states of its texts (`xcmodels.training.frozen_layers`).
-    """
+    states: Path | None = None    # the folder with its sides' states (`xcmodels.training.frozen_layers`)
 
-    def __init__(self, folder: Path, hidden: Path | None = None) -> None:
-        self.folder, self.hidden = folder, hidden
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.facts = json.loads((folder / "corpus.json").read_text())
-        self.sides = {name: Side.load(folder, name, hidden) for name in ("train", "test", "label")}
+        self.sides = {name: Side.load(folder, name) for name in ("train", "test", "label")}
         self.positives = {split: Ragged.load(folder, f"positives.{split}") for split in ("train", "test")}
         self.filters = {split: Ragged.load(folder, f"filters.{split}") for split in ("train", "test")}
         self.rejected = self._rejected()
         weights = folder / "weights.train.npy"
         self.weights = mapped(weights) if weights.exists() else None    # of positives["train"], 1 on average
-        self.graphs = {name: Graph(Side.load(folder, f"anchors.{name}", hidden),
+        self.graphs = {name: Graph(Side.load(folder, f"anchors.{name}"),
                                    {side: Ragged.load(folder, f"walks.{name}.{side}") for side in ("train", "label")})
                        for name in self.facts["anchors"]}
         self.idf = mapped(folder / "idf.npy")

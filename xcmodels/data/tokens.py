@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from xcmodels.checks import Unusable
-from xcmodels.data.hidden_states import HiddenStates, joined, joined_offsets
+from xcmodels.data.frozen_states import FrozenStates, joined
 from xcmodels.data.text import clean
 
 MINILM = "minilm"
@@ -27,15 +28,14 @@ class Tokens:
 
     ids (T,) int64, offsets (n + 1,) int64, titles (n,) int64: how many of a text's tokens are its title.
     copied_offsets: the offsets in the host's memory where the others are on a device, so that no step waits for that to
-    know its sizes. hidden: the texts' states after the layers of a transformer that are not trained, where they are
-    known.
+    know its sizes. states: what frozen layers made of the texts, where that is known.
     """
 
     ids: torch.Tensor
     offsets: torch.Tensor
     titles: torch.Tensor
     copied_offsets: torch.Tensor | None = None
-    hidden: HiddenStates | None = None
+    states: FrozenStates | None = None
 
     def __len__(self) -> int:
         return len(self.titles)
@@ -47,8 +47,7 @@ class Tokens:
 
     def map(self, move: Callable[[torch.Tensor], torch.Tensor]) -> "Tokens":
         """Return the tokens with each tensor as `move` returns it: to a device, or into pinned memory."""
-        return Tokens(move(self.ids), move(self.offsets), move(self.titles), self.host_offsets,
-                      self.hidden and self.hidden.map(move))
+        return Tokens(move(self.ids), move(self.offsets), move(self.titles), self.host_offsets, self.states)
 
     def to(self, device: torch.device) -> "Tokens":
         return self.map(lambda tensor: tensor.to(device))
@@ -60,7 +59,7 @@ class Tokens:
             return self
         offsets, on_host = (each[start:stop + 1] for each in (self.offsets, self.host_offsets))
         return Tokens(self.ids[int(on_host[0]):int(on_host[-1])], offsets - offsets[0], self.titles[start:stop],
-                      on_host - on_host[0], self.hidden and self.hidden.part(start, stop))
+                      on_host - on_host[0], self.states and self.states.part(start, stop))
 
     def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its position in its field."""
@@ -73,11 +72,11 @@ class Tokens:
 
 def join(*groups: Tokens) -> Tokens:
     """Return the texts of all groups, concatenated."""
-    hidden = [group.hidden for group in groups if group.hidden is not None]
-    offsets, on_host = (joined_offsets(parts) for parts in (
+    offsets, on_host = (F.pad(torch.cat([each.diff() for each in parts]).cumsum(0), (1, 0)) for parts in (
         [group.offsets for group in groups], [group.host_offsets for group in groups]))
+    states = [group.states for group in groups if group.states is not None]
     return Tokens(torch.cat([group.ids for group in groups]), offsets, torch.cat([group.titles for group in groups]),
-                  on_host, joined(hidden) if len(hidden) == len(groups) else None)
+                  on_host, joined(states) if len(states) == len(groups) else None)
 
 
 def minilm_folder() -> Path:

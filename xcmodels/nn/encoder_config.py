@@ -27,7 +27,7 @@ class EncoderConfig:
     sums: int = 2               # of a text's tokens, each with weights of places of its own (bag)
     batch: int = 4096           # texts encoded at once outside training
     trained_layers: int = -1    # the top ones; -1 = all, and the token embeddings (transformer)
-    cache_frozen: bool = False  # what the layers below make of each text is computed once and kept (transformer)
+    cache_frozen: bool = False  # what the layers below trained ones make of texts is computed once (transformer)
     lr_share: float = 1.0       # learning rate of its weights, as a share of other dense parameters' (transformer)
     max_tokens: int = 0         # of a text that are read, its first; 0 = all (transformer)
     drops: bool = True          # layers that are trained drop out as their source says (transformer)
@@ -46,11 +46,11 @@ class EncoderConfig:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether `cache_frozen` says so, and there are layers below those that are trained."""
+        """Whether the states that frozen layers make of texts are kept: they are below layers that are trained."""
         return self.cache_frozen and self.kind != "bag" and self.trained_layers > 0
 
     @property
-    def frozen(self) -> dict[str, object]:
+    def settings_of_states(self) -> dict[str, object]:
         """The settings that these states depend on, by name."""
         return {name: getattr(self, name) for name in ("source", "trained_layers", "max_tokens", "batch", "bf16")}
 

@@ -1,7 +1,4 @@
-"""The layers of a transformer in two parts: those below, which are not trained, and the top ones.
-
-The states between them are those that the layers below make of a text; while these are not trained, that is done once.
-"""
+"""The layers of a transformer in two parts: the frozen ones below, and the top ones, which are trained."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +7,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from xcmodels.checks import Unusable
 
-def top_layers(model: nn.Module, count: int, least_below: int = 0) -> list[nn.Module]:
-    """Return the `count` top layers of a model; raise ValueError where it has fewer, or too few below them."""
+
+def top_layers(model: nn.Module, count: int, *, frozen: bool = False) -> list[nn.Module]:
+    """Return the `count` top layers of a model. Raises Unusable where it has fewer or, if `frozen`, none below them."""
     _, _, layers = _layers(model)
-    if count > (most := len(layers) - least_below):
-        less = " less one, or encoder.cache_frozen=false" if least_below else ""
-        raise ValueError(f"encoder.trained_layers must be at most {most}, the encoder's layers{less}, got {count}")
+    if count > len(layers):
+        raise Unusable(f"encoder.trained_layers must be at most {len(layers)}, the encoder's layers, got {count}")
+    if frozen and count == len(layers):
+        raise Unusable(f"encoder.trained_layers is {count}, all of the encoder's layers, so none is frozen; "
+                       "lower it, or set encoder.cache_frozen=false")
     return list(layers)[len(layers) - count:]
 
 
 def states_below(model: nn.Module, top: int, **inputs: Any) -> torch.Tensor:
-    """Return the states (n, width, d) that reach the `top` top layers of a model, of which there are more."""
+    """Return the states (n, width, d) that the layers below the `top` top ones make of inputs."""
     kept: list[torch.Tensor] = []
 
     def keep(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
@@ -37,8 +38,8 @@ def states_below(model: nn.Module, top: int, **inputs: Any) -> torch.Tensor:
 
 
 @contextmanager
-def fed(model: nn.Module, top: int, states: torch.Tensor) -> Iterator[None]:
-    """Let a model begin at its `top` top layers, on the states (n, width, d) that reach them."""
+def beginning_at(model: nn.Module, top: int, states: torch.Tensor) -> Iterator[None]:
+    """Let a model begin at its `top` top layers: they get `states` (n, width, d), whatever the model's inputs are."""
     def given(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return ((states, *args[1:]), named) if args else (args, {**named, "hidden_states": states})
 
@@ -52,7 +53,7 @@ def fed(model: nn.Module, top: int, states: torch.Tensor) -> Iterator[None]:
 
 @contextmanager
 def _only(model: nn.Module, kept: slice) -> Iterator[nn.ModuleList]:
-    """Leave only some of its layers in a model, which have to be some."""
+    """Reduce a model to some of its layers for a while, in which no other thread may use it."""
     parent, name, layers = _layers(model)
     setattr(parent, name, layers[kept])
     try:

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from xcmodels import checks
-from xcmodels.data.hidden_states import HiddenStates
+from xcmodels.data.frozen_states import FrozenStates
 from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
 from xcmodels.nn import distributed
+from xcmodels.nn.autograd import V
 from xcmodels.nn.encoder_config import QUERY, Backbone, EncoderConfig
-from xcmodels.nn.layers import fed, states_below, top_layers
+from xcmodels.nn.layers import beginning_at, states_below, top_layers
 
 # Tokens, padding included, of the texts that are padded together. On two cores a step of MiniLM's two top layers on
 # 1,950 texts of 14 tokens takes 2.6 s by 2,048, 3.1 by 4,096, 3.8 by 16,384 and 2.7 to 3.0 by 1,024 and 512.
@@ -38,10 +39,10 @@ class Transformer(Backbone):
         self.batch, self.lr_share, self.max_tokens, self.bf16 = (
             config.batch, config.lr_share, config.max_tokens, config.bf16)
         self.dropping: list[nn.Module] = [model] if config.drops else []
-        self.top = config.trained_layers if config.keeps_states else 0    # layers that kept states are fed to
+        self.top = config.trained_layers if config.keeps_states else 0    # layers that frozen ones' states are for
         if config.trained_layers >= 0:
             model.requires_grad_(False)
-            top = top_layers(model, config.trained_layers, least_below=int(config.keeps_states))
+            top = top_layers(model, config.trained_layers, frozen=config.keeps_states)
             for layer in top:
                 layer.requires_grad_(True)
             self.dropping = top if config.drops else []
@@ -71,33 +72,38 @@ class Transformer(Backbone):
         """Return (n, dim) vectors; texts of similar length are padded together."""
         if len(tokens) == 0:
             return torch.empty(0, self.dim, device=tokens.offsets.device)
-        lengths, known = self._lengths(tokens)
+        lengths, host_lengths = self._lengths(tokens)
         kind = lengths.device.type
         with self._precision(kind):
             if kind == "cuda" and self.places_tokens:
-                return self._in_rows(tokens, lengths, known)
+                return self._in_rows(tokens, lengths, host_lengths)
             order = lengths.argsort(stable=True)
-            parts = [self._padded(tokens, rows, lengths[rows], width) for rows, width in _packed(order, known)]
+            parts = [self._padded(tokens, rows, lengths[rows], width) for rows, width in _packed(order, host_lengths)]
             return torch.cat(parts)[order.argsort()]
 
-    def frozen_states(self, tokens: Tokens) -> HiddenStates:
-        """Return the states of texts that reach the layers that are trained."""
-        lengths, known = self._lengths(tokens)
-        offsets = F.pad((lengths + 2).cumsum(0), (1, 0))
-        values = torch.empty(int((known + 2).sum()), self.dim, dtype=torch.float16, device=offsets.device)
-        with self._precision(offsets.device.type):
-            for rows, width in _packed(lengths.argsort(stable=True), known):
+    def frozen_states(self, tokens: Tokens) -> torch.Tensor:
+        """Return the states that the frozen layers make of texts, one text after another: `state_counts`, then d."""
+        lengths, host_lengths = self._lengths(tokens)
+        sizes = self.state_counts(lengths)
+        starts = sizes.cumsum(0) - sizes
+        states = torch.empty(int(self.state_counts(host_lengths).sum()), self.dim, device=sizes.device)
+        with self._precision(sizes.device.type):
+            for rows, width in _packed(lengths.argsort(stable=True), host_lengths):
                 mask = _mask(lengths[rows], width)
-                states = states_below(self.model, self.top, attention_mask=mask.long(),
-                                      input_ids=self._marked(tokens, rows, lengths[rows], width))
-                places = offsets[rows][:, None] + torch.arange(width, device=offsets.device)
-                values[places[mask]] = states[mask].to(values.dtype)
-        return HiddenStates(values, offsets, offsets.cpu())
+                made = states_below(self.model, self.top, attention_mask=mask.long(),
+                                    input_ids=self._marked(tokens, rows, lengths[rows], width))
+                places = starts[rows][:, None] + torch.arange(width, device=sizes.device)
+                states[places[mask]] = made[mask].float()
+        return states
+
+    def state_counts(self, lengths: V) -> V:
+        """Return how many states texts of these lengths have: one for each token that is read, and for two marks."""
+        return lengths.clip(max=self.max_tokens or _LONGEST) + 2
 
     def _lengths(self, tokens: Tokens) -> tuple[torch.Tensor, np.ndarray]:
         """Return how many tokens of each text are read, (n,), on the device and in the host's memory.
 
-        Asked for them, a GPU would first have to finish all that it was given.
+        The host needs them, too: it would wait until a GPU had finished all that it was given.
         """
         lengths, on_host = (offsets.diff().clamp(max=self.max_tokens or _LONGEST) for offsets in (
             tokens.offsets, tokens.host_offsets))
@@ -110,13 +116,13 @@ class Transformer(Backbone):
     def _precision(self, kind: str) -> torch.autocast:
         return torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind))
 
-    def _in_rows(self, tokens: Tokens, lengths: torch.Tensor, known: np.ndarray) -> torch.Tensor:
+    def _in_rows(self, tokens: Tokens, lengths: torch.Tensor, host_lengths: np.ndarray) -> torch.Tensor:
         """Return what `_padded` does for texts of any lengths, one after another in rows of the same width.
 
         Padding each to the longest, a GPU would compute twice as much for titles, and every batch would be of a shape
-        for which no product was ever chosen. known: `lengths` in the host's memory.
+        for which no product was ever chosen.
         """
-        layout, device = RowLayout.of(known + 2), lengths.device
+        layout, device = RowLayout.of(host_lengths + 2), lengths.device
         cells = layout.begins.to(device, non_blocking=True)
         text = torch.arange(len(lengths), device=device).repeat_interleave(lengths + 2, output_size=layout.tokens)
         ends = F.pad((lengths + 2).cumsum(0), (1, 0))
@@ -127,28 +133,33 @@ class Transformer(Backbone):
             filled = values.new_full((layout.rows * layout.width, *values.shape[1:]), others)
             return filled.index_copy_(0, cell, values).unflatten(0, (layout.rows, layout.width))
 
-        if tokens.hidden is None:
+        if (states := self._states(tokens)) is None:
             inside, ids = (position > 0) & (position <= lengths[text]), F.pad(tokens.ids, (0, 1))
             marked = torch.where(
                 inside, ids[(tokens.offsets[text] + position - 1).clamp(0, len(ids) - 1)], self.last)
             given = in_cells(torch.where(position == 0, self.first, marked), self.last)
         else:
-            given = in_cells(tokens.hidden.values, 0)
+            given = in_cells(torch.from_numpy(states.read(np.arange(len(tokens)))).to(device), 0)
         inputs = given, in_cells(position, 0), in_cells(text, -1)
         parts = zip(*(each.split(layout.rows if self.training else ROWS) for each in inputs), strict=True)
         in_bf16 = self.training and torch.is_autocast_enabled(device.type)
         last = [self._last_states(part, owners[:, None, :, None] == owners[:, None, None, :], in_bf16, places)
                 for part, places, owners in parts]
-        states = torch.cat(last).flatten(0, 1).index_select(0, cell)
+        in_order = torch.cat(last).flatten(0, 1).index_select(0, cell)
         # unsafe: no check of the offsets, for which the host would wait
-        return torch.segment_reduce(states.float(), "mean", offsets=ends, unsafe=True)
+        return torch.segment_reduce(in_order.float(), "mean", offsets=ends, unsafe=True)
 
     def _padded(self, tokens: Tokens, rows: torch.Tensor, lengths: torch.Tensor, width: int) -> torch.Tensor:
         """Return the vectors of some of the texts, padded to `width` with marks."""
-        mask = _mask(lengths, width)
-        given = self._marked(tokens, rows, lengths, width) if tokens.hidden is None else tokens.hidden.at(rows, width)
+        mask, states = _mask(lengths, width), self._states(tokens)
+        given = self._marked(tokens, rows, lengths, width) if states is None else torch.from_numpy(
+            states.padded(rows.cpu().numpy(), width)).to(rows.device)
         masked = self._last_states(given, mask.long()).float() * mask[:, :, None]
         return masked.sum(1) / mask.sum(1, keepdim=True)
+
+    def _states(self, tokens: Tokens) -> FrozenStates | None:
+        """Return what the frozen layers made of texts, if that is known, and of use to this transformer."""
+        return tokens.states if self.top else None
 
     def _marked(self, tokens: Tokens, rows: torch.Tensor, lengths: torch.Tensor, width: int) -> torch.Tensor:
         """Return the ids (rows, width) of some of the texts, between marks and padded with them."""
@@ -162,17 +173,19 @@ class Transformer(Backbone):
 
     def _last_states(self, given: torch.Tensor, mask: torch.Tensor, in_bf16: bool = False,
                      positions: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the last hidden states (n, width, dim) of ids (n, width), or of states that reach the top layers.
+        """Return the last hidden states (n, width, dim) of ids (n, width), or of what frozen layers made of them.
 
         in_bf16: compute all in it, with copies of the weights: by autocast, sums and normalisations would be in single
         precision, and every layer would convert its values back and forth. That is faster on a GPU, not on a CPU.
         """
         if has_states := given.is_floating_point():
             given = given.bfloat16() if in_bf16 else given.float()
-        inputs = {"inputs_embeds" if has_states else "input_ids": given, "attention_mask": mask}
+        # beside states any ids will do: what they embed to is not read
+        ids = given.new_zeros(given.shape[:2], dtype=torch.long) if has_states else given
+        inputs = {"input_ids": ids, "attention_mask": mask}
         if positions is not None:
             inputs["position_ids"] = positions
-        with fed(self.model, self.top, given) if has_states else nullcontext():
+        with beginning_at(self.model, self.top, given) if has_states else nullcontext():
             if not in_bf16:
                 return self.model(**inputs).last_hidden_state
             weights = {name: value.to(torch.bfloat16) for name, value in self.model.named_parameters()}
@@ -226,7 +239,10 @@ def _mask(lengths: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _packed(order: torch.Tensor, lengths: np.ndarray) -> list[tuple[torch.Tensor, int]]:
-    """Return `order`, by length, in parts of similar lengths, and the width of each: at most TOGETHER, or one text."""
+    """Return texts in parts of similar lengths, each with its width; order: the texts by length.
+
+    The width counts tokens and marks. A part has at most TOGETHER of them with padding, or one text.
+    """
     sizes, edges = (np.sort(lengths) + 2).tolist(), [0]
     for i, size in enumerate(sizes):
         if (i + 1 - edges[-1]) * size > TOGETHER[order.device.type] and i > edges[-1]:

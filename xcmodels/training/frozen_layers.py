@@ -1,56 +1,84 @@
-"""What the layers of a transformer that are not trained make of every text of a corpus, computed once and kept.
+"""The frozen layers of a transformer, run once for every text of a corpus: training begins at the layers above."""
 
-Training, mining and embedding then begin at the layers that are trained.
-"""
-
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from xcmodels.data.corpus import Corpus, Side
+from xcmodels.checks import Unusable
+from xcmodels.data.corpus import Corpus, Ragged, Side
+from xcmodels.data.frozen_states import FrozenStates
 from xcmodels.nn.devices import device
 from xcmodels.nn.encoder_config import QUERY, EncoderConfig
 from xcmodels.nn.transformer import Transformer, build_transformer
 
-TRIED = 8    # texts encoded both ways before any is kept
+TRIED = 4    # of a side's longest texts, and of its shortest, encoded both ways before any state is kept
+LEFT_OUT = "set encoder.cache_frozen=false"
+
+
+def with_states(corpus: Corpus, folder: Path | None) -> Corpus:
+    """Return a corpus whose sides have the states in a folder that `write_states` wrote; None = none have any."""
+    def opened(name: str, side: Side) -> Side:
+        kept = folder is not None and (name in ("train", "label") or (folder / f"{name}.offsets.npy").exists())
+        return replace(side, states=Ragged.load(folder, name) if folder is not None and kept else None)
+
+    made = copy(corpus)
+    made.sides = {name: opened(name, side) for name, side in corpus.sides.items()}
+    made.graphs = {name: replace(graph, anchors=opened(f"anchors.{name}", graph.anchors))
+                   for name, graph in corpus.graphs.items()}
+    made.states = folder
+    return made
 
 
 @torch.no_grad()
 def write_states(corpus: Corpus, config: EncoderConfig, out: Path, *, graphs: bool) -> int:
-    """Write the states of the training texts, the labels and, if `graphs`, the anchors to `out`; return their number.
+    """Write the states of the training texts, the labels and, if `graphs`, the anchors; return how many they are.
 
-    They are read by `Corpus(folder, hidden=out)`. Raises ValueError for a transformer that makes other vectors of them
-    than of the texts.
+    Raises Unusable for a transformer that makes other vectors of the states than of the texts.
     """
-    model = build_transformer(config, corpus.idf).to(device()).eval()
+    model, corpus = build_transformer(config, corpus.idf).to(device()).eval(), with_states(corpus, None)
     sides = {name: corpus.sides[name] for name in ("train", "label")}
     if graphs:
         sides |= {f"anchors.{name}": graph.anchors for name, graph in corpus.graphs.items()}
-    _try(model, config, sides["label"])
+    for side in sides.values():
+        _try(model, config, side)
     return sum(_write(model, config, side, out, name) for name, side in sides.items())
 
 
 def _try(model: Transformer, config: EncoderConfig, side: Side) -> None:
-    """Raise ValueError unless the vectors of some texts are those of their states, but for rounding."""
-    texts = side.tokens(np.arange(min(TRIED, len(side)))).to(device())
-    wanted, made = model(texts, QUERY), model(replace(texts, hidden=model.frozen_states(texts)), QUERY)
-    if not torch.allclose(made, wanted, rtol=0, atol=0.05 * float(wanted.abs().max())):
-        raise ValueError(f"encoder.source {config.source!r} cannot begin at its top layers; "
-                         "set encoder.cache_frozen=false")
+    """Raise Unusable unless the vectors of some texts are those of their states, but for rounding to float16."""
+    order = side.ragged.lengths.argsort(kind="stable")
+    texts = side.tokens(np.unique(np.concatenate([order[:TRIED], order[-TRIED:]]))).to(device())
+    sizes = model.state_counts(texts.host_offsets.diff().numpy())
+    model.bf16 = False
+    try:
+        wanted = model(texts, QUERY)
+        states = model.frozen_states(texts).half().cpu().numpy()
+        made = model(replace(texts, states=FrozenStates.of(states, np.cumsum(sizes) - sizes, sizes)), QUERY)
+        same = torch.allclose(made, wanted, rtol=0, atol=0.01 * float(wanted.abs().max()))
+    except (RuntimeError, TypeError) as error:
+        raise Unusable(f"encoder.source {config.source!r} cannot begin at its top layers ({error}); "
+                       f"{LEFT_OUT}") from error
+    finally:
+        model.bf16 = config.bf16
+    if not same:
+        raise Unusable(f"encoder.source {config.source!r} makes other vectors where it begins at its top layers; "
+                       f"{LEFT_OUT}")
 
 
 def _write(model: Transformer, config: EncoderConfig, side: Side, out: Path, name: str) -> int:
-    """Write the states of a side's texts, `config.batch` texts at a time; return how many there are."""
-    lengths = side.ragged.lengths
-    sizes = np.minimum(lengths, config.max_tokens) if config.max_tokens else lengths
-    offsets = np.concatenate([[0], np.cumsum(sizes + 2)])
+    """Write the states of a side's texts, `config.batch` texts at a time; return how many they are."""
+    offsets = np.concatenate([[0], np.cumsum(model.state_counts(side.ragged.lengths))])
     np.save(out / f"{name}.offsets.npy", offsets)
     with open(out / f"{name}.values.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float16)),
                                                     "fortran_order": False, "shape": (int(offsets[-1]), model.dim)})
         for start in range(0, len(side), config.batch):
             rows = np.arange(start, min(start + config.batch, len(side)))
-            file.write(model.frozen_states(side.tokens(rows).to(device())).values.cpu().numpy().data)
+            states = model.frozen_states(side.tokens(rows).to(device())).half()
+            if not torch.isfinite(states).all():
+                raise Unusable(f"encoder.source {config.source!r} has states beyond the range of float16; {LEFT_OUT}")
+            file.write(states.cpu().numpy().data)
     return int(offsets[-1])

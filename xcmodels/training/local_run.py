@@ -1,5 +1,6 @@
 """Training of a whole method in one process, without a run: for experiments and tests."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +13,7 @@ from xcmodels.data.corpus import Corpus
 from xcmodels.method import Method, Mined, Round, Stage
 from xcmodels.nn.devices import device, fast_products
 from xcmodels.training.checkpoint import read_model
-from xcmodels.training.frozen_layers import write_states
+from xcmodels.training.frozen_layers import with_states, write_states
 from xcmodels.training.loop import Watch, train_round
 from xcmodels.training.step_graph import EMBED, FROZEN, MINE, training_steps
 
@@ -48,10 +49,13 @@ def train_all(corpus: Corpus, method: Method, folder: Path, watch: Watch = UNWAT
     """Mine, train and embed into `folder`, and build the retriever: the steps of a run, without publishing them."""
     mined: dict[str, Mined] = {}
     *steps, _ = training_steps(method)
-    if steps[0].kind == FROZEN:
-        corpus = with_states(corpus, method, folder / "hidden")
+    corpus = with_states(corpus, None)
+    if method.encoder.keeps_states:
+        corpus = run_frozen_layers(corpus, method, folder / "states")
     trained = TrainedMethod(corpus, method, folder / "retriever")
-    for step in steps[steps[0].kind == FROZEN:]:
+    for step in steps:
+        if step.kind == FROZEN:
+            continue
         stage = method.stage(step.stage)
         if step.kind == EMBED:
             trained.vectors.update(embed(corpus, stage, trained.outs[step.needs["model"]]))
@@ -73,11 +77,12 @@ def train_all(corpus: Corpus, method: Method, folder: Path, watch: Watch = UNWAT
 
 
 @fast_products()
-def with_states(corpus: Corpus, method: Method, folder: Path) -> Corpus:
-    """Return the corpus with what frozen layers make of its texts, written to a new folder."""
+def run_frozen_layers(corpus: Corpus, method: Method, folder: Path) -> Corpus:
+    """Return the corpus with what frozen layers make of its texts, written to `folder`."""
+    shutil.rmtree(folder, ignore_errors=True)    # of a run that was killed
     folder.mkdir(parents=True)
     write_states(corpus, method.encoder, folder, graphs=method.needs_graphs)
-    return Corpus(corpus.folder, folder)
+    return with_states(corpus, folder)
 
 
 def run_round(corpus: Corpus, stage: Stage[Any], round_: Round, mined: Mined, folder: Path, *,

@@ -16,7 +16,7 @@ class TrainingStep:
     Roles: start, the checkpoint of an earlier round, to resume from or to mine with; before, the last one of the stage
     before; mined, the mining result; vectors, the fixed vectors that its stage trains on. A retriever reads the last
     checkpoint of every stage, by the stage's name, and the vectors. Mining without start or vectors is by the model of
-    the first stage as it begins. Where frozen layers are run once, all that encodes texts reads their states: hidden.
+    the first stage as it begins. Where frozen layers run once, all that encodes texts reads their states: states.
     """
 
     kind: str
@@ -28,8 +28,8 @@ class TrainingStep:
 
 def training_steps(method: Method) -> list[TrainingStep]:
     """Return the steps of a method in order: a run publishes each result, `local_run` runs them in one process."""
-    hidden = {"hidden": FROZEN} if method.encoder.keeps_states else {}
-    steps = [TrainingStep(FROZEN, FROZEN)] if hidden else []
+    states = {"states": FROZEN} if method.encoder.keeps_states else {}
+    steps = [TrainingStep(FROZEN, FROZEN)] if states else []
     newest: dict[str, str] = {}     # stage -> the step that made its newest checkpoint
     vectors = ""                    # the step that embedded with an encoder that is fixed from then on
     embedded = {before.name for before, stage in pairwise(method.stages)
@@ -39,12 +39,12 @@ def training_steps(method: Method) -> list[TrainingStep]:
         for round_ in stage.rounds:
             needs = {"start": newest[stage.name]} if stage.name in newest else \
                 {"before": list(newest.values())[-1]} if newest else {}
-            needs |= {"vectors": vectors} if stage.frozen else hidden
+            needs |= {"vectors": vectors} if stage.frozen else states
             if round_.mines:
                 if round_.source not in mined:
                     fixed = stage.frozen or round_.source < 0
-                    source = {"start": stage.rounds[round_.source].name, **hidden} if not fixed else {
-                        "vectors": vectors} if vectors else hidden
+                    source = {"start": stage.rounds[round_.source].name, **states} if not fixed else {
+                        "vectors": vectors} if vectors else states
                     steps.append(TrainingStep(MINE, f"mine {round_.name}", stage.name, round_, source))
                     mined[round_.source] = steps[-1].name
                 needs["mined"] = mined[round_.source]
@@ -52,7 +52,7 @@ def training_steps(method: Method) -> list[TrainingStep]:
             newest[stage.name] = round_.name
         if stage.name in embedded:
             steps.append(TrainingStep(EMBED, f"embed {stage.name}", stage.name,
-                                      needs={"model": newest[stage.name], **hidden}))
+                                      needs={"model": newest[stage.name], **states}))
             vectors = steps[-1].name
-    needs = {**newest, **({"vectors": vectors} if vectors else {}), **hidden}
+    needs = {**newest, **({"vectors": vectors} if vectors else {}), **states}
     return [*steps, TrainingStep(RETRIEVER, RETRIEVER, needs=needs)]
