@@ -43,7 +43,7 @@ check: $(VENV)/.ready
 	$(BIN)/lint-imports
 
 ## bench: what is measured, a table a question, but for the walks, which need numba; hours
-QUESTIONS := rates loop classifier_step clustering search scale processes refresh
+QUESTIONS := rates loop frozen_layers classifier_step clustering search scale processes refresh
 bench: run
 	for question in $(QUESTIONS); do $(BIN)/python -m benchmarks.bench_$$question || exit 1; done
 	$(BIN)/python -m benchmarks.bench_prepare $(DATA)
