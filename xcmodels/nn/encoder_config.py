@@ -46,7 +46,7 @@ class EncoderConfig:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether the states that frozen layers make of texts are kept: they are below layers that are trained."""
+        """Whether the states that frozen layers make of texts are kept; only those below trained layers are frozen."""
         return self.cache_frozen and self.kind != "bag" and self.trained_layers > 0
 
     @property

@@ -82,7 +82,7 @@ class Transformer(Backbone):
             return torch.cat(parts)[order.argsort()]
 
     def frozen_states(self, tokens: Tokens) -> torch.Tensor:
-        """Return the states that the frozen layers make of texts, one text after another: `state_counts`, then d."""
+        """Return the states (S, dim) that the frozen layers make of texts, one text after another (`state_counts`)."""
         lengths, host_lengths = self._lengths(tokens)
         sizes = self.state_counts(lengths)
         starts = sizes.cumsum(0) - sizes
@@ -103,7 +103,7 @@ class Transformer(Backbone):
     def _lengths(self, tokens: Tokens) -> tuple[torch.Tensor, np.ndarray]:
         """Return how many tokens of each text are read, (n,), on the device and in the host's memory.
 
-        The host needs them, too: it would wait until a GPU had finished all that it was given.
+        The host has its own: asked for them, a GPU would first have to finish all that it was given.
         """
         lengths, on_host = (offsets.diff().clamp(max=self.max_tokens or _LONGEST) for offsets in (
             tokens.offsets, tokens.host_offsets))
