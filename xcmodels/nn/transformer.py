@@ -107,11 +107,12 @@ class Transformer(Backbone):
         """
         lengths, on_host = (offsets.diff().clamp(max=self.max_tokens or _LONGEST) for offsets in (
             tokens.offsets, tokens.host_offsets))
-        width = int(on_host.max()) + 2
+        host_lengths = on_host.numpy()
+        width = int(host_lengths.max()) + 2
         if width > (most := getattr(self.model.config, "max_position_embeddings", width)):
             raise ValueError(f"a text has {width} tokens with its marks, the encoder takes {most}; "
                              "lower prepare.max_title, prepare.max_content or encoder.max_tokens")
-        return lengths, on_host.numpy()
+        return lengths, host_lengths
 
     def _precision(self, kind: str) -> torch.autocast:
         return torch.autocast(kind, torch.bfloat16, enabled=self.bf16 and multiplies_bf16(kind))
