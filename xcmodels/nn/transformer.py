@@ -16,7 +16,6 @@ from xcmodels import checks
 from xcmodels.data.frozen_states import FrozenStates
 from xcmodels.data.tokens import MINILM, Tokens, join, minilm_folder
 from xcmodels.nn import distributed
-from xcmodels.nn.autograd import V
 from xcmodels.nn.encoder_config import QUERY, Backbone, EncoderConfig
 from xcmodels.nn.layers import beginning_at, states_below, top_layers
 
@@ -84,9 +83,9 @@ class Transformer(Backbone):
     def frozen_states(self, tokens: Tokens) -> torch.Tensor:
         """Return the states (S, dim) that the frozen layers make of texts, one text after another (`state_counts`)."""
         lengths, host_lengths = self._lengths(tokens)
-        sizes = self.state_counts(lengths)
+        sizes = lengths + 2
         starts = sizes.cumsum(0) - sizes
-        states = torch.empty(int(self.state_counts(host_lengths).sum()), self.dim, device=sizes.device)
+        states = torch.empty(int((host_lengths + 2).sum()), self.dim, device=sizes.device)
         with self._precision(sizes.device.type):
             for rows, width in _packed(lengths.argsort(stable=True), host_lengths):
                 mask = _mask(lengths[rows], width)
@@ -96,9 +95,9 @@ class Transformer(Backbone):
                 states[places[mask]] = made[mask].float()
         return states
 
-    def state_counts(self, lengths: V) -> V:
+    def state_counts(self, lengths: np.ndarray) -> np.ndarray:
         """Return how many states texts of these lengths have: one for each token that is read, and for two marks."""
-        return lengths.clip(max=self.max_tokens or _LONGEST) + 2
+        return np.minimum(lengths, self.max_tokens or _LONGEST) + 2
 
     def _lengths(self, tokens: Tokens) -> tuple[torch.Tensor, np.ndarray]:
         """Return how many tokens of each text are read, (n,), on the device and in the host's memory.

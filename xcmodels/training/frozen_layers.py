@@ -14,15 +14,17 @@ from xcmodels.nn.devices import device
 from xcmodels.nn.encoder_config import QUERY, EncoderConfig
 from xcmodels.nn.transformer import Transformer, build_transformer
 
+ALWAYS = ("train", "label")    # sides whose states are written, whatever else is
 TRIED = 4    # of a side's longest texts, and of its shortest, encoded both ways before any state is kept
-LEFT_OUT = "set encoder.cache_frozen=false"
+REMEDY = "set encoder.cache_frozen=false"
 
 
 def with_states(corpus: Corpus, folder: Path | None) -> Corpus:
     """Return a corpus whose sides have the states in a folder that `write_states` wrote; None = none have any."""
     def opened(name: str, side: Side) -> Side:
-        kept = folder is not None and (name in ("train", "label") or (folder / f"{name}.offsets.npy").exists())
-        return replace(side, states=Ragged.load(folder, name) if folder is not None and kept else None)
+        if folder is None or (name not in ALWAYS and not (folder / f"{name}.offsets.npy").exists()):
+            return replace(side, states=None)
+        return replace(side, states=Ragged.load(folder, name))
 
     made = copy(corpus)
     made.sides = {name: opened(name, side) for name, side in corpus.sides.items()}
@@ -39,7 +41,7 @@ def write_states(corpus: Corpus, config: EncoderConfig, out: Path, *, graphs: bo
     Raises Unusable for a transformer that makes other vectors of the states than of the texts.
     """
     model, corpus = build_transformer(config, corpus.idf).to(device()).eval(), with_states(corpus, None)
-    sides = {name: corpus.sides[name] for name in ("train", "label")}
+    sides = {name: corpus.sides[name] for name in ALWAYS}
     if graphs:
         sides |= {f"anchors.{name}": graph.anchors for name, graph in corpus.graphs.items()}
     for side in sides.values():
@@ -60,12 +62,12 @@ def _try(model: Transformer, config: EncoderConfig, side: Side) -> None:
         same = torch.allclose(made, wanted, rtol=0, atol=0.01 * float(wanted.abs().max()))
     except (RuntimeError, TypeError) as error:
         raise Unusable(f"encoder.source {config.source!r} cannot begin at its top layers ({error}); "
-                       f"{LEFT_OUT}") from error
+                       f"{REMEDY}") from error
     finally:
         model.bf16 = config.bf16
     if not same:
         raise Unusable(f"encoder.source {config.source!r} makes other vectors where it begins at its top layers; "
-                       f"{LEFT_OUT}")
+                       f"{REMEDY}")
 
 
 def _write(model: Transformer, config: EncoderConfig, side: Side, out: Path, name: str) -> int:
@@ -79,6 +81,6 @@ def _write(model: Transformer, config: EncoderConfig, side: Side, out: Path, nam
             rows = np.arange(start, min(start + config.batch, len(side)))
             states = model.frozen_states(side.tokens(rows).to(device())).half()
             if not torch.isfinite(states).all():
-                raise Unusable(f"encoder.source {config.source!r} has states beyond the range of float16; {LEFT_OUT}")
+                raise Unusable(f"encoder.source {config.source!r} has states beyond the range of float16; {REMEDY}")
             file.write(states.cpu().numpy().data)
     return int(offsets[-1])
