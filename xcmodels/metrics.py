@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from xcmodels.data.corpus import Ragged
-from xcmodels.data.sorted_ids import isin_sorted, ranks, unique
+from xcmodels.data.ranges import ranks
+from xcmodels.data.sorted_ids import isin_sorted, unique
 
 # The metrics shown to people, in this order: on the terminal, in the report, on the version's card, in Prefect.
 SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")

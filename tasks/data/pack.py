@@ -18,6 +18,7 @@ from tasks.data.tables import SIDE_TABLES, column_parts, count_rows, shards
 from xcmodels.data import seeds
 from xcmodels.data.corpus import BITS, PrepareConfig, Ragged, Texts
 from xcmodels.data.label_branches import Branches
+from xcmodels.data.ranges import in_ranges
 from xcmodels.data.sorted_ids import unique
 from xcmodels.data.text import shown
 from xcmodels.data.tokens import Tokenizer
@@ -119,8 +120,7 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
         for column in ("title", "content"):
             flat = part[column].combine_chunks()
             lengths = pc.list_value_length(flat).to_numpy(zero_copy_only=False).astype(np.int64)
-            positions = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-            values[positions] = flat.flatten().to_numpy()
+            values[in_ranges(starts, lengths)] = flat.flatten().to_numpy()
             starts = starts + lengths
         _drop_pages(values)
 
@@ -151,7 +151,7 @@ def _idf(out: Path, vocabulary: int) -> np.ndarray:
             # Mapped again for each block, so that pages already read do not count as this process' memory.
             values, lengths = Ragged.load(out, f"{side}.tokens").take(rows)
             owner = np.repeat(np.arange(len(rows)), lengths)
-            position = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            position = in_ranges(0, lengths)
             field = values + vocabulary * (position >= titles[rows][owner])
             df += np.bincount(unique(owner * 2 * vocabulary + field) % (2 * vocabulary), minlength=2 * vocabulary)
     return np.log((n + 1) / (df + 1)).astype(np.float32)

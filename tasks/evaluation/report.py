@@ -24,6 +24,7 @@ from tasks.evaluation.gates import MARGINS, SIGMA, Gate
 from tasks.evaluation.thresholds import Answers
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
+from xcmodels.data.ranges import in_ranges
 
 CHARTS = 8                # stages that get a learning curve
 EXAMPLES = 8              # test queries shown: the surest right ones, and the surest wrong ones
@@ -149,7 +150,7 @@ def intervals(found: EvaluationFiles) -> dict[str, tuple[float, float]]:
     spread = {"P/1": hits[:, 0], "P/5": hits.mean(1), "nDCG/5": hits @ discount / ideal}
     truth = found.inverse[judged.truth_labels]
     order = np.lexsort((-truth, judged.truth_rows))
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(judged.positives) - judged.positives, judged.positives)
+    rank = in_ranges(0, judged.positives)
     for k in (1, 5):
         gain = np.where(hits[:, :k], found.inverse[judged.labels[:, :k]], 0).sum(1)
         best = np.bincount(judged.truth_rows[rank < k], truth[order][rank < k], len(judged.rows))

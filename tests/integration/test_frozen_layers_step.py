@@ -1,14 +1,16 @@
 """The step that runs a transformer's frozen layers, in a run: what reads it, and who shares it."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from tasks.core.dask_workers import Workers
-from tasks.core.step import run_all
+from tasks.core.step import Console, run_all
 from tasks.core.store import Store
 from tasks.plan import pipeline
+from tasks.training import frozen_layers
 from tests.support.planted import QUICK_JOINT
 from xcmodels.nn.transformer import Transformer
 from xcmodels.retrieval.retriever import Retriever
@@ -30,7 +32,7 @@ def settings(tmp_path_factory) -> dict[str, str]:
 
 
 def test_all_that_encodes_begins_at_it_and_another_method_shares_it(planted, tmp_path, monkeypatch, settings):
-    store, runs = Store(tmp_path / "home"), list[int]()
+    store, runs, said = Store(tmp_path / "home"), list[int](), list[str]()
     whole = Transformer._marked
 
     def counted(self, tokens, *given):
@@ -39,10 +41,12 @@ def test_all_that_encodes_begins_at_it_and_another_method_shares_it(planted, tmp
 
     monkeypatch.setattr(Transformer, "_marked", counted)    # of what runs all layers, or the frozen ones
 
+    monkeypatch.setattr(frozen_layers, "SAY_EVERY", 0.0)
+
     def trained(method: str, **changed: str) -> dict[str, Path]:
         plan = pipeline(planted, method, "cpu-minilm", settings | changed)
         with Workers(count=0) as none:
-            done = run_all([*plan.prepare, *plan.train[:1]], store, none)
+            done = run_all([*plan.prepare, *plan.train[:1]], store, none, Console(said.append))
             runs.clear()
             done = run_all([*plan.prepare, *plan.train], store, none)
         assert plan.train[0].name == FROZEN and not runs, "a step after it ran them again"
@@ -51,6 +55,10 @@ def test_all_that_encodes_begins_at_it_and_another_method_shares_it(planted, tmp
     made = trained("unidec")
     assert {file.name for file in made[FROZEN].glob("*.npy")} == {
         f"{side}.{part}.npy" for side in ("train", "label") for part in ("offsets", "values")}
+    count = re.compile(r"([0-9,]+) of ([0-9,]+) tokens and marks")
+    told = [tuple(int(number.replace(",", "")) for number in found.groups()) for found in map(count.search, said) if found]
+    written, of = zip(*told, strict=True)
+    assert written == tuple(sorted(written)) and set(of) == {written[-1]}, "each side's last texts are the end of it"
     others = trained("depsl")
     assert others[FROZEN] == made[FROZEN] and others["build retriever"] != made["build retriever"]
     more = trained("unidec", **{"encoder.trained_layers": "1"})

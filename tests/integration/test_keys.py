@@ -12,7 +12,7 @@ from tests.support.planted import write_planted
 from xcmodels.methods.registry import METHODS
 
 TOKENS = {"xcmodels", "xcmodels.checks", "xcmodels.data.corpus", "xcmodels.data.frozen_states",
-          "xcmodels.data.sorted_ids", "xcmodels.data.text", "xcmodels.data.tokens"}
+          "xcmodels.data.ranges", "xcmodels.data.sorted_ids", "xcmodels.data.text", "xcmodels.data.tokens"}
 RULES = {f"data_contracts.{name}" for name in (
     "check", "drift", "errors", "findings", "row_rules", "schemas", "suites", "tables", "verdict",
     "table_rules")}

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.sorted_ids import locate, ranks, unique
+from xcmodels.data.ranges import ranks
+from xcmodels.data.sorted_ids import locate, unique
 from xcmodels.data.tokens import Tokens
 
 

@@ -22,6 +22,7 @@ from numpy.typing import DTypeLike
 
 from xcmodels import checks
 from xcmodels.data.frozen_states import FrozenStates
+from xcmodels.data.ranges import in_ranges
 from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import MINILM, Tokenizer, Tokens
 
@@ -85,9 +86,7 @@ class Ragged:
         """Return the concatenated values of `rows` (m,), and the rows' lengths (m,)."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
-        before = np.cumsum(lengths) - lengths
-        positions = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
-        return self.values[positions], lengths
+        return self.values[in_ranges(starts, lengths)], lengths
 
     def subset(self, rows: np.ndarray) -> "Ragged":
         """Return these rows, copied into memory."""

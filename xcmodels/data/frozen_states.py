@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from xcmodels.data.ranges import in_ranges
+
 
 @dataclass(frozen=True)
 class FrozenStates:
@@ -30,8 +32,7 @@ class FrozenStates:
     def read(self, texts: np.ndarray) -> np.ndarray:
         """Return the states of some texts, one text after another, (their number, d)."""
         sizes = self.sizes[texts]
-        before = np.cumsum(sizes) - sizes
-        places = np.arange(sizes.sum()) + np.repeat(self.starts[texts] - before, sizes)
+        places = in_ranges(self.starts[texts], sizes)
         file_of = np.repeat(self.file_of[texts], sizes)
         states = np.empty((len(places), self.files[0].shape[1]), np.float16)
         for number, file in enumerate(self.files):

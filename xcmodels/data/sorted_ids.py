@@ -53,12 +53,6 @@ def isin_sorted(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
     return locate(values, ordered)[1]
 
 
-def ranks(ordered: np.ndarray) -> np.ndarray:
-    """Return how many equal values precede each of ascending integers from 0 on, (n,)."""
-    counts = np.bincount(ordered)
-    return np.arange(len(ordered)) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
 def _first(ordered: np.ndarray) -> np.ndarray:
     """Return which sorted values (n,) differ from the one before."""
     first = np.ones(len(ordered), dtype=bool)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xcmodels.data.corpus import Ragged, mapped
-from xcmodels.data.sorted_ids import ranks
+from xcmodels.data.ranges import ranks
 from xcmodels.data.sparse_rows import heaviest
 
 Edges = tuple[np.ndarray, np.ndarray, np.ndarray]  # node int64, anchor int64, weight float32

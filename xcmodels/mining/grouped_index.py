@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from xcmodels.data import seeds
-from xcmodels.data.sorted_ids import isin_sorted, ranks
+from xcmodels.data.ranges import ranks
+from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.mining import query_groups
 from xcmodels.mining.int8_products import MAX_EXACT, largest_entry, products, quantised, quantised_rows
 from xcmodels.mining.label_index import Excluded, LabelIndex, nothing_excluded

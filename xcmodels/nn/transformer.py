@@ -134,9 +134,8 @@ class Transformer(Backbone):
             return filled.index_copy_(0, cell, values).unflatten(0, (layout.rows, layout.width))
 
         if (states := self._states(tokens)) is None:
-            inside, ids = (position > 0) & (position <= lengths[text]), F.pad(tokens.ids, (0, 1))
-            marked = torch.where(
-                inside, ids[(tokens.offsets[text] + position - 1).clamp(0, len(ids) - 1)], self.last)
+            marked = torch.where((position > 0) & (position <= lengths[text]),
+                                 _ids_at(tokens, tokens.offsets[text] + position - 1), self.last)
             given = in_cells(torch.where(position == 0, self.first, marked), self.last)
         else:
             given = in_cells(torch.from_numpy(states.read(np.arange(len(tokens)))).to(device), 0)
@@ -164,10 +163,8 @@ class Transformer(Backbone):
     def _marked(self, tokens: Tokens, rows: torch.Tensor, lengths: torch.Tensor, width: int) -> torch.Tensor:
         """Return the ids (rows, width) of some of the texts, between marks and padded with them."""
         position = torch.arange(width, device=lengths.device)
-        ids = F.pad(tokens.ids, (0, 1))    # so that an index beyond a text's end is valid
-        places = tokens.offsets[rows][:, None] + position - 1
         marked = torch.where((position > 0) & (position <= lengths[:, None]),
-                             ids[places.clamp(0, len(ids) - 1)], self.last)
+                             _ids_at(tokens, tokens.offsets[rows][:, None] + position - 1), self.last)
         marked[:, 0] = self.first
         return marked
 
@@ -231,6 +228,12 @@ def multiplies_bf16(device: str) -> bool:
         return torch.cuda.is_bf16_supported()
     able = torch.cpu.get_capabilities()
     return any(able.get(name, False) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def _ids_at(tokens: Tokens, places: torch.Tensor) -> torch.Tensor:
+    """Return the ids at places; any id where a place is outside."""
+    ids = tokens.ids if len(tokens.ids) else tokens.ids.new_zeros(1)
+    return ids[places.clamp(0, len(ids) - 1)]
 
 
 def _mask(lengths: torch.Tensor, width: int) -> torch.Tensor:

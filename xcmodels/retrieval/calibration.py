@@ -12,7 +12,8 @@ from scipy.special import expit
 
 from xcmodels.checks import Unusable
 from xcmodels.data.corpus import Corpus, Ragged
-from xcmodels.data.sorted_ids import isin_sorted, ranks, unique
+from xcmodels.data.ranges import ranks
+from xcmodels.data.sorted_ids import isin_sorted, unique
 
 FILE = "calibration.json"
 BEST = 5            # labels of a held-out query that are fitted: those that are shown first

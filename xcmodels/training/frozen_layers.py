@@ -1,5 +1,6 @@
 """The frozen layers of a transformer, run once for every text of a corpus: training begins at the layers above."""
 
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -35,9 +36,11 @@ def with_states(corpus: Corpus, folder: Path | None) -> Corpus:
 
 
 @torch.no_grad()
-def write_states(corpus: Corpus, config: EncoderConfig, out: Path, *, graphs: bool) -> int:
+def write_states(corpus: Corpus, config: EncoderConfig, out: Path, *, graphs: bool,
+                 report: Callable[[int, int], None] = lambda written, of: None) -> int:
     """Write the states of the training texts, the labels and, if `graphs`, the anchors; return how many they are.
 
+    report: is told how many are written, and of how many, after every `config.batch` texts.
     Raises Unusable for a transformer that makes other vectors of the states than of the texts.
     """
     model, corpus = build_transformer(config, corpus.idf).to(device()).eval(), with_states(corpus, None)
@@ -46,7 +49,19 @@ def write_states(corpus: Corpus, config: EncoderConfig, out: Path, *, graphs: bo
         sides |= {f"anchors.{name}": graph.anchors for name, graph in corpus.graphs.items()}
     for side in sides.values():
         _try(model, config, side)
-    return sum(_write(model, config, side, out, name) for name, side in sides.items())
+    offsets = {name: np.append(0, np.cumsum(model.state_counts(side.ragged.lengths))) for name, side in sides.items()}
+    written, of = 0, sum(int(each[-1]) for each in offsets.values())
+    for name, side in sides.items():
+        np.save(out / f"{name}.offsets.npy", offsets[name])
+        with open(out / f"{name}.values.npy", "wb") as file:
+            np.lib.format.write_array_header_1_0(file, {
+                "descr": np.lib.format.dtype_to_descr(np.dtype(np.float16)), "fortran_order": False,
+                "shape": (int(offsets[name][-1]), model.dim)})
+            for states in _states_of(model, config, side):
+                file.write(states.data)
+                written += len(states)
+                report(written, of)
+    return of
 
 
 def _try(model: Transformer, config: EncoderConfig, side: Side) -> None:
@@ -70,17 +85,11 @@ def _try(model: Transformer, config: EncoderConfig, side: Side) -> None:
                        f"{REMEDY}")
 
 
-def _write(model: Transformer, config: EncoderConfig, side: Side, out: Path, name: str) -> int:
-    """Write the states of a side's texts, `config.batch` texts at a time; return how many they are."""
-    offsets = np.concatenate([[0], np.cumsum(model.state_counts(side.ragged.lengths))])
-    np.save(out / f"{name}.offsets.npy", offsets)
-    with open(out / f"{name}.values.npy", "wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float16)),
-                                                    "fortran_order": False, "shape": (int(offsets[-1]), model.dim)})
-        for start in range(0, len(side), config.batch):
-            rows = np.arange(start, min(start + config.batch, len(side)))
-            states = model.frozen_states(side.tokens(rows).to(device())).half()
-            if not torch.isfinite(states).all():
-                raise Unusable(f"encoder.source {config.source!r} has states beyond the range of float16; {REMEDY}")
-            file.write(states.cpu().numpy().data)
-    return int(offsets[-1])
+def _states_of(model: Transformer, config: EncoderConfig, side: Side) -> Iterator[np.ndarray]:
+    """Yield the states of a side's texts, `config.batch` texts at a time."""
+    for start in range(0, len(side), config.batch):
+        rows = np.arange(start, min(start + config.batch, len(side)))
+        states = model.frozen_states(side.tokens(rows).to(device())).half()
+        if not torch.isfinite(states).all():
+            raise Unusable(f"encoder.source {config.source!r} has states beyond the range of float16; {REMEDY}")
+        yield states.cpu().numpy()
