@@ -130,5 +130,18 @@ class Ports:
     mlflow: Annotated[int, shared("mlflow-port", "Port of the MLflow server.")] = 5000
     app: Annotated[int, shared("port", "Port of the app, which answers with labels.")] = 8000
 
+    def check(self, *, prefect: str, mlflow: str) -> None:
+        """Raise UsageError for a number that is no port, and for one that two parts would have.
+
+        prefect, mlflow: addresses of servers that are used and not started.
+        """
+        options: dict[int, str] = {}
+        for option, port, address in (("--prefect-port", self.prefect, prefect), ("--mlflow-port", self.mlflow, mlflow),
+                                      ("--port", self.app, "")):
+            if not 0 < port < 1 << 16:
+                raise UsageError(f"{option} must be from 1 to 65535, got {port}")
+            if not address and (other := options.setdefault(port, option)) != option:
+                raise UsageError(f"{other} and {option} are both {port}", hint=f"choose another: {option} PORT")
+
 
 PORTS = Ports()

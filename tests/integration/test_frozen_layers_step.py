@@ -55,10 +55,9 @@ def test_all_that_encodes_begins_at_it_and_another_method_shares_it(planted, tmp
     made = trained("unidec")
     assert {file.name for file in made[FROZEN].glob("*.npy")} == {
         f"{side}.{part}.npy" for side in ("train", "label") for part in ("offsets", "values")}
-    count = re.compile(r"([0-9,]+) of ([0-9,]+) tokens and marks")
-    told = [tuple(int(number.replace(",", "")) for number in found.groups()) for found in map(count.search, said) if found]
-    written, of = zip(*told, strict=True)
-    assert written == tuple(sorted(written)) and set(of) == {written[-1]}, "each side's last texts are the end of it"
+    told = re.findall(r"(\d+) of (\d+) tokens and marks", " ".join(said).replace(",", ""))
+    written, of = zip(*((int(some), int(all_)) for some, all_ in told), strict=True)
+    assert list(written) == sorted(set(written)) and set(of) == {written[-1]}
     others = trained("depsl")
     assert others[FROZEN] == made[FROZEN] and others["build retriever"] != made["build retriever"]
     more = trained("unidec", **{"encoder.trained_layers": "1"})

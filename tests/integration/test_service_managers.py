@@ -121,10 +121,18 @@ def test_no_file_that_others_can_read_has_a_password(home, tmp_path):
     assert not (folder / "xc-prefect.service").exists()    # one that was there is used
     assert "prefect" not in json.loads((folder / "compose.yaml").read_text())["services"]
     path = home / "service.env"
-    assert path.read_text() == "".join(f"{name}={value}\n" for name, value in (OTHER | {"XC_MLFLOW": MLFLOW}).items())
+    assert path.read_text() == "".join(f"{name}='{value}'\n" for name, value in (OTHER | {"XC_MLFLOW": MLFLOW}).items())
     assert path.stat().st_mode & 0o777 == 0o600
     assert lines((folder / "xc-app.service").read_text(), "EnvironmentFile") == [
         f"-{str(home).replace('%', '%%')}/service.env"]
+
+
+@pytest.mark.parametrize("what", ["systemd", "compose"])
+def test_no_two_parts_have_one_port(home, tmp_path, what):
+    words = (what, tmp_path / "files", "--home", home, "--user", USER, "--port", 5000)
+    code, said = xc(*words)
+    assert code == 2 and "--mlflow-port and --port are both 5000" in said and not (tmp_path / "files").exists()
+    assert xc(*words, "--mlflow", MLFLOW)[0] == 0    # which is used and not started
 
 
 def test_no_command_of_a_part_has_a_password(home):

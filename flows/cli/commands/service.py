@@ -81,10 +81,12 @@ def wait(part: str, /, *, home: Home = HOME, mlflow: Mlflow = "", ports: Ports =
     wait_ready(service_of(part, home, ports, mlflow=mlflow, model=model, workers=workers), home.absolute())
 
 
-def _setup(home: Path, user: str, name: str, *, workers: int, number: bool = False, **more: Any) -> "Setup":
+def _setup(home: Path, user: str, name: str, *, ports: Ports, mlflow: str, workers: int, number: bool = False,
+           **more: Any) -> "Setup":
     """Return what is to be run. number: a user is told by number, as a container does not know the names.
 
-    Raises UsageError where there is no such home or user, or the parts would run as root and --user does not say so.
+    Raises UsageError where there is no such home or user, two parts would have one port, or the parts would run as root
+    and --user does not say so.
     """
     import pwd
 
@@ -95,6 +97,8 @@ def _setup(home: Path, user: str, name: str, *, workers: int, number: bool = Fal
         raise UsageError(f"--workers must be from 1 to {WORKERS}, got {workers}")
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         raise UsageError(f"--name must be of letters, digits, - and _, got {name!r}")
+    prefect = os.environ.get("PREFECT_API_URL", "")
+    ports.check(prefect=prefect, mlflow=mlflow)
     home = home.absolute()
     if not home.is_dir():
         raise UsageError(f"there is no {home}", hint="create it first, for the user that is to own it: sudo install "
@@ -107,8 +111,8 @@ def _setup(home: Path, user: str, name: str, *, workers: int, number: bool = Fal
         entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
     except KeyError as error:
         raise UsageError(f"there is no user {user!r}", hint="create it, or name another: --user") from error
-    return Setup(home, f"{entry.pw_uid}:{entry.pw_gid}" if number else entry.pw_name, name, workers=workers,
-                 prefect=os.environ.get("PREFECT_API_URL", ""), **more)
+    return Setup(home, f"{entry.pw_uid}:{entry.pw_gid}" if number else entry.pw_name, name, ports=ports, mlflow=mlflow,
+                 workers=workers, prefect=prefect, **more)
 
 
 def _write(folder: Path, files: dict[str, str], force: bool) -> None:
@@ -146,7 +150,8 @@ def _write_secrets(setup: "Setup") -> bool:
         return False
     if bad := [name for name, value in values.items() if not value.isprintable() or set(value) & set("\"'\\ ")]:
         raise UsageError(f"{bad[0]} has characters that an environment file cannot hold", hint="choose another")
-    lines = "".join(f"{name}={value}\n" for name, value in values.items())
+    # in quotes compose replaces no $NAME and takes no # for a comment; systemd reads them the same way
+    lines = "".join(f"{name}='{value}'\n" for name, value in values.items())
     with explained("write the addresses of the servers", path):
         put_file(lines.encode(), path, os.replace, path.with_name(f".{uuid.uuid4().hex}.part"))
     say(f"written    {path}, for this user alone: the servers that were there")

@@ -22,7 +22,7 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     from tasks.tracking.mlflow_client import probe
 
     prefect = os.environ.get("PREFECT_API_URL", "")
-    _check(ports, prefect=prefect, mlflow=mlflow)
+    ports.check(prefect=prefect, mlflow=mlflow)
     utf8(home)
     Store(home)
     stack = Stack(home)
@@ -49,20 +49,6 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
             say(_line(f"sign in to {title} with the line in", str(stack.home / title.lower() / "password")))
     say(_line("logs", str(stack.logs)))
     say(_line("next", f"xc deploy --data DIR{home_flag(home)}; xc down{home_flag(home)} ends what was started"))
-
-
-def _check(ports: Ports, *, prefect: str, mlflow: str) -> None:
-    """Raise UsageError for a number that is no port, and for one that two parts would have.
-
-    prefect, mlflow: addresses of servers that are used and not started.
-    """
-    options: dict[int, str] = {}
-    for option, port, address in (("--prefect-port", ports.prefect, prefect), ("--mlflow-port", ports.mlflow, mlflow),
-                                  ("--port", ports.app, "")):
-        if not 0 < port < 1 << 16:
-            raise UsageError(f"{option} must be from 1 to 65535, got {port}")
-        if not address and (other := options.setdefault(port, option)) != option:
-            raise UsageError(f"{other} and {option} are both {port}", hint=f"choose another: {option} PORT")
 
 
 def down(*, home: Home = HOME) -> None:
