@@ -25,7 +25,8 @@ FUSION = FusionConfig(shortlist=20, min_leaf=20, centroids=True, words=True, spa
 METHODS = {
     "tree": ngame(toy_config(fusion=FUSION)),
     "tree of halves": unidec(replace(UNIDEC, serve="fused", unit=False, fusion=FUSION)),
-    "classifier": astra(ASTRA), "encoder": unidec(replace(UNIDEC, balance=1.0, serve="encoder")),
+    "classifier": astra(ASTRA), "sum on one head": astra(replace(ASTRA, start="label", serve="sum")),
+    "encoder": unidec(replace(UNIDEC, balance=1.0, serve="encoder")),
     "both": unidec(UNIDEC), "mix": siamesexml(replace(SIAMESEXML, partitions=3))}
 TEXTS = ["l3w1 l3w0", "l9w0 l9w1 filler3", "l5w2 l5w3", "l20w1 l20w4 l7w0"]
 

@@ -24,6 +24,7 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.folder import REMOVED, write_facts
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.scorers import NewLabels
+from xcmodels.retrieval.serving_config import ENCODER
 
 ADD, REMOVE = "add", "remove"
 CHUNK = 256                                # texts embedded at once
@@ -120,7 +121,9 @@ def link_or_copy(source: str, target: str) -> None:
 
 def _new_labels(retriever: Retriever, rows: np.ndarray, new: Mapping[int, Edit]) -> NewLabels:
     tokens = retriever.tokenizer([new[row].text for row in rows], [new[row].content for row in rows])
-    view = next((name for name in retriever.encoder.layout.views if name.startswith(LABEL)), QUERY)
+    views = retriever.encoder.layout.views
+    # without a view of labels, by the heads that texts are compared by: QUERY may have a classifier's as well
+    view = next((name for name in views if name.startswith(LABEL)), ENCODER if ENCODER in views else QUERY)
     return NewLabels(rows, _embedded(retriever, tokens, view), _embedded(retriever, tokens, QUERY), tokens,
                      partial(_score_scale, retriever))
 
