@@ -158,6 +158,16 @@ def test_of_clusters(corpus, vectors):
     assert found["same_cluster"] > found["any_query"] + 0.2
 
 
+def test_clusters_of_all_places_count_alike(corpus, monkeypatch):
+    """Ids of clusters follow the tree that cut them: the first ones lie together, here where all queries are alike."""
+    rows, rng = corpus.training_rows(), np.random.default_rng(0)
+    monkeypatch.setattr("xcmodels.mining.hardness.DRAWN", len(rows) // 4)
+    queries = rng.normal(size=(len(corpus.sides["train"]), 16)).astype(np.float32)
+    queries[rows[:len(rows) // 2]] = 1.0
+    pairs = Mined(clusters=np.arange(len(rows)) // 2)
+    assert 0.3 < hardness(pairs, {"queries": lambda: queries}, corpus, rng)["same_cluster"] < 0.7
+
+
 def test_of_nothing(corpus, vectors):
     assert hardness(Mined(), lazily(vectors), corpus, np.random.default_rng(0)) == {}
     single = Mined(clusters=np.arange(len(corpus.training_rows())))

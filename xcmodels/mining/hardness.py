@@ -12,19 +12,19 @@ DRAWN = 2000    # queries, at most
 def hardness(mined: Mined, vectors: Vectors, corpus: Corpus, rng: np.random.Generator) -> dict[str, float]:
     """Return the hardness of a mining result on a sample of training queries: mean inner products, a share in percent.
 
-    Of clusters, at unit length: "same_cluster", a query with another of its cluster, in the first clusters, which have
-    no order, and "any_query", with any other. Of hard negatives: "positives", "negatives" and "random", a query with
-    its own labels, the mined ones, any; "harder", the share of queries with a mined negative that scores above one of
-    their own labels.
+    Of clusters, at unit length: "same_cluster", a query with another of its cluster, and "any_query", with any other.
+    Of hard negatives: "positives", "negatives" and "random", a query with its own labels, the mined ones, any;
+    "harder", the share of queries with a mined negative that scores above one of their own labels.
     """
     rows, measured = corpus.training_rows(), dict[str, float]()
     drawn = np.sort(rng.permutation(len(rows))[:DRAWN])
     if mined.clusters is not None:
         queries = vectors["queries"]()
         order = np.argsort(np.asarray(mined.clusters), kind="stable")
-        pairs = order[:-1], order[1:]
-        same = mined.clusters[pairs[0]] == mined.clusters[pairs[1]]
-        measured["same_cluster"] = _mean_cosine(queries, rows[pairs[0][same][:DRAWN]], rows[pairs[1][same][:DRAWN]])
+        clusters = np.asarray(mined.clusters)[order]
+        same = np.flatnonzero(clusters[:-1] == clusters[1:])
+        same = same[rng.permutation(len(same))[:DRAWN]]    # not the first: clusters that lie together have close ids
+        measured["same_cluster"] = _mean_cosine(queries, rows[order[same]], rows[order[same + 1]])
         measured["any_query"] = _mean_cosine(queries, rows[drawn], rows[rng.permutation(len(rows))[:len(drawn)]])
     if mined.negatives is not None:
         queries, labels, rows = vectors["queries"](), vectors["labels"](), rows[drawn]

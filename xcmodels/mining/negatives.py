@@ -46,7 +46,8 @@ def hard_negatives(index: LabelIndex, queries: np.ndarray, corpus: Corpus, rows:
                    executor: Executor = IN_PROCESS) -> np.ndarray:
     """Return (N, k) int32: the k nearest allowed negatives of `rows`, -1 padded, and -1 for all others.
 
-    queries (N, d) are the vectors of the training side. What is found for a row does not depend on the others.
+    queries (N, d) are the vectors of the training side. What is found for a row does not depend on where it is
+    computed; by codes or a graph it may on the others of its chunk, all searched as deep as one of them needs.
     """
     order = index.search_order(queries, rows)
     out = np.full((len(queries), k), -1, dtype=np.int32)
