@@ -14,7 +14,7 @@ import numpy as np
 
 from xcmodels.method import Method, Round, Stage
 from xcmodels.mining import query_groups
-from xcmodels.nn.transformer import build_transformer
+from xcmodels.nn.transformer import build_transformer, load_transformer
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.examples import MAX_EXAMPLES
 from xcmodels.retrieval.vector_codes import codes_of
@@ -22,7 +22,7 @@ from xcmodels.training.optimisers import Optimisers
 
 PROBED = (1000, 2000)    # numbers of labels for which models are built
 RATES = Path(__file__).with_name("rates.json")
-GPU_KINDS = {"train", "encode"}    # of a GPU: clustering, search and processes are the host's
+GPU_KINDS = {"train", "encode"}    # of a GPU: clustering and processes are the host's, and search is told as its
 RATE_KINDS = GPU_KINDS | {"process", "cluster", "search exact", "search grouped", "rescore", "find group", "build"}
 GROUP_SHARE, GROUP_PASSES = 0.24, 2.5    # share of the labels that groups score; how often a query meets all centres
 DEVICE, HOST, DISK = "device", "host", "disk"
@@ -68,7 +68,7 @@ class Budget:
     parts: list[Part]
     epoch: float | None
     refresh: float | None
-    every: int               # epochs between two refreshes
+    every: int               # epochs between two refreshes; of one, those after it
 
     def held(self, where: str, *phases: str) -> list[Part]:
         """Return what is held at once in a place, in the phase that needs most: of `phases`, by default of all."""
@@ -89,7 +89,8 @@ class _Sketch:
 def with_width(config: Any, width: int | None) -> Any:
     """Return a method's settings with label vectors of `width`: a bag's from scratch, a transformer's by a head.
 
-    None keeps their width; a bag still starts from scratch, so that nothing has to be loaded.
+    None keeps their width, which a transformer without a head decides; a bag still starts from scratch, so that nothing
+    has to be loaded.
     Raises ValueError where the width is that of the transformer and cannot change.
     """
     if hasattr(config, "base"):
@@ -97,7 +98,11 @@ def with_width(config: Any, width: int | None) -> Any:
     if config.encoder.kind == "bag":
         return replace(config, encoder=replace(config.encoder, source="random", dim=width or config.encoder.dim))
     if hasattr(config, "dim"):
-        return replace(config, dim=width or config.dim)
+        config = replace(config, dim=width or config.dim)
+        if config.dim:
+            return config
+        own = int(load_transformer(config.encoder.source).config.hidden_size)
+        return replace(config, encoder=replace(config.encoder, dim=own))
     other = f", not {width}" if width else ""
     raise ValueError(f"vectors of this method are as wide as its encoder {config.encoder.source!r}{other}; "
                      "plan with a preset whose encoder is a bag, or another method")
@@ -111,6 +116,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     encoder = max(probe[3] for probe in probed)
     rounds = largest.rounds
     refreshes = [round_ for round_ in rounds if round_.mines]
+    mined = sorted({round_.source: round_.first for round_ in reversed(refreshes)}.values())    # its first epochs
     width, processes = method.width, max(size.gpus, 1)
     shares = processes * size.machines
     train = DEVICE if size.gpus else HOST
@@ -134,14 +140,14 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     if largest.frozen:    # others encode the labels' texts part by part
         parts.append(Part(HOST, ROUND, "what label vectors start from", 4.0 * width * size.labels))
     if refreshes:
-        parts += _refresh_parts(refreshes[-1], size, width, len(refreshes))
+        parts += _refresh_parts(refreshes[-1], size, width, len(mined))
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
     return Budget(parts, *_seconds(method, refreshes[-1] if refreshes else None, size, width, rates),
-                  refreshes[-1].stop - refreshes[-1].first if refreshes else 0)
+                  mined[-1] - mined[-2] if len(mined) > 1 else rounds[-1].stop - mined[0] if mined else 0)
 
 
 def _refresh_parts(mining: Round, size: Size, width: int, refreshes: int) -> list[Part]:
-    """Return what a refresh needs; it always runs on the host."""
+    """Return what a refresh needs on the host; where a GPU has room for the labels it searches, faster."""
     vectors = 4.0 * width
     parts = [Part(HOST, REFRESH, "vectors of the points", vectors * size.points)]
     if mining.cluster_size:

@@ -23,6 +23,7 @@ from xcmodels.retrieval import ann
 from xcmodels.retrieval.vector_codes import codes_of
 from xcmodels.training.checkpoint import MODEL, OPTIMISER, row_ranges_of, save_model, write
 from xcmodels.training.optimisers import Optimisers
+from xcmodels.training.step_graph import MINE, training_steps
 
 NAMES = ["astra", "unidec", "ngame", "siamesexml++"]
 SIZES = [(60_000, 24_000), (300_000, 24_000), (900_000, 24_000)]    # labels, points
@@ -214,6 +215,24 @@ def test_a_transformer_without_a_head_has_the_width_it_has():
     with pytest.raises(ValueError, match="as wide as its encoder 'minilm', not 64"):
         with_width(resolve("ngame", "minilm", {}).method, 64)
     assert with_width(resolve("astra", "minilm", {}).method, 64).dim == 64
+
+
+def test_a_transformer_without_a_projection_has_the_width_of_its_source(tmp_path):
+    BertModel(BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_attention_heads=2,
+                         intermediate_size=8)).save_pretrained(tmp_path)
+    config = resolve("astra", "minilm", {"encoder.source": str(tmp_path)}).method
+    assert METHODS["astra"].make(with_width(config, None)).width == 24
+
+
+def test_refreshes_are_counted_once_and_lie_as_far_apart_as_the_setting_says():
+    """The end of training cuts the last round short; ASTRA's rounds by one older model share a step."""
+    size, rates = Size(1000, 1000), read_rates()
+    assert budget(method_of("unidec"), size, rates).every == 3
+    settings = {"epochs": "40", "refresh_from": "5", "refresh_every": "5", "ahead": "2"}
+    method = METHODS["astra"].make(with_width(resolve("astra", "cpu", settings).method, None))
+    told, each = budget(method, size, rates, "joint"), 4.0 * method.stage("joint").rounds[-1].negatives * size.points
+    steps = [step for step in training_steps(method) if step.kind == MINE and step.round.stage == "joint"]
+    assert told.every == 5 and held(told, DISK)["what refreshes mined"] == pytest.approx(len(steps) * each)
 
 
 def test_states_of_frozen_layers_take_disk_space(tmp_path):
