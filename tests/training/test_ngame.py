@@ -1,11 +1,15 @@
 """NGAME's modules: what batches are sampled by, and the length of classifiers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from tests.support import toy
+from tests.support.toy import toy_config
 from xcmodels.data import seeds
+from xcmodels.method import Mined
 from xcmodels.methods.ngame.stages import STAGE
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
@@ -35,6 +39,19 @@ def test_what_is_mined_before_any_training_is_by_the_encoder_as_it_begins(name):
         own = {*corpus.positives["train"][row].tolist(), *corpus.filters["train"][row].tolist()}
         ranked = [label for label in np.argsort(-(labels @ queries[row]), kind="stable").tolist() if label not in own]
         assert mined.negatives[row].tolist() == ranked[:8]
+
+
+def test_negatives_are_mined_by_the_index_that_was_set(monkeypatch):
+    asked, config = list[str](), toy.VARIANTS["ngame mined"]
+    monkeypatch.setattr("xcmodels.mining.negatives.mine", lambda *_, index, **__: asked.append(index) or Mined())
+    settings = []
+    for changed in (config, replace(config, index="grouped"), toy_config(index="grouped")):
+        stage = toy.made_by("ngame", changed).stages[0]
+        stage.mine({}, toy.trained("ngame mined").corpus, stage.rounds[0])
+        settings.append(stage.settings)
+    assert asked == ["auto", "grouped", "grouped"]
+    assert settings[0] != settings[1], "what was mined by another index is another result"
+    assert settings[2] == toy.made_by("ngame", toy_config()).stages[0].settings, "clusters need no index"
 
 
 def test_mined_negatives_join_the_batch_of_their_query():

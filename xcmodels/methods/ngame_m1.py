@@ -59,6 +59,8 @@ class ConfigWithM1(Protocol):
     def encoder(self) -> EncoderConfig: ...
     @property
     def seed(self) -> int: ...
+    @property
+    def index(self) -> str: ...
 
 
 class EncoderModule(EncoderStage[Encoder]):
@@ -68,10 +70,12 @@ class EncoderModule(EncoderStage[Encoder]):
 
     def __init__(self, config: ConfigWithM1) -> None:
         assert config.m1 is not None
-        self.module, self.config, self.seed = config.m1, config.encoder, config.seed
+        self.module, self.config, self.seed, self.index = config.m1, config.encoder, config.seed, config.index
         self.plan = TrainingPlan.of(self.module, {"tokens": self.module.rule(self.module.table_lr)})
         self.rounds = schedule.rounds(STAGE, self.module, self.module.mined * self.module.refresh_every)
         self.settings = {"seed": config.seed, "m1": self.module, "encoder": config.encoder}
+        if self.module.mined:
+            self.settings["index"] = self.index
 
     def build(self, corpus: Corpus, vectors: Mapping[str, np.ndarray]) -> Encoder:
         return build_encoder(self.config, corpus.idf, self.seed, table_dtype=self.module.table_dtype)
@@ -96,7 +100,7 @@ class EncoderModule(EncoderStage[Encoder]):
         return {"triplet": triplet(self.module, batch, scores)}
 
     def mine(self, vectors: Vectors, corpus: Corpus, round_: Round, executor: Executor = IN_PROCESS) -> Mined:
-        return negatives.mine(vectors, corpus, round_, seed=self.seed, executor=executor)
+        return negatives.mine(vectors, corpus, round_, seed=self.seed, index=self.index, executor=executor)
 
 
 def triplet(module: ModuleConfig, batch: Batch, scores: SparseGradScores) -> torch.Tensor:
