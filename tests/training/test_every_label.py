@@ -98,6 +98,11 @@ def test_a_batch_that_is_moved_still_meets_every_label(corpus):
     assert torch.equal(moved.sides["queries"].ids, batch.sides["queries"].ids)
 
 
+def test_no_negatives_are_mined_where_every_label_is_one():
+    assert UNIDEC.negatives and not any(round_.negatives for round_ in stage_of(CASES["unidec"]).rounds)
+    assert any(round_.negatives for round_ in stage_of(UNIDEC).rounds)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_loss_gradients_and_moments_are_those_of_one_pool(name, corpus, by_sevens):
     stage, rows, ends = stage_of(CASES[name]), rows_of(corpus), []

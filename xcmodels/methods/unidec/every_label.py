@@ -51,7 +51,7 @@ class OverEveryLabel:
             if weight:
                 terms[name] = weight * self._symmetric(torch.cat(denominators, 1), torch.cat(positive_scores),
                                                        torch.stack(backward).sum())
-        if columns and config.bce:
+        if columns:
             terms["bce"] = share * config.bce * torch.stack(columns[0]).sum()
         return terms
 
@@ -63,7 +63,7 @@ class OverEveryLabel:
             scaled = scores / config.temperature
             denominator = losses.softmax_part(config.loss, scaled, block.positives, block.weights)
             out += [denominator, scaled[self.batch.positive_cells(part)], self._labels_over_queries(scaled, block)]
-            if name == CLASSIFIER:
+            if name == CLASSIFIER and config.bce:
                 out.append(losses.weighted_bce(scores + self._prior(), block.positives, block.weights))
         return tuple(out)
 
