@@ -97,7 +97,7 @@ class Ranker:
         return ids, scores
 
     def unfused(self) -> "dict[str, Ranker]":
-        """Return a ranker of the same candidates for each value of `serve` that ranks by a part of the score."""
+        """Return a ranker for each value of `serve` that ranks what the indexes propose by a part of the score."""
         rankers = dict[str, Ranker]()
         for name, scorer in self.scorer.unfused().items():
             rankers[name] = copy(self)
