@@ -6,7 +6,8 @@ journal, so that a retraining loses no edit, and the same edits of the same vers
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from data_contracts.errors import ContractError, UsageError
 from tasks.core.code_digest import code_digests
 from tasks.core.store import Artifact, Store, digest_of
 from tasks.core.wording import plural
+from tasks.registry.champions import move, score_of
 from tasks.registry.edit_journal import Journal, JournalEntry
 from tasks.registry.label_files import LabelRow
-from tasks.registry.promotion import move, score_of
 from tasks.registry.register import register
 from tasks.registry.resolve import Resolved, resolve
 from tasks.registry.tags import BASE, COMMIT, CONTRACTS, DATA, EDITS, EXAMPLES, TEST, Version, champion_of, versions_of
@@ -111,12 +112,22 @@ def apply_edits(store: Store, tracker: Tracker, name: str) -> EditedChampion | N
                 return replace(edited, moved=True)
 
 
-def with_edits(store: Store, tracker: Tracker, name: str, version: str) -> str:
-    """Return `version` with the edits of the journal, a version that is created if it does not exist."""
-    if not (edits := Journal(store.home, name).edits()):
-        return version
-    with tracker.required() as client:
-        return _edited_version(store, tracker, client, client.get_model_version(name, version), edits).version
+@contextmanager
+def edits_of(store: Store, tracker: Tracker, name: str) -> Iterator[Callable[[str], str]]:
+    """Keep others from editing labels, and yield what returns a version with the edits of the journal.
+
+    That version is created if it does not exist. Raises UsageError where another command edits labels for too long.
+    """
+    journal = Journal(store.home, name)
+
+    def edited(version: str) -> str:
+        if not (edits := journal.edits()):
+            return version
+        with tracker.required() as client:
+            return _edited_version(store, tracker, client, client.get_model_version(name, version), edits).version
+
+    with journal.alone():
+        yield edited
 
 
 def journal_of(store: Store, tracker: Tracker, name: str) -> tuple[list[JournalEntry], bool]:

@@ -1,39 +1,25 @@
-"""Promotion of versions to champion, by the gates or by a person, and rollback.
-
-MLflow keeps no history of aliases, so each move is a record in a tag of the version that it made the champion; the
-record is written before the alias moves, and not twice when a kill comes in between.
-"""
+"""Promotion of versions to champion, by the gates or by a person."""
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import GateRefused, ProjectError, UsageError
 from tasks.evaluation.gates import Comparison, Gate, Incomparable, Score, evaluate_gates
+from tasks.registry.champions import move, score_of
 from tasks.registry.resolve import Resolved, resolve
-from tasks.registry.tags import (
-    BASE,
-    CHAMPION,
-    DECILES,
-    DIGEST,
-    GATES,
-    METRICS,
-    PROMOTIONS,
-    TEST,
-    Version,
-    champion_of,
-    versions_of,
-)
-from tasks.tracking.mlflow_client import Client, all_pages
-from tasks.tracking.mlflow_run import user_name
+from tasks.registry.tags import BASE, GATES, TEST, Version, champion_of
+from tasks.tracking.mlflow_client import Client
 from tasks.tracking.tracker import Tracker
 
 Compare = Callable[[Resolved, Resolved], Comparison]    # compares a version with the champion on the same test queries
+# Keeps others from editing labels, and yields what returns a version with the labels that were edited so far.
+Edits = Callable[[], AbstractContextManager[Callable[[str], str]]]
 _log = logging.getLogger(__name__)
 
 
@@ -58,26 +44,38 @@ class PromotionDecision:
 
 
 def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare | None = None, *,
-                     dry_run: bool = False, edited: Callable[[], str] | None = None) -> PromotionDecision:
+                     dry_run: bool = False, edits: Edits | None = None) -> PromotionDecision:
     """Check a version by the gates against the champion, and promote it where all of them hold.
 
-    compare: compares both; without one, their recorded metrics are compared, if they are of the same test set.
-    edited: returns the version to promote in its place, the same with the labels that were edited meanwhile.
+    compare: compares both; without one, their recorded metrics are compared, if they are of the same test set. Where
+    another version has become the champion meanwhile, it is compared with that one. edits: the labels that were edited
+    meanwhile, with which it is promoted.
     """
     with tracker.required() as client:
-        ours, champion = client.get_model_version(name, version), champion_of(client, name)
-        if champion is not None and _trained(champion) == _trained(ours):
-            current = {**_champion_facts(champion, score_of(champion)), "version": version}
-            return PromotionDecision(False, "it is the champion already", champion=current)
-        decision = _decide(tracker, ours, champion, compare)
-        if not dry_run:
-            record = {"promoted": decision.promoted, "reason": str(decision),
-                      "gates": [gate.to_json() for gate in decision.gates]}
-            client.set_model_version_tag(name, version, GATES, json.dumps(record))
-            if decision.promoted:
-                decision = replace(decision, became=edited() if edited else version)
-                move(client, name, str(decision.became), str(decision), how="gates")
-        return decision
+        while True:
+            ours, champion = client.get_model_version(name, version), champion_of(client, name)
+            if champion is not None and _trained(champion) == _trained(ours):
+                current = {**_champion_facts(champion, score_of(champion)), "version": version}
+                return PromotionDecision(False, "it is the champion already", champion=current)
+            decision = _decide(tracker, ours, champion, compare)
+            if dry_run:
+                return decision
+            with edits() if edits else nullcontext() as edited:
+                if not _is_still(champion, client, name):
+                    continue
+                record = {"promoted": decision.promoted, "reason": str(decision),
+                          "gates": [gate.to_json() for gate in decision.gates]}
+                client.set_model_version_tag(name, version, GATES, json.dumps(record))
+                if decision.promoted:
+                    decision = replace(decision, became=edited(version) if edited else version)
+                    move(client, name, str(decision.became), str(decision), how="gates")
+                return decision
+
+
+def _is_still(champion: Version | None, client: Client, name: str) -> bool:
+    """Return whether a version is the champion still, whatever was done to its labels."""
+    now = champion_of(client, name)
+    return (now and _trained(now)) == (champion and _trained(champion))
 
 
 def _decide(tracker: Tracker, ours: Version, champion: Version | None, compare: Compare | None) -> PromotionDecision:
@@ -158,11 +156,6 @@ def _with_latency(*scored: tuple[Score, Path]) -> list[Score]:
     return [replace(score, latency=latency) for (score, _), latency in zip(scored, latencies(loaded), strict=True)]
 
 
-def score_of(version: Version) -> Score:
-    """Return the score recorded in a version's tags."""
-    return Score(json.loads(version.tags.get(METRICS, "{}")), json.loads(version.tags.get(DECILES, "[]")))
-
-
 def _champion_facts(champion: Version, score: Score | None = None,
                     ours: Score | None = None) -> dict[str, Any]:
     """Return the champion as in `PromotionDecision`; ours: the score of the version that it is compared with."""
@@ -178,11 +171,11 @@ def _trained(version: Version) -> str:
 
 
 def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: Compare | None = None,
-            edited: Callable[[], str] | None = None, force: bool = False, dry_run: bool = False) -> PromotionDecision:
+            edits: Edits | None = None, force: bool = False, dry_run: bool = False) -> PromotionDecision:
     """Make a version the champion because a person says so, if it passes the gates or with `force`.
 
-    compare, edited: as in `promote_by_gates`. Raises GateRefused, which names the gate, and UsageError where it is the
-    champion already.
+    compare, edits: as in `promote_by_gates`. Raises GateRefused, which names the gate, and UsageError where it is the
+    champion already, or another has become it meanwhile.
     """
     with tracker.required() as client:
         ours, champion = client.get_model_version(name, version), champion_of(client, name)
@@ -196,98 +189,13 @@ def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: 
         if not decision.promoted:
             raise GateRefused(f"{name}/{version} does not pass the gates: {decision}",
                               hint=f"xc promote {name}/{version} --force --reason '...' overrules them")
-        if not dry_run:
-            decision = replace(decision, became=edited() if edited else version)
+        if dry_run:
+            return decision
+        with edits() if edits else nullcontext() as edited:
+            if not force and not _is_still(champion, client, name):
+                raise UsageError(f"{name} has another champion since the gates were measured",
+                                 hint="run the same command again: it compares with that one")
+            decision = replace(decision, became=edited(version) if edited else version)
             move(client, name, str(decision.became), reason if force else f"{reason} ({decision})",
                  how="forced" if force else "promoted")
     return decision
-
-
-def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False) -> tuple[str, str]:
-    """Make the previous champion the champion again; return the versions (from, to).
-
-    A second rollback goes back one further. Raises UsageError where there is no earlier champion.
-    """
-    with tracker.required() as client:
-        existing = {str(each.version) for each in versions_of(client, name)}
-        champion = champion_of(client, name)
-        now = str(champion.version) if champion else ""
-        before = [number for number in _before(_champions(history(client, name)), now) if number in existing]
-        while before and before[-1] == now:    # the champion in between was deleted
-            before.pop()
-        if not before and champion and BASE in champion.tags:
-            raise UsageError(f"{name} has had no champion before v{now} but the same without label edits, which no "
-                             "rollback undoes", hint="xc labels list shows the edits; one is undone by its opposite")
-        if not before:
-            raise UsageError(f"{name} has had no champion before {'v' + now if now else 'now'}",
-                             hint=f"name one: xc promote {name}/VERSION --force --reason '...'")
-        if not dry_run:
-            move(client, name, before[-1], reason, how="rollback")
-        return now, before[-1]
-
-
-def _champions(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the versions that were champion, in order, each as often as it was.
-
-    Left out are champions that a rollback took back, and versions whose labels were edited: the version with the edits
-    stands in their place.
-    """
-    champions: list[str] = []
-    for record in records:
-        to, last, how = record["to"], record.get("from"), record.get("how")
-        if last and last not in champions:
-            champions.append(last)    # the alias was moved by other means, or its record was deleted with the version
-        champions = [*_before(champions, last), last] if last else []
-        if how == "labels":
-            champions = champions[:-1]
-        elif how == "rollback":
-            champions = _before(champions[:-1], to)
-        champions.append(to)
-    return champions
-
-
-def _before(champions: list[str], version: str) -> list[str]:
-    """Return the champions before the last time that `version` was; all of them where it never was."""
-    return champions[:len(champions) - 1 - champions[::-1].index(version)] if version in champions else champions
-
-
-def history(client: Client, name: str) -> list[dict[str, Any]]:
-    """Return every move of the alias `champion`, the first one first."""
-    records = [record for version in versions_of(client, name)
-               for record in json.loads(version.tags.get(PROMOTIONS, "[]"))]
-    return sorted(records, key=lambda record: (record["when"], record.get("n", 0)))
-
-
-def move(client: Client, name: str, version: str, why: str, *, how: str) -> None:
-    """Make a version the champion and record the move; how: gates | promoted | forced | rollback | labels."""
-    before, records = champion_of(client, name), history(client, name)
-    record = {"from": before and str(before.version), "to": str(version), "why": why, "how": how}
-    if not records or {key: records[-1].get(key) for key in record} != record:
-        stamp = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "who": user_name(), "n": len(records) + 1}
-        earlier = json.loads(client.get_model_version(name, version).tags.get(PROMOTIONS, "[]"))
-        client.set_model_version_tag(name, version, PROMOTIONS, json.dumps([*earlier, {**stamp, **record}]))
-    client.set_registered_model_alias(name, CHAMPION, version)
-
-
-def listing(tracker: Tracker) -> list[dict[str, Any]]:
-    """Return every version of every model: name, version, aliases, metrics, moves of the alias to it, gates.
-
-    test: the digest of the test set that the metrics were measured on. base: for a version with edited labels, the
-    trained version, which was measured; else "".
-    """
-    if tracker.is_empty:
-        return []
-    with tracker.required() as client:
-        rows = []
-        for model in all_pages(client.search_registered_models):
-            # Search results come without aliases.
-            aliases = client.get_registered_model(model.name).aliases
-            for version in versions_of(client, model.name):
-                number, tags = str(version.version), version.tags
-                rows.append({
-                    "name": model.name, "version": number,
-                    "aliases": sorted(alias for alias, target in aliases.items() if str(target) == number),
-                    "digest": tags.get(DIGEST, ""), "metrics": dict(score_of(version).metrics),
-                    "test": tags.get(TEST, ""), "base": tags.get(BASE, ""),
-                    "moves": json.loads(tags.get(PROMOTIONS, "[]")), "gates": json.loads(tags.get(GATES, "{}"))})
-        return sorted(rows, key=lambda row: (row["name"], int(row["version"])))

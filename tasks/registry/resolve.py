@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_contracts.errors import DamagedArtifact, UsageError
-from tasks.core.files import file_digest
+from tasks.core.files import file_digest, remove
 from tasks.core.store import MANIFEST, Artifact, Store
 from tasks.registry.tags import (
     CHAMPION,
@@ -142,7 +142,11 @@ def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) ->
         return verified(place / RETRIEVER_PATH, digest)
     folder = tracker.home / "downloads" / digest
     if folder.exists():
-        return verified(folder, digest)
+        try:
+            return verified(folder, digest)
+        except DamagedArtifact as error:
+            _log.warning("%s; it is downloaded again", error.what)
+            remove(folder)
     part = folder.with_suffix(f".{os.getpid()}.part")
     part.mkdir(parents=True, exist_ok=True)
     try:

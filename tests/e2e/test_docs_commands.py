@@ -17,7 +17,7 @@ import pytest
 from flows.cli.app import app
 from tasks.core.manifest import MANIFEST
 from tasks.core.store import Artifact, Store, digest_of
-from tasks.registry.promotion import score_of
+from tasks.registry.champions import score_of
 from tasks.registry.register import register
 from tasks.registry.tags import DIGEST, TEST
 from tasks.tracking.tracker import Tracker

@@ -3,15 +3,17 @@
 import errno
 import json
 import os
+from functools import partial
 
 import pytest
 
 from data_contracts.errors import ContractError, UsageError
 from tasks.registry import label_edits
+from tasks.registry.champions import history, rollback
 from tasks.registry.edit_journal import Journal
-from tasks.registry.label_edits import apply_edits, edit_labels, journal_of, with_edits
+from tasks.registry.label_edits import apply_edits, edit_labels, edits_of, journal_of
 from tasks.registry.label_files import LabelRow
-from tasks.registry.promotion import history, promote_by_gates, rollback
+from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import DATA, EXAMPLES
@@ -116,7 +118,7 @@ def test_a_retraining_does_not_lose_the_edits(models):
     applied(models)
     version = models.register(1, 70.0).version
     decision = promote_by_gates(models.tracker, "xc", version,
-                       edited=lambda: with_edits(models.store, models.tracker, "xc", version))
+                       edits=partial(edits_of, models.store, models.tracker, "xc"))
     assert decision.promoted
     now = resolve(models.tracker, "xc").version
     assert models.aliases()["champion"] == now == "4" and models.versions()[3].tags["xc.base"] == version == "3"

@@ -14,8 +14,9 @@ import pytest
 from data_contracts.errors import DamagedArtifact, ServerError, UsageError
 from tasks.core.store import Artifact
 from tasks.evaluation.gates import Score
+from tasks.registry.champions import listing
 from tasks.registry.model_card import model_card
-from tasks.registry.promotion import PromotionDecision, listing
+from tasks.registry.promotion import PromotionDecision
 from tasks.registry.register import Registered, register
 from tasks.registry.resolve import model_name, resolve
 from tasks.registry.tags import registered_digests
@@ -250,6 +251,17 @@ def test_a_card_has_its_limits_from_the_measurement():
                  "between 58.00 and 62.00", "at most 3 times in training, 12.5% are among the best 5", "7 test queries",
                  "'embedding' finds 93.2%", "- For 80% right, the threshold is 0.62.", "off by 1.8 points on average"):
         assert part in card
+
+
+def test_a_downloaded_copy_that_is_damaged_is_downloaded_again(models, monkeypatch):
+    models.enter(0)
+    for place in ("local_folder", "_stored"):    # as on another machine
+        monkeypatch.setattr(f"tasks.registry.resolve.{place}", lambda *_: None)
+    found = resolve(models.tracker).folder
+    assert found.is_relative_to(models.store.home / "downloads")
+    whole = (found / "frequencies.npy").read_bytes()
+    (found / "frequencies.npy").write_bytes(whole[:-1] + b"?")
+    assert resolve(models.tracker).folder == found and (found / "frequencies.npy").read_bytes() == whole
 
 
 @at_length("starts a server")

@@ -17,7 +17,8 @@ from typing import Any
 
 from tasks.core.store import Artifact, digest_of
 from tasks.evaluation.gates import Score
-from tasks.registry.promotion import move, promote_by_gates
+from tasks.registry.champions import move
+from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
 from tasks.registry.tags import DATA, EXAMPLES
 from tests.conftest import ROOT

@@ -9,7 +9,8 @@ import pytest
 from data_contracts.errors import GateRefused, UsageError
 from flows.cli.commands.registry import _why
 from tasks.evaluation.gates import Comparison, Incomparable, Score
-from tasks.registry.promotion import history, listing, promote, promote_by_gates, rollback
+from tasks.registry.champions import history, listing, rollback
+from tasks.registry.promotion import promote, promote_by_gates
 from tasks.registry.resolve import resolve
 from tasks.registry.tags import champion_of
 from tests.support import tiny
@@ -54,6 +55,36 @@ def test_a_worse_version_stays_a_challenger_and_says_why(models):
 def measured(ours, theirs, **more):
     """What gives both versions these P@1."""
     return lambda *_: Comparison([Score({"P/1": p1, "PSP/5": 51.0}) for p1 in (ours, theirs)], **more)
+
+
+def test_who_becomes_champion_meanwhile_is_compared_with(models):
+    """A comparison takes minutes; what a person decided meanwhile is not undone by what came before it."""
+    models.enter(0)
+    other, ours = models.register(1, 66.0).version, models.register(2, 62.0).version
+    asked = []
+
+    def compare(version, champion):
+        asked.append(champion.version)
+        if len(asked) == 1:
+            promote(models.tracker, "xc", other, "the best so far", force=True)
+        return measured(62.0, {"1": 60.0, other: 66.0}[champion.version])()
+
+    decision = promote_by_gates(models.tracker, "xc", ours, compare)
+    assert asked == ["1", other] and not decision.promoted and decision.champion["version"] == other
+    assert models.aliases()["champion"] == other
+
+
+def test_a_person_is_told_of_a_champion_that_came_meanwhile(models):
+    models.enter(0)
+    other, ours = models.register(1, 66.0).version, models.register(2, 62.0).version
+
+    def compare(*_):
+        promote(models.tracker, "xc", other, "the best so far", force=True)
+        return measured(62.0, 60.0)()
+
+    with pytest.raises(UsageError, match="xc has another champion since the gates were measured\nhint: run the same"):
+        promote(models.tracker, "xc", ours, "mine", compare=compare)
+    assert models.aliases()["champion"] == other
 
 
 def test_another_test_set_needs_both_to_be_scored_on_the_same_ground(models):

@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
 
     Metrics that are not to be compared with the champion's are marked.
     """
-    from tasks.registry.promotion import listing
+    from tasks.registry.champions import listing
     from xcmodels.metrics import HEADLINE, line_of
 
     rows = listing(open_tracker(home, mlflow))
@@ -74,7 +75,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     tracker = open_tracker(home, mlflow)
     from tasks.core.store import Store
     from tasks.registry.comparison import newest_corpus
-    from tasks.registry.label_edits import with_edits
+    from tasks.registry.label_edits import edits_of
     from tasks.registry.promotion import promote as promoted
     from tasks.registry.resolve import resolve_usable
 
@@ -82,7 +83,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     with store.no_collection():
         decision = promoted(
             tracker, named.name, named.version, why, compare=None if force else newest_corpus(store, named, say),
-            edited=lambda: with_edits(store, tracker, named.name, named.version), force=force, dry_run=dry_run)
+            edits=partial(edits_of, store, tracker, named.name), force=force, dry_run=dry_run)
     for gate in decision.gates:
         say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
     became = named.version if decision.became is None else decision.became
@@ -94,7 +95,7 @@ def rollback(name: Model = "", /, *, reason: Reason = "", dry_run: DryRun = Fals
              mlflow: Mlflow = "") -> None:
     """Make the champion before the present one the champion again."""
     why = _required(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
-    from tasks.registry.promotion import rollback as rolled_back
+    from tasks.registry.champions import rollback as rolled_back
     from tasks.registry.resolve import model_name, resolve_usable
 
     tracker = open_tracker(home, mlflow)
