@@ -214,7 +214,7 @@ def open_run(config: RunConfig, until: Until, patience: float) -> Iterator[Runne
           watched() as memory):
         store.sweep()
         data = fetched(config.data, store.home, terminal.line)
-        feedback = feedback_on(config.home, config.name or describe(data).name, begin=True) \
+        feedback = feedback_on(config.home, config.name or describe(data).name, begin=until != "prepare") \
             if config.feedback == "use" else NO_FEEDBACK
         laid_out = pipeline(data, config.method, config.preset, config.settings, feedback, source=config.data)
         tag_this_run(laid_out)

@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from data_contracts.errors import ProjectError
+from data_contracts.errors import DamagedArtifact, ProjectError
 from tasks.core.code_digest import commit
+from tasks.core.files import put_file
 from tasks.core.processes import process_name
 from tasks.core.step import METRICS_FILE, Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
@@ -24,7 +26,7 @@ from tasks.evaluation.report import EvaluationFiles, ReportFacts, ReportPage, ve
 from tasks.evaluation.thresholds import advice
 from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
-from tasks.registry.label_edits import with_edits
+from tasks.registry.label_edits import edits_of
 from tasks.registry.model_card import model_card
 from tasks.registry.promotion import PromotionDecision, promote_by_gates
 from tasks.registry.register import check_owner, register
@@ -118,7 +120,7 @@ _GROUPS = {"states": "train", "checkpoint": "train", "mined": "refresh", "vector
 def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool, rebuild: bool) -> Finished:
     """Register the retriever if `register_it`, write the report, and end the run in MLflow.
 
-    rebuild: write the report even if it exists; a newly registered version always gets one.
+    rebuild: write the report even if it exists; a registered version always gets one, after a kill too.
     """
     store, pipeline, tracker = session.store, session.pipeline, session.tracker
     corpus, evaluation = Corpus(store.open(done["pack"])), store.open(done["evaluate"])
@@ -127,8 +129,9 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     facts = _facts(session, corpus, registered, done)
     outcome = verdict(facts) if registered else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
-    if rebuild or not report.exists() or (registered and not registered.reused):
-        _report(session, corpus, done, facts, report)
+    unreported = registered and (not registered.reused or _reported_version(store, report) != registered.version)
+    if (rebuild or not report.exists() or unreported) and _report(session, corpus, done, facts, report):
+        store.set_ref("reports", report.stem, {"version": facts.version})
     if registered and session.config.feedback == "use":    # the next training learns from all that was said since
         FeedbackJournal(store.home, session.name).end()
     contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
@@ -171,7 +174,7 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
                EXAMPLES: json.dumps([title[:EXAMPLE_LENGTH] for title, _ in _test_texts(corpus)])})
     decision = promote_by_gates(
         tracker, session.name, registered.version, ComparisonCorpus(session.store, done["pack"], session.say),
-        edited=lambda: with_edits(session.store, tracker, session.name, registered.version))
+        edits=partial(edits_of, session.store, tracker, session.name))
     return RegisteredDecision(**vars(decision), version=registered.version, reused=registered.reused)
 
 
@@ -219,13 +222,20 @@ def _feedback(session: Session, corpus: Corpus, done: Mapping[str, Artifact],
     return feedback_effect(session.store.open(done[ADD_FEEDBACK], whole=False), corpus, after, before)
 
 
-def _report(session: Session, corpus: Corpus, done: Mapping[str, Artifact], facts: ReportFacts, page: Path) -> None:
-    """Write the report to `page` and, with its plots, to MLflow; a report that fails does not fail the run."""
+def _reported_version(store: Store, page: Path) -> str | None:
+    """Return the version that the report on `page` is of; None for none, and where a kill left that open."""
+    with suppress(DamagedArtifact):
+        return (store.get_ref("reports", page.stem) or {}).get("version")
+    return None
+
+
+def _report(session: Session, corpus: Corpus, done: Mapping[str, Artifact], facts: ReportFacts, page: Path) -> bool:
+    """Write the report to `page` and, with its plots, to MLflow; return False, and say why, where that fails."""
     page.parent.mkdir(exist_ok=True)
     try:
         facts = replace(facts, feedback=_feedback(session, corpus, done, facts))
         report = ReportPage(corpus, session.store.open(done["evaluate"]), facts)
-        page.write_text(report.page(), encoding="utf-8")
+        put_file(report.page().encode(), page, os.replace, page.with_suffix(f".{os.getpid()}.part"))
         session.tracker.log_file(page, "report")
         if facts.feedback:
             session.tracker.log_text(json.dumps(asdict(facts.feedback), indent=1), "feedback.json")
@@ -233,6 +243,8 @@ def _report(session: Session, corpus: Corpus, done: Mapping[str, Artifact], fact
             session.tracker.log_text(svg.decode(), f"plots/{name}.svg")
     except Exception as error:
         session.say(f"the report could not be built ({error}); build it again with: xc report")
+        return False
+    return True
 
 
 def _test_digest(pipeline: Pipeline) -> str:

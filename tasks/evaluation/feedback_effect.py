@@ -45,7 +45,8 @@ def feedback_effect(tables: Path, corpus: Corpus, after: Retriever, before: Retr
     """
     counts = json.loads((tables / FACTS).read_text())
     corrected = set(counts.pop("labels"))
-    held_out = [json.loads(line) for line in (tables / HELD_OUT).read_text(encoding="utf-8").splitlines()]
+    with open(tables / HELD_OUT, encoding="utf-8") as file:    # str.splitlines would cut at U+2028, too
+        held_out = [json.loads(line) for line in file]
     retrievers = [retriever for retriever in (after, before) if retriever is not None]
     texts = [[decision[field] for decision in held_out] for field in ("title", "content")]
     answers = [_uids(retriever, *texts) for retriever in retrievers]

@@ -15,7 +15,7 @@ def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_pat
     home = copied(whole[0], tmp_path / "home")
     journal = FeedbackJournal(home, "planted")
     # Words that no text of the data has, of two labels; and labels that are wrong for words of others.
-    said = [Feedback(f"zork{number % 40} quux{label} text {number}", [f"L{label}"], [f"L{other}"])
+    said = [Feedback(f"zork{number % 40} quux{label}\u2028text {number}", [f"L{label}"], [f"L{other}"])
             for number in range(60) for label, other in [(3, 4) if number % 2 else (17, 18)]]
     journal.append(said)
     assert len(journal.begin()) == 60    # as a run does that is then killed
@@ -23,7 +23,10 @@ def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_pat
     code, out, told = xc(*command(planted, home))
     assert code == 0, told
     assert "with feedback on 60 texts, feedback/planted.jsonl" in told and json.loads(out)["version"] == "2"
-    assert journal.begun() is None and len(journal.begin()) == 61
+    words_of_run = [word for word in command(planted, home)[1:] if word != "--json"]
+    assert journal.begun() is None and xc("prepare", *words_of_run)[0] == 0
+    assert journal.begun() is None, "what trains nothing begins no training"
+    assert len(journal.begin()) == 61
     step = next(manifest for _, manifest in Store(home).steps() if manifest["about"]["step"] == ADD_FEEDBACK)
     assert step["kind"] == "tables"
     with Tracker(home).required() as client:
@@ -35,6 +38,11 @@ def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_pat
     assert right["of"] == counts["held out"] and right["before"] < right["after"] == right["of"]
     report = max((home / "reports").glob("*.html"), key=lambda path: path.stat().st_mtime).read_text()
     assert "What feedback changed" in report and "Reviewers have judged 60 texts" in report
+    page = min((home / "reports").glob("*.html"), key=lambda path: path.stat().st_mtime)
+    whole_page, killed = page.read_text(), Store(home)
+    page.write_text("half")    # as by a kill, before the version was noted
+    killed.set_ref("reports", page.stem, {"version": None})
     code, _, told = xc(*command(planted, home), "--feedback", "ignore")
     assert code == 0 and "feedback" not in told.replace("--feedback", "") and "all reused" in told
     assert journal.begun() == 61, "what another training begins with stays marked"
+    assert page.read_text() == whole_page
