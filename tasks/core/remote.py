@@ -16,7 +16,7 @@ from tasks.core.files import put_file
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://(.*)", re.DOTALL)
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}    # protocol -> the extra of xcflow that reads it
-_VERSIONS = ("VersionId", "generation", "ETag", "etag", "md5Hash", "mtime", "LastModified", "created")
+_VERSIONS = ("VersionId", "generation", "ETag", "etag", "md5Hash", "mtime", "LastModified", "Last-Modified", "created")
 _WITH_FOLDERS = ("file", "memory", "sftp", "ssh", "hdfs", "smb")    # in an object store a new folder would be a bucket
 _SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|CREDENTIAL|ACCESS_KEY", re.IGNORECASE)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -100,8 +100,13 @@ class Remote:
         files, root = self._opened
         with self._as_server_errors():
             files.invalidate_cache()
-            return {name_of(entry["name"]): FileVersion(entry["size"], _version(entry))
-                    for entry in files.ls(root, detail=True) if entry["type"] == "file"}
+            entries = [entry for entry in files.ls(root, detail=True) if entry["type"] == "file"]
+            # over HTTP a listing has names alone
+            entries = [entry if entry["size"] is not None else files.info(entry["name"]) for entry in entries]
+        if unknown := [name_of(entry["name"]) for entry in entries if entry["size"] is None]:
+            raise ServerError(f"{self.address} does not tell the size of {unknown[0]}",
+                              hint="copy the folder to this machine, or to a store that tells sizes")
+        return {name_of(entry["name"]): FileVersion(entry["size"], _version(entry)) for entry in entries}
 
     def blocks(self, name: str, start: int, size: int) -> Iterator[bytes]:
         """Yield a file from byte `start` on, `size` bytes at a time."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from data_contracts.errors import DamagedArtifact
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
 from tasks.core.memory import MemoryUse
@@ -89,7 +90,7 @@ class Step:
 
     def took(self, store: Store) -> float | None:
         """Return the seconds that the step took the last time; None where it never ran in `store`."""
-        return (store.get_ref("timings", self._timing_ref) or {}).get("seconds")
+        return self._last_run(store).get("seconds")
 
     def note_time(self, store: Store, seconds: float) -> None:
         """Store how long the step took."""
@@ -97,13 +98,19 @@ class Step:
 
     def peak_memory(self, store: Store) -> MemoryUse | None:
         """Return what the processes of its last run held together at most; None where that is not known."""
-        known = store.get_ref("timings", self._timing_ref) or {}
+        known = self._last_run(store)
         return MemoryUse(known["bytes"], known["files"]) if "bytes" in known else None
 
     def note_memory(self, store: Store, peak: MemoryUse) -> None:
         """Store beside its time what the processes of its run held together at most."""
-        known = store.get_ref("timings", self._timing_ref) or {}
-        store.set_ref("timings", self._timing_ref, {**known, **asdict(peak)})
+        store.set_ref("timings", self._timing_ref, {**self._last_run(store), **asdict(peak)})
+
+    def _last_run(self, store: Store) -> dict[str, Any]:
+        """Return what is known of the step's last run; of a damaged ref nothing, as of a step that never ran."""
+        try:
+            return store.get_ref("timings", self._timing_ref) or {}
+        except DamagedArtifact:
+            return {}
 
     @property
     def _timing_ref(self) -> str:

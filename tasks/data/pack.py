@@ -3,6 +3,7 @@
 import json
 import mmap
 import operator
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -104,8 +105,8 @@ def _pack_weights(positives: Path, augmented: int, power: float, out: Path) -> N
 def _pack_tokens(table: Path, out: Path, side: str) -> None:
     """Write one side's tokens, title then content per row, with one shard in memory at a time."""
     n = count_rows(table)
-    offsets = np.lib.format.open_memmap(out / f"{side}.tokens.offsets.npy", "w+", np.int64, (n + 1,))
-    titles = np.lib.format.open_memmap(out / f"{side}.titles.npy", "w+", np.int32, (n,))
+    offsets = _mapped_array(out / f"{side}.tokens.offsets.npy", np.int64, n + 1)
+    titles = _mapped_array(out / f"{side}.titles.npy", np.int32, n)
     for shard in shards(table):
         part = pq.read_table(shard, columns=["id", "title", "content"])
         ids = part["id"].to_numpy()
@@ -113,7 +114,7 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
         offsets[ids + 1] = titles[ids] + pc.list_value_length(part["content"]).to_numpy()
     np.cumsum(offsets, out=offsets)
     _drop_pages(titles)
-    values = np.lib.format.open_memmap(out / f"{side}.tokens.values.npy", "w+", np.int32, (int(offsets[-1]),))
+    values = _mapped_array(out / f"{side}.tokens.values.npy", np.int32, int(offsets[-1]))
     for shard in shards(table):
         part = pq.read_table(shard, columns=["id", "title", "content"])
         starts = offsets[part["id"].to_numpy()]
@@ -123,6 +124,14 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
             values[in_ranges(starts, lengths)] = flat.flatten().to_numpy()
             starts = starts + lengths
         _drop_pages(values)
+
+
+def _mapped_array(path: Path, dtype: type[np.generic], size: int) -> np.memmap:
+    """Map a new array (size,), whose room on the disk is taken: a page without any would end the process by SIGBUS."""
+    array = np.lib.format.open_memmap(path, "w+", dtype, (size,))
+    with open(path, "r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def _drop_pages(array: np.memmap) -> None:

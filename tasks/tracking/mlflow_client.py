@@ -1,18 +1,19 @@
 """The connection to MLflow: database, server health, password and verbosity."""
 
+import fcntl
 import logging
 import os
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
-from tasks.core.files import fsync, secret
+from tasks.core.files import fsync, locked, secret
 
 PROBE_SECONDS = 3.0
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "CRITICAL",
@@ -43,14 +44,17 @@ def make_database(home: Path) -> None:
     engine = create_sqlalchemy_engine(f"sqlite:///{new}")
     # 50 migrations sync the disk after each statement; one sync at the end is enough, since nobody uses the file yet
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
-    try:
-        _initialize_tables(engine)
-        engine.dispose()
-        fsync(new)
-        with suppress(FileExistsError):
-            os.link(new, final)
-    finally:
-        new.unlink(missing_ok=True)
+    lock = home / "gc.lock"
+    # a run that begins meanwhile would take the file for a killed writer's
+    with locked(lock, fcntl.LOCK_SH) if lock.exists() else nullcontext():
+        try:
+            _initialize_tables(engine)
+            engine.dispose()
+            fsync(new)
+            with suppress(FileExistsError):
+                os.link(new, final)
+        finally:
+            new.unlink(missing_ok=True)
     for store in (Tracking, Registry):    # a database that was deleted meanwhile is still open in their pools
         if (pool := store._engine_map.get(f"sqlite:///{final}")) is not None:
             pool.dispose()

@@ -24,6 +24,7 @@ from flows.services.processes import free_port
 from tasks.core.dask_workers import Workers
 from tasks.core.step import run
 from tasks.core.store import Store
+from tasks.data.pack import _mapped_array
 from tasks.plan import pipeline
 from tests.conftest import ROOT
 from tests.support.fatal_jobs import kill_worker, kill_worker_once, stop_worker
@@ -111,6 +112,13 @@ def test_validation_is_held_out(planted, home, workers):
     corpus, _ = prepare(planted, home, workers)
     assert len(corpus.validation) == 60
     assert not set(corpus.validation) & set(corpus.training_rows())
+
+
+def test_room_for_a_mapped_array_is_taken_before_it_is_written(tmp_path):
+    """On a full disk writing to a page without room would end the process by SIGBUS, without a word."""
+    array = _mapped_array(tmp_path / "a.npy", np.int32, 10**6)
+    assert (tmp_path / "a.npy").stat().st_blocks * 512 >= 4 * 10**6 and not array.any()
+    assert np.load(tmp_path / "a.npy").shape == (10**6,) and len(_mapped_array(tmp_path / "b.npy", np.int64, 0)) == 0
 
 
 def test_the_number_of_workers_changes_nothing(planted, tmp_path, home, workers):

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -212,3 +214,18 @@ def test_commands_take_an_address(tiny, s3, cli, tmp_path):
     assert code == 0 and planned["data"]["folder"] == planned["options"]["data"]["value"] == address, err
     assert "fetching" in err and planned["data"]["name"] == "tiny"
     assert planned["data"]["digest"] == json.loads(cli("plan", "--data", str(tiny), "--json")[1])["data"]["digest"]
+
+
+def test_a_folder_that_a_web_server_lists_is_fetched(tiny, home):
+    """Its listing has names alone; sizes and times come with each file."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tiny.parent))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        address, said = f"http://127.0.0.1:{server.server_port}/{tiny.name}", list[str]()
+        try:
+            first = fetched(address, home, said.append)
+            told = len(said)
+            again = fetched(address, home, said.append)
+        finally:
+            server.shutdown()
+    assert used(first) == used(tiny) and again == first and told and len(said) == told

@@ -14,6 +14,7 @@ import pytest
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from flows.services import definitions
 from flows.services.processes import free_port
+from tasks.core.store import Store
 from tasks.tracking import mlflow_client
 from tasks.tracking.tracker import Tracker
 from tests.support import tiny
@@ -192,6 +193,16 @@ def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed"):
         mlflow_client.make_database(tmp_path)
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+
+
+def test_a_run_that_begins_leaves_a_database_that_another_process_makes(tmp_path, monkeypatch):
+    from mlflow.store.db import utils
+
+    home = Store(tmp_path / "home").home
+    made = utils._initialize_tables
+    monkeypatch.setattr(utils, "_initialize_tables", lambda engine: (made(engine), Store(home).sweep()))
+    mlflow_client.make_database(home)
+    assert (home / "mlflow.db").exists() and not list((home / "tmp").iterdir())
 
 
 @at_length("starts a server")

@@ -9,6 +9,7 @@ import pytest
 
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
+from tasks.core.memory import MemoryUse
 from tasks.core.step import UNFINISHED, Step, StepContext, forecast, run, slug, steps_to_remake
 from tasks.core.store import Store
 
@@ -99,6 +100,16 @@ def test_a_step_of_other_work_says_nothing_of_how_long(tmp_path):
     assert told == {"wordnet astra cpu": [True, True], "tickets astra cpu": [False, False]}
     assert {ref.name for ref in (tmp_path / "refs" / "timings").iterdir()} == {
         "first-wordnet-astra-cpu", "second-wordnet-astra-cpu"}
+
+
+def test_a_damaged_note_of_how_long_it_took_stops_no_run(tmp_path):
+    store, (step, _) = Store(tmp_path), chain([])
+    step.note_time(store, 3.0)
+    [ref] = (tmp_path / "refs" / "timings").iterdir()
+    ref.write_bytes(bytes(10))
+    assert step.took(store) is None and step.peak_memory(store) is None
+    step.note_memory(store, MemoryUse(5, 2))
+    assert step.peak_memory(store) == MemoryUse(5, 2)
 
 
 def test_a_failed_step_publishes_nothing(tmp_path):
