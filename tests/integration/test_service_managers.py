@@ -127,14 +127,6 @@ def test_no_file_that_others_can_read_has_a_password(home, tmp_path):
         f"-{str(home).replace('%', '%%')}/service.env"]
 
 
-@pytest.mark.parametrize("what", ["systemd", "compose"])
-def test_no_two_parts_have_one_port(home, tmp_path, what):
-    words = (what, tmp_path / "files", "--home", home, "--user", USER, "--port", 5000)
-    code, said = xc(*words)
-    assert code == 2 and "--mlflow-port and --port are both 5000" in said and not (tmp_path / "files").exists()
-    assert xc(*words, "--mlflow", MLFLOW)[0] == 0    # which is used and not started
-
-
 def test_no_command_of_a_part_has_a_password(home):
     parts = services(home, PORTS, mlflow=MLFLOW)
     assert not [part.name for part in parts if "a-password" in " ".join(part.command)]
@@ -201,7 +193,8 @@ def test_a_name_is_the_beginning_of_a_unit(home, tmp_path):
 
 @pytest.mark.parametrize(("words", "told"), [
     (("--user", "no-such-user"), "there is no user 'no-such-user'"), (("--workers", "0"), "--workers must be from 1"),
-    (("--home", "/nowhere/home"), "there is no /nowhere/home")])
+    (("--home", "/nowhere/home"), "there is no /nowhere/home"),
+    (("--port", "5000"), "--mlflow-port and --port are both 5000")])
 def test_what_cannot_be_run_is_refused(home, tmp_path, words, told):
     for what in ("systemd", "compose"):
         usual = {"--home": str(home), "--user": USER} | dict([words])

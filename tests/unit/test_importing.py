@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -251,6 +252,14 @@ def test_uids_that_are_not_unique_are_refused(tmp_path: Path):
             import_file(file, out, text="t", labels="l", uid="u", test_fraction=share)
         assert str(caught.value).startswith(f"{file}:7: the uid '1' is already that of {file}:2\nhint: a uid names one")
     assert not out.exists() and import_file(file, out, text="t", labels="l", uid="u", split="s")["test"] == 2
+
+
+def test_a_row_without_a_uid_has_its_number_which_no_other_may_have(tmp_path: Path):
+    file, out = tmp_path / "a.csv", tmp_path / "out"
+    file.write_text("u,t,l\n7,a,x\n9,b,x\n,c,x\n4,d,x\n")
+    with pytest.raises(ContractError, match=rf"^{re.escape(str(file))}:5: the uid '4' is already that of .*:4\n"):
+        import_file(file, out, text="t", labels="l", uid="u")
+    assert not out.exists()
 
 
 def test_a_column_has_one_role_but_for_the_uid(table: Path, tmp_path: Path):

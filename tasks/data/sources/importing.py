@@ -26,10 +26,9 @@ _IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
 
 @dataclass(frozen=True)
 class _Point:
-    """A usable row; uid: "" where it has none. labels: uid -> weight."""
+    """A usable row; uid: its number where it has none. labels: uid -> weight."""
 
     where: str
-    number: int
     is_test: bool
     uid: str
     title: str
@@ -44,7 +43,7 @@ class _Collected:
     skipped: Counter[str]
     train: set[str] = field(default_factory=set)    # labels of training rows
     test: set[str] = field(default_factory=set)     # labels of test rows
-    uids: set[int] = field(default_factory=set)     # `uid_key` of the rows that have a uid
+    uids: set[int] = field(default_factory=set)     # `uid_key` of the rows, where a column has uids
     trained: set[int] = field(default_factory=set)    # `key_of` training texts, where a column decides on the split
     titles: dict[str, str] = field(default_factory=dict)    # label -> its title, where that is not its uid
     unknown: dict[str, str] = field(default_factory=dict)    # label that the vocabulary lacks -> where it is first
@@ -70,7 +69,7 @@ class _Plan:
             elif not any(names):
                 skipped["rows_without_labels"] += 1
             elif labels := self._labels(row, names, collected):
-                yield _Point(row.where, row.number, self._is_test(row), uid, title, content, labels)
+                yield _Point(row.where, self._is_test(row), uid or str(row.number), title, content, labels)
             else:
                 skipped["rows_without_vocabulary_labels"] += 1
 
@@ -167,11 +166,12 @@ def _uid_column(documents: Documents) -> str | None:
 def _collect(plan: _Plan, test_fraction: float) -> _Collected:
     """Return the labels and texts of all rows. Raises ContractError where no run could train or be measured on them."""
     collected, path, splits = _nothing(plan), plan.documents.path, plan.documents.splits
+    has_uids = bool(_uid_column(plan.documents))
     for row in plan.points(collected):
         (collected.test if row.is_test else collected.train).update(row.labels)
         if splits and not row.is_test:
             collected.trained.add(key_of(row.title, row.content))
-        if row.uid:
+        if has_uids:    # else they are numbers of rows
             if (key := plan.uid_key(row)) in collected.uids:
                 first = next(other.where for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key)
                 raise ContractError(f"the uid {row.uid[:80]!r} is already that of {first}", where=row.where,
@@ -255,8 +255,7 @@ def _write(plan: _Plan, out: Path, collected: _Collected, sha256: str) -> dict[s
             for row in plan.points(_nothing(plan)):
                 side = "test" if row.is_test else "train"
                 if targets := {ids[name]: weight for name, weight in row.labels.items() if name in ids}:
-                    uid = row.uid or str(row.number)
-                    (test if row.is_test else train)(point(uid, row.title, row.content, targets))
+                    (test if row.is_test else train)(point(row.uid, row.title, row.content, targets))
                     counts[side] += 1
                     counts[f"positives_{side}"] += len(targets)
                     if row.is_test and key_of(row.title, row.content) in collected.trained:
