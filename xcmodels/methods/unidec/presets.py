@@ -32,6 +32,12 @@ def _cpu(**changed: object) -> Settings:
     return Settings(BAG, replace(config, **changed))  # type: ignore[arg-type]
 
 
+def _cpu_minilm(**changed: object) -> Settings:
+    """`_cpu` with MiniLM, which would encode 7,500 label texts a step on WordNet by six negatives a query."""
+    base = _cpu(**changed)
+    return fine_tuned(replace(base, method=replace(base.method, epochs=8, negatives=min(base.method.negatives, 1))))
+
+
 def _paper(source: str, batch: int, epochs: int, **changed: object) -> Settings:
     """The settings of section 4, the same for every data set but the batch (Table 2), which is a cluster (Algorithm 1).
 
@@ -63,7 +69,7 @@ def _presets(about: str, batches: Mapping[str, int], small: Mapping[str, object]
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(**cpu))),
         "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores",
-                             lambda: fine_tuned(_cpu(**cpu))),
+                             lambda: _cpu_minilm(**cpu)),
         "minilm": Preset(f"{about}; the packaged MiniLM transformer, one GPU",
                          lambda: boosted(_paper(MINILM, 576, 60, **(_MINILM | changed)))),
         **{name: Preset(f"{about}; Table 2's batch for {name}, DistilBERT from the hub, a GPU",
