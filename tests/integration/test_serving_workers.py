@@ -215,8 +215,8 @@ def test_what_was_asked_is_answered_before_the_end(models, number, all_of_them):
             process.send_signal(number)
         if number == signal.SIGTERM:
             # at once, since it ends a second later: of slow processors little is left of that second
-            assert within(1, lambda: server.ask("/readyz").status == 503)
-            assert {server.ask("/readyz").json()["code"] for _ in range(4)} == {"draining"} and server.fine()
+            assert within(1, lambda: all(b'"draining"' in server.ask("/readyz").body for _ in range(4))), "both workers"
+            assert server.fine()
         for thread in crowd:
             thread.join()
         assert statuses == [200] * 6
