@@ -209,7 +209,7 @@ def _start_fork_server() -> None:
 
 
 async def _await_restarts(cluster: Any) -> None:
-    """Wait until each worker that died has a process again.
+    """Wait until all workers that died have a process again; one may die while another is waited for.
 
     distributed 2026.8 takes the greeting of a worker that died at once for that of the next one, which has no process
     yet; to close the cluster then is an AssertionError, and leaves that process.
@@ -217,9 +217,9 @@ async def _await_restarts(cluster: Any) -> None:
     from distributed.core import Status
 
     deadline = time.monotonic() + RESTART_SECONDS
-    for nanny in cluster.workers.values():
-        while nanny.status == Status.running and nanny.pid is None and time.monotonic() < deadline:
-            await asyncio.sleep(.02)
+    while time.monotonic() < deadline and any(
+            nanny.status == Status.running and nanny.pid is None for nanny in cluster.workers.values()):
+        await asyncio.sleep(.02)
 
 
 def _can_import() -> bool:
