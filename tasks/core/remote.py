@@ -101,8 +101,9 @@ class Remote:
         with self._as_server_errors():
             files.invalidate_cache()
             entries = [entry for entry in files.ls(root, detail=True) if entry["type"] == "file"]
-            # over HTTP a listing has names alone
-            entries = [entry if entry["size"] is not None else files.info(entry["name"]) for entry in entries]
+            # over HTTP a listing has names alone, and links that sort it
+            entries = [entry if entry["size"] is not None else files.info(entry["name"]) for entry in entries
+                       if entry["size"] is not None or not set("?#") & set(entry["name"])]
         if unknown := [name_of(entry["name"]) for entry in entries if entry["size"] is None]:
             raise ServerError(f"{self.address} does not tell the size of {unknown[0]}",
                               hint="copy the folder to this machine, or to a store that tells sizes")

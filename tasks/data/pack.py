@@ -129,8 +129,8 @@ def _pack_tokens(table: Path, out: Path, side: str) -> None:
 def _mapped_array(path: Path, dtype: type[np.generic], size: int) -> np.memmap:
     """Map a new array (size,), whose room on the disk is taken: a page without any would end the process by SIGBUS."""
     array = np.lib.format.open_memmap(path, "w+", dtype, (size,))
-    with open(path, "r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    with open(path, "r+b") as file:    # a system without the call (macOS) takes the room as it writes
+        getattr(os, "posix_fallocate", lambda *_: None)(file.fileno(), 0, path.stat().st_size)
     return array
 
 

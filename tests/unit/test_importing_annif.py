@@ -56,6 +56,16 @@ def test_json_lines(tmp_path: Path):
     assert summary["rows_without_labels"] == 1 and "vocabulary_reason" not in summary
 
 
+@pytest.mark.parametrize("numbers", [(7, 7), (2, None)])
+def test_ids_of_json_lines_name_one_text(tmp_path: Path, numbers: tuple[int, int | None]):
+    """A text without one has the number of its line."""
+    rows = [{"text": f"text {place}", "subjects": [{"label": "one"}], "document_id": number}
+            for place, number in enumerate(numbers)]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ContractError, match=f"the uid '{numbers[0]}' is already that of"):
+        import_file(tmp_path / "docs.jsonl", tmp_path / "out", test_fraction=0)
+
+
 def test_a_folder_of_full_texts(tmp_path: Path):
     docs = tmp_path / "docs"
     docs.mkdir()

@@ -43,7 +43,7 @@ class _Collected:
     skipped: Counter[str]
     train: set[str] = field(default_factory=set)    # labels of training rows
     test: set[str] = field(default_factory=set)     # labels of test rows
-    uids: set[int] = field(default_factory=set)     # `uid_key` of the rows, where a column has uids
+    uids: set[int] = field(default_factory=set)     # `uid_key` of the rows
     trained: set[int] = field(default_factory=set)    # `key_of` training texts, where a column decides on the split
     titles: dict[str, str] = field(default_factory=dict)    # label -> its title, where that is not its uid
     unknown: dict[str, str] = field(default_factory=dict)    # label that the vocabulary lacks -> where it is first
@@ -166,17 +166,15 @@ def _uid_column(documents: Documents) -> str | None:
 def _collect(plan: _Plan, test_fraction: float) -> _Collected:
     """Return the labels and texts of all rows. Raises ContractError where no run could train or be measured on them."""
     collected, path, splits = _nothing(plan), plan.documents.path, plan.documents.splits
-    has_uids = bool(_uid_column(plan.documents))
     for row in plan.points(collected):
         (collected.test if row.is_test else collected.train).update(row.labels)
         if splits and not row.is_test:
             collected.trained.add(key_of(row.title, row.content))
-        if has_uids:    # else they are numbers of rows
-            if (key := plan.uid_key(row)) in collected.uids:
-                first = next(other.where for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key)
-                raise ContractError(f"the uid {row.uid[:80]!r} is already that of {first}", where=row.where,
-                                    hint="a uid names one row: change or remove one of the two")
-            collected.uids.add(key)
+        if (key := plan.uid_key(row)) in collected.uids:
+            first = next(other.where for other in plan.points(_nothing(plan)) if plan.uid_key(other) == key)
+            raise ContractError(f"the uid {row.uid[:80]!r} is already that of {first}", where=row.where,
+                                hint="a uid names one row: change or remove one of the two")
+        collected.uids.add(key)
     if collected.unknown and not collected.train | collected.test and plan.vocabulary is not None:
         name, where = next(iter(collected.unknown.items()))
         raise ContractError(f"none of the labels is in {plan.vocabulary.file}: {len(collected.unknown):,} labels, the "
