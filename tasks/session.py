@@ -14,7 +14,7 @@ import yaml
 
 from data_contracts.errors import DamagedArtifact, ProjectError
 from tasks.core.code_digest import commit
-from tasks.core.files import put_file
+from tasks.core.files import put_file, remove
 from tasks.core.processes import process_name
 from tasks.core.step import METRICS_FILE, Step, StepResult, slug
 from tasks.core.store import Artifact, Store, digest_of
@@ -129,9 +129,10 @@ def finish(session: Session, done: Mapping[str, Artifact], *, register_it: bool,
     facts = _facts(session, corpus, registered, done)
     outcome = verdict(facts) if registered else "evaluated, not registered"
     report = store.home / "reports" / f"{pipeline.key[:16]}.html"
-    unreported = registered and (not registered.reused or _reported_version(store, report) != registered.version)
+    of = {"run": tracker.run_id, "model": session.name, "version": facts.version}
+    unreported = registered and (not registered.reused or _reported(store, report) != of)
     if (rebuild or not report.exists() or unreported) and _report(session, corpus, done, facts, report):
-        store.set_ref("reports", report.stem, {"version": facts.version})
+        store.set_ref("reports", report.stem, of)
     if registered and session.config.feedback == "use":    # the next training learns from all that was said since
         FeedbackJournal(store.home, session.name).end()
     contracts = store.home / "contracts" / slug(pipeline.data.name) / "index.html"
@@ -222,10 +223,10 @@ def _feedback(session: Session, corpus: Corpus, done: Mapping[str, Artifact],
     return feedback_effect(session.store.open(done[ADD_FEEDBACK], whole=False), corpus, after, before)
 
 
-def _reported_version(store: Store, page: Path) -> str | None:
-    """Return the version that the report on `page` is of; None for none, and where a kill left that open."""
+def _reported(store: Store, page: Path) -> dict[str, Any] | None:
+    """Return the run, model and version that the report on `page` is of; None where a kill left that open."""
     with suppress(DamagedArtifact):
-        return (store.get_ref("reports", page.stem) or {}).get("version")
+        return store.get_ref("reports", page.stem)
     return None
 
 
@@ -235,7 +236,8 @@ def _report(session: Session, corpus: Corpus, done: Mapping[str, Artifact], fact
     try:
         facts = replace(facts, feedback=_feedback(session, corpus, done, facts))
         report = ReportPage(corpus, session.store.open(done["evaluate"]), facts)
-        put_file(report.page().encode(), page, os.replace, page.with_suffix(f".{os.getpid()}.part"))
+        remove(part := page.with_suffix(".part"))    # of a run that was killed as it wrote
+        put_file(report.page().encode(), page, os.replace, part)
         session.tracker.log_file(page, "report")
         if facts.feedback:
             session.tracker.log_text(json.dumps(asdict(facts.feedback), indent=1), "feedback.json")

@@ -60,14 +60,15 @@ def promote_by_gates(tracker: Tracker, name: str, version: str, compare: Compare
             decision = _decide(tracker, ours, champion, compare)
             if dry_run:
                 return decision
-            with edits() if edits else nullcontext() as edited:
+            with edits() if edits and decision.promoted else nullcontext() as edited:
+                became = edited(version) if edited else version    # which takes long: the champion may have changed
                 if not _is_still(champion, client, name):
                     continue
                 record = {"promoted": decision.promoted, "reason": str(decision),
                           "gates": [gate.to_json() for gate in decision.gates]}
                 client.set_model_version_tag(name, version, GATES, json.dumps(record))
                 if decision.promoted:
-                    decision = replace(decision, became=edited(version) if edited else version)
+                    decision = replace(decision, became=became)
                     move(client, name, str(decision.became), str(decision), how="gates")
                 return decision
 
@@ -192,10 +193,10 @@ def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: 
         if dry_run:
             return decision
         with edits() if edits else nullcontext() as edited:
+            decision = replace(decision, became=edited(version) if edited else version)
             if not force and not _is_still(champion, client, name):
                 raise UsageError(f"{name} has another champion since the gates were measured",
                                  hint="run the same command again: it compares with that one")
-            decision = replace(decision, became=edited(version) if edited else version)
             move(client, name, str(decision.became), reason if force else f"{reason} ({decision})",
                  how="forced" if force else "promoted")
     return decision

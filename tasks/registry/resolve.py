@@ -141,18 +141,20 @@ def _fetched(tracker: Tracker, client: Client, version: Version, digest: str) ->
     if (place := local_folder(version.source)) is not None:
         return verified(place / RETRIEVER_PATH, digest)
     folder = tracker.home / "downloads" / digest
-    if folder.exists():
+    if was_there := folder.exists():
         try:
             return verified(folder, digest)
         except DamagedArtifact as error:
             _log.warning("%s; it is downloaded again", error.what)
-            remove(folder)
     part = folder.with_suffix(f".{os.getpid()}.part")
     part.mkdir(parents=True, exist_ok=True)
     try:
         download(tracker, client, version, RETRIEVER_PATH, part)
+        whole = verified(next(path.parent for path in part.rglob(MANIFEST)), digest)
+        if was_there:
+            remove(folder)
         with suppress(OSError):    # another process was faster
-            os.rename(verified(next(path.parent for path in part.rglob(MANIFEST)), digest), folder)
+            os.rename(whole, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return verified(folder, digest)

@@ -1,6 +1,7 @@
 """Labels edited while a model serves: the version that has them, and a retraining that does not lose them."""
 
 import errno
+import fcntl
 import json
 import os
 from functools import partial
@@ -8,7 +9,8 @@ from functools import partial
 import pytest
 
 from data_contracts.errors import ContractError, UsageError
-from tasks.registry import label_edits
+from tasks.core.files import locked
+from tasks.registry import label_edits, promotion
 from tasks.registry.champions import history, rollback
 from tasks.registry.edit_journal import Journal
 from tasks.registry.label_edits import apply_edits, edit_labels, edits_of, journal_of
@@ -128,6 +130,20 @@ def test_a_retraining_does_not_lose_the_edits(models):
     assert (again.promoted, again.reason, again.champion["version"]) == (False, "it is the champion already", version)
     with models.tracker.required() as client:
         assert [each["to"] for each in history(client, "xc")] == ["1", "2", "4"]
+
+
+def test_nobody_edits_labels_while_the_alias_moves(models, monkeypatch):
+    models.enter(0)
+    version, free, moved = models.register(1, 70.0).version, list[bool](), promotion.move
+
+    def move(*arguments, **more):
+        with locked(Journal(models.store.home, "xc").path, fcntl.LOCK_EX, 0.0) as acquired:
+            free.append(acquired)
+        moved(*arguments, **more)
+
+    monkeypatch.setattr(promotion, "move", move)
+    promote_by_gates(models.tracker, "xc", version, edits=partial(edits_of, models.store, models.tracker, "xc"))
+    assert free == [False] and models.aliases()["champion"] == version
 
 
 def test_a_person_promotes_under_a_champion_with_edited_labels(models, cli):
