@@ -26,7 +26,7 @@ from tasks.evaluation.report import EvaluationFiles, ReportFacts, ReportPage, ve
 from tasks.evaluation.thresholds import advice
 from tasks.plan import Pipeline
 from tasks.registry.comparison import ComparisonCorpus
-from tasks.registry.label_edits import edits_of
+from tasks.registry.label_edits import locked_edits
 from tasks.registry.model_card import model_card
 from tasks.registry.promotion import PromotionDecision, promote_by_gates
 from tasks.registry.register import check_owner, register
@@ -175,7 +175,7 @@ def _register(session: Session, corpus: Corpus, done: Mapping[str, Artifact], ev
                EXAMPLES: json.dumps([title[:EXAMPLE_LENGTH] for title, _ in _test_texts(corpus)])})
     decision = promote_by_gates(
         tracker, session.name, registered.version, ComparisonCorpus(session.store, done["pack"], session.say),
-        edits=partial(edits_of, session.store, tracker, session.name))
+        edits=partial(locked_edits, session.store, tracker, session.name))
     return RegisteredDecision(**vars(decision), version=registered.version, reused=registered.reused)
 
 

@@ -113,7 +113,7 @@ def apply_edits(store: Store, tracker: Tracker, name: str) -> EditedChampion | N
 
 
 @contextmanager
-def edits_of(store: Store, tracker: Tracker, name: str) -> Iterator[Callable[[str], str]]:
+def locked_edits(store: Store, tracker: Tracker, name: str) -> Iterator[Callable[[str], str]]:
     """Keep others from editing labels, and yield what returns a version with the edits of the journal.
 
     That version is created if it does not exist. Raises UsageError where another command edits labels for too long.

@@ -13,7 +13,7 @@ from tasks.core.files import locked
 from tasks.registry import label_edits, promotion
 from tasks.registry.champions import history, rollback
 from tasks.registry.edit_journal import Journal
-from tasks.registry.label_edits import apply_edits, edit_labels, edits_of, journal_of
+from tasks.registry.label_edits import apply_edits, edit_labels, journal_of, locked_edits
 from tasks.registry.label_files import LabelRow
 from tasks.registry.promotion import promote_by_gates
 from tasks.registry.register import register
@@ -120,7 +120,7 @@ def test_a_retraining_does_not_lose_the_edits(models):
     applied(models)
     version = models.register(1, 70.0).version
     decision = promote_by_gates(models.tracker, "xc", version,
-                       edits=partial(edits_of, models.store, models.tracker, "xc"))
+                       edits=partial(locked_edits, models.store, models.tracker, "xc"))
     assert decision.promoted
     now = resolve(models.tracker, "xc").version
     assert models.aliases()["champion"] == now == "4" and models.versions()[3].tags["xc.base"] == version == "3"
@@ -142,7 +142,7 @@ def test_nobody_edits_labels_while_the_alias_moves(models, monkeypatch):
         moved(*arguments, **more)
 
     monkeypatch.setattr(promotion, "move", move)
-    promote_by_gates(models.tracker, "xc", version, edits=partial(edits_of, models.store, models.tracker, "xc"))
+    promote_by_gates(models.tracker, "xc", version, edits=partial(locked_edits, models.store, models.tracker, "xc"))
     assert free == [False] and models.aliases()["champion"] == version
 
 

@@ -75,7 +75,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     tracker = open_tracker(home, mlflow)
     from tasks.core.store import Store
     from tasks.registry.comparison import newest_corpus
-    from tasks.registry.label_edits import edits_of
+    from tasks.registry.label_edits import locked_edits
     from tasks.registry.promotion import promote as promoted
     from tasks.registry.resolve import resolve_usable
 
@@ -83,7 +83,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
     with store.no_collection():
         decision = promoted(
             tracker, named.name, named.version, why, compare=None if force else newest_corpus(store, named, say),
-            edits=partial(edits_of, store, tracker, named.name), force=force, dry_run=dry_run)
+            edits=partial(locked_edits, store, tracker, named.name), force=force, dry_run=dry_run)
     for gate in decision.gates:
         say(f"{'holds' if gate.holds else 'FAILS':>5}  {gate}")
     became = named.version if decision.became is None else decision.became
