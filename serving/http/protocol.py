@@ -60,6 +60,7 @@ class TimeoutProtocol(H11Protocol):
     most = 1000
     refused: Callable[[str], None] = staticmethod(lambda code: None)
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None    # runs while the client reads nothing of what waits to be sent
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -88,10 +89,22 @@ class TimeoutProtocol(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Cancel the timers."""
+        for timer in (self._timer, self._unread):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Write no more for now, and close if the client has not read on after REQUEST_SECONDS."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Write on."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, even if the client does not read the answer."""

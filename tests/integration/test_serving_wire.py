@@ -87,25 +87,27 @@ def test_slow_and_endless_connections_are_closed(server):
             took[name] = (time.monotonic() - began, int(data.split()[1]) if data else 0)
 
     threads = [threading.Thread(target=drip, args=(name, *each)) for name, each in kinds.items()]
-    threads.append(threading.Thread(target=lambda: took.update(unread=(unread(server), 0))))
+    for name, header, requests in (("unread", b"Connection: close\r\n", 1), ("unread, more to come", b"", 2)):
+        threads.append(threading.Thread(target=lambda name=name, header=header, requests=requests: took.update(
+            {name: (unread(server, header, requests), 0)})))
     for thread in threads:
         thread.start()
     assert server.fine()    # nobody else waits
     for thread in threads:
         thread.join()
     assert {name: status for name, (_, status) in took.items()} == {
-        "unread": 0, "nothing": 0, "headers": 0, "body": 408, "after the answer": 405}
+        "unread": 0, "unread, more to come": 0, "nothing": 0, "headers": 0, "body": 408, "after the answer": 405}
     assert all(REQUEST_SECONDS - 2 < seconds < 2 * REQUEST_SECONDS for seconds, _ in took.values()), took
     assert server.fine()
 
 
-def unread(server):
-    """Ask for a large answer, the last on its connection, and read nothing of it; -> seconds until it is closed."""
+def unread(server, header, requests):
+    """Ask for large answers on one connection, and read nothing of them; -> seconds until it is closed."""
     process, body = psutil.Process(server.process.pid), json.dumps({"texts": ["an oak"] * 256, "k": 100}).encode()
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.port))
-        connection.sendall(POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        connection.sendall((POST + header + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)) * requests)
         port, began = connection.getsockname()[1], time.monotonic()
         for there in (True, False):
             while there != (port in {each.raddr.port for each in process.net_connections("tcp") if each.raddr}
