@@ -19,42 +19,15 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 
 from serving.workers.shared_status import Board
-from tasks.core.backoff import Backoff
+from serving.workers.worker_process import Worker, WorkerChannel, fork
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 60.0    # before a worker is started again, in seconds
 RETRY = 0.02    # seconds until a connection that no worker could take is offered again
 BATCH = 64      # connections accepted in one turn
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _log = logging.getLogger("serving")
-
-
-@dataclass
-class Worker:
-    """A worker, and the dispatcher's end of the channel that connections go through.
-
-    passed: connections on their way to it. turn: when it got the last one, counted in connections. backoff: when it is
-    started again.
-    """
-
-    number: int
-    pid: int = 0
-    ended: int = -1    # a file descriptor that is readable once it has ended
-    channel: socket.socket | None = None
-    passed: deque[socket.socket] = field(default_factory=deque)
-    turn: int = 0
-    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE, LONGEST_PAUSE, due=0.0))
-
-
-@dataclass(frozen=True)
-class WorkerChannel:
-    """A worker's number and its end of the channel, through which nothing more comes once the server stops."""
-
-    number: int
-    channel: socket.socket = field(repr=False)
 
 
 class Dispatcher:
@@ -124,7 +97,7 @@ class Dispatcher:
         if self._kill_at == float("inf"):
             for worker in self.workers:
                 due = worker.backoff.due
-                if due is not None and now >= due and (forked := self._fork(worker)) is not None:
+                if due is not None and now >= due and (forked := self._start(worker)) is not None:
                     return forked
         self._listen()
         waits = [RETRY] if self._held else [worker.backoff.due - now for worker in self.workers
@@ -138,20 +111,29 @@ class Dispatcher:
 
     # Workers
 
+    def _start(self, worker: Worker) -> WorkerChannel | None:
+        """Fork a worker; where the system has nothing for it, try again later."""
+        try:
+            return self._fork(worker)
+        except OSError as error:
+            now = time.monotonic()
+            worker.backoff.start(now)
+            worker.backoff.end(now)
+            _log.warning("worker %d cannot be started: %s; again in %.1f s", worker.number, error.strerror,
+                         worker.backoff.seconds)
+            return None
+
     def _fork(self, worker: Worker) -> WorkerChannel | None:
-        ours, theirs = socket.socketpair()
-        sys.stderr.flush()
-        if (pid := os.fork()) == 0:
-            ours.close()
+        pid, channel = fork()
+        if pid == 0:
             self._become_worker()
-            return WorkerChannel(worker.number, theirs)
-        theirs.close()
-        ours.setblocking(False)
-        worker.pid, worker.channel = pid, ours
+            return WorkerChannel(worker.number, channel)
+        channel.setblocking(False)
+        worker.pid, worker.channel = pid, channel
         worker.backoff.start(time.monotonic())
         worker.ended = os.pidfd_open(pid)
         self._selector.register(worker.ended, selectors.EVENT_READ, partial(self._ended, worker))
-        self._selector.register(ours, selectors.EVENT_READ, partial(self._taken, worker))
+        self._selector.register(channel, selectors.EVENT_READ, partial(self._taken, worker))
         return None
 
     def _become_worker(self) -> None:

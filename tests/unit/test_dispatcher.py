@@ -1,13 +1,15 @@
 """What the dispatcher of a server's workers does with what it sees in one turn."""
 
+import errno
 import os
 import socket
 import time
 
 import pytest
 
-from serving.workers.dispatcher import BATCH, Dispatcher, Worker
+from serving.workers.dispatcher import BATCH, Dispatcher
 from serving.workers.shared_status import Board, WorkerLoad
+from serving.workers.worker_process import Worker
 
 
 @pytest.fixture
@@ -36,6 +38,20 @@ def test_it_sleeps_while_its_workers_end(dispatcher, monkeypatch):
     for _ in range(3):
         dispatcher._step()
     assert waits == [0.25] * 3
+
+
+@pytest.mark.parametrize("call", ["os.fork", "socket.socketpair"])
+def test_a_worker_that_the_system_has_nothing_for_is_started_later(dispatcher, monkeypatch, caplog, call):
+    def fail():
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    dispatcher._stop_at, worker = float("inf"), dispatcher.workers[0]
+    monkeypatch.setattr(dispatcher, "_turn_once", lambda seconds: None)
+    monkeypatch.setattr(call, fail)
+    held = os.listdir("/proc/self/fd")
+    assert dispatcher._step() is None and worker.backoff.due > time.monotonic()
+    assert "worker 0 cannot be started: Resource temporarily unavailable; again in 0.1 s" in caplog.text
+    assert os.listdir("/proc/self/fd") == held
 
 
 def test_all_connections_that_wait_at_the_end_are_answered(dispatcher):
