@@ -2,18 +2,18 @@
 
 import asyncio
 import errno
+import fcntl
 import logging
 import os
 import resource
-import shlex
 import shutil
 import signal
 import socket
-import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -24,11 +24,11 @@ import torch
 import uvicorn
 from starlette.types import ASGIApp
 
-from data_contracts.errors import ServerError, UsageError
+from data_contracts.errors import ServerError
 from serving.answers import WAIT, ModelService
 from serving.app import create_app
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import LOOPBACK, REQUEST_SECONDS, Access, Guard
+from serving.http.guard import REQUEST_SECONDS, Access, Guard
 from serving.http.protocol import TimeoutProtocol
 from serving.model_watcher import AliasFollower, Registry
 from serving.workers.dispatcher import SHORTAGES, Dispatcher
@@ -36,6 +36,7 @@ from serving.workers.metrics import SummedMetrics
 from serving.workers.shared_status import Board, BoardPeers
 from serving.workers.uvicorn_worker import ConnectionBalancer, WorkerProtocol, WorkerServer
 from tasks.core.devices import port_holder
+from tasks.registry.resolve import only_model
 from tasks.tracking.mlflow_client import quiet_mlflow
 from tasks.tracking.tracker import Tracker
 
@@ -43,7 +44,6 @@ NOTICE = 1.0            # seconds between /readyz saying that the server stops a
 BACKLOG = 256           # connections that may wait to be accepted
 SPARE = BACKLOG + 100   # file descriptors for those, and to load a second version
 END = 10.0              # seconds that a worker may take to end, beyond those for its last answers
-TOKEN = 16              # least characters of a token
 _log = logging.getLogger("serving")
 
 
@@ -70,12 +70,12 @@ def serve(home: Path, mlflow: str, model: str, *, host: str, port: int, access: 
         following = follow()
         app, service = create_app(following, access, keeper)
         limit_connections(service)
-        served = following.current
-        ready(*(served.name, served.version) if served else ("", ""))
-        # uvicorn's signal handlers raise the signal again at the end; these catch it, so that the exit code is 0.
+        served, server = following.current, Server(settings(app, TimeoutProtocol), service)
+        # From here on a signal counts. uvicorn, too, raises it again at the end, and then the exit code is 0.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
-        Server(settings(app, TimeoutProtocol), service).run([sock])
+            signal.signal(number, server.handle_exit)
+        ready(*(served.name, served.version) if served else ("", ""))
+        server.run([sock])
 
 
 def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], AliasFollower],
@@ -93,6 +93,8 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
     import mlflow.tracking  # noqa: F401
 
     board, counts, first = Board(count), Path(tempfile.mkdtemp(prefix="xc-serve-")), os.getpid()
+    held = os.open(counts, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)    # systemd-tmpfiles removes what is old and nobody locks
     try:
         worker = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,
                             patience=WAIT + REQUEST_SECONDS + END).run()
@@ -106,7 +108,7 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
         WorkerServer(balanced, service, peers, worker.channel, room).run()
     finally:
         if os.getpid() == first:
-            shutil.rmtree(counts)
+            shutil.rmtree(counts, ignore_errors=True)
 
 
 def _first_ready(board: Board, ready: Callable[[str, str], None]) -> None:
@@ -117,12 +119,17 @@ def _first_ready(board: Board, ready: Callable[[str, str], None]) -> None:
 def follower(home: Path, mlflow: str, model: str, wait: bool) -> AliasFollower:
     """Return what follows a model's alias, with a version loaded; this process reads no pickle from then on.
 
-    Raises what prevents loading it, unless the server may wait for a model.
+    Raises what prevents loading it, unless the server may wait for a model; UsageError where there are several, and
+    none is named.
     """
-    registry = Registry(Tracker(home, mlflow or None), model or None)
+    tracker = Tracker(home, mlflow or None)
+    registry = Registry(tracker, model or None)
     following = AliasFollower(registry.look, registry.load)
     forbid_pickle()
     if wait:
+        if not model:
+            with suppress(ServerError):
+                only_model(tracker)    # where there are several, none would ever answer
         following.step()    # so that a model that exists is loaded before the first request
     else:
         following.first()
@@ -207,32 +214,6 @@ def listener(host: str, port: int) -> socket.socket:
                               hint="stop it, or choose another: --port") from error
         raise ServerError(f"cannot listen on {where}: {error.strerror or error}",
                           hint="choose another --host or --port") from error
-
-
-def make_access(host: str, token_file: Path | None, names: Collection[str]) -> Access:
-    """Return who may send requests; raise UsageError for a public address without a token and host names."""
-    token = read_token(token_file) if token_file else ""
-    if host not in {"127.0.0.1", "localhost", "::1"} and not (token and names):
-        raise UsageError(f"{host} can be reached from other machines",
-                         hint="add --token-file FILE and --allow-host NAME for each name that the server goes by")
-    return Access(LOOPBACK | {name.lower() for name in names}, token)
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file; raise UsageError where others can read the file or the token is weak."""
-    quoted = shlex.quote(str(path))
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', error)}",
-                         hint=f"(umask 077; openssl rand -hex 32 > {quoted})") from error
-    if mode & 0o077:
-        raise UsageError(f"{path} can be read by others, its mode is {mode:04o}", hint=f"chmod 600 {quoted}")
-    if len(token) < TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError(f"the token in {path} is not {TOKEN} or more plain characters",
-                         hint=f"(umask 077; openssl rand -hex 32 > {quoted})")
-    return token
 
 
 def forbid_pickle() -> None:

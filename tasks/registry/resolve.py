@@ -90,20 +90,30 @@ def folder_of(tracker: Tracker, version: Version) -> Path:
         return _fetched(tracker, client, version, digest)
 
 
+def model_names(tracker: Tracker) -> list[str]:
+    """Return the names of the registered models. Raises ServerError where MLflow cannot be asked."""
+    if tracker.is_empty:
+        return []
+    with tracker.required() as client:
+        return [model.name for model in all_pages(client.search_registered_models)]
+
+
+def only_model(tracker: Tracker) -> str:
+    """Return the name of the only registered model, "" where there is none. Raises UsageError where there are more."""
+    names = model_names(tracker)
+    if len(names) > 1:
+        raise UsageError(f"there are {len(names)} models: {', '.join(names)}", hint=f"--model {names[0]}")
+    return names[0] if names else ""
+
+
 def model_name(tracker: Tracker, name: str | None = None) -> str:
     """Return the name of a registered model, None meaning the only one. Raises UsageError with the nearest name."""
-    no_model = UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
-    if tracker.is_empty:
-        raise no_model
-    with tracker.required() as client:
-        models = [model.name for model in all_pages(client.search_registered_models)]
-    if not models:
-        raise no_model
-    if name is None and len(models) > 1:
-        raise UsageError(f"there are {len(models)} models: {', '.join(models)}", hint="name one of them")
-    if name is not None and name not in models:
-        raise UsageError(f"no model {name!r}{did_you_mean(name, models)}")
-    return models[0] if name is None else name
+    names = model_names(tracker) if name else [only_model(tracker)]
+    if not any(names):
+        raise UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
+    if name and name not in names:
+        raise UsageError(f"no model {name!r}{did_you_mean(name, names)}")
+    return name or names[0]
 
 
 def _number(name: str, mark: str, which: str, aliases: Mapping[str, Any], versions: Mapping[str, Version]) -> str:

@@ -12,11 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from data_contracts.errors import UsageError
-from serving.server import Shortage, listener, read_token
+from serving.access import read_token
+from serving.http.guard import Access
+from serving.server import Shortage, listener, serve
 from tasks.core.devices import port_holder
 from tests.conftest import ROOT
 from tests.support.forked import kill_group, run_xc, start_xc
@@ -144,6 +147,27 @@ def test_what_was_asked_is_answered_before_the_end(models, number, notice):
         assert server.process.wait(30) == 0
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", server.port), 1)
+
+
+def test_a_signal_counts_as_soon_as_it_says_that_it_serves(tmp_path, monkeypatch):
+    async def lifespan(scope, receive, send):
+        while (kind := (await receive())["type"]) and not await send({"type": f"{kind}.complete"}):
+            if kind == "lifespan.shutdown":
+                return
+
+    service = SimpleNamespace(draining=False, metrics=SimpleNamespace(refused=None))
+    monkeypatch.setattr("serving.server.log_to_stderr", lambda: None)
+    monkeypatch.setattr("serving.server.follower", lambda *_: SimpleNamespace(current=None))
+    monkeypatch.setattr("serving.server.create_app", lambda *_: (lifespan, service))
+    monkeypatch.setattr("serving.server.limit_connections", lambda _: 0)
+    monkeypatch.setattr("serving.server._log", SimpleNamespace(warning=lambda *_: signal.raise_signal(signal.SIGTERM)))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        serve(tmp_path, "", "", host="127.0.0.1", port=0, access=Access(), wait=True, feedback=False, workers=1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert service.draining    # and it has returned
 
 
 def test_more_connections_than_descriptors(models):

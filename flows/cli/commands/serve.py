@@ -32,7 +32,7 @@ def serve(*, model: Spec = "", home: Home = HOME, mlflow: Mlflow = "",
         raise UsageError(f"--workers must be from 1 to {WORKERS}, got {workers}")
     environment(home)
     from flows.services.definitions import mlflow_of
-    from serving.server import make_access
+    from serving.access import make_access
     from serving.server import serve as run
 
     run(home, mlflow and mlflow_of(home, mlflow), model, host=host, port=port,
