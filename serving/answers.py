@@ -61,10 +61,11 @@ class ModelService:
         """Why the server's answers may be wrong or outdated, "" where nothing is known against them."""
         return self.follower.fault or self.peers.fault
 
-    def current(self) -> Served:
-        """Return the version that answers; raise Problem where none is loaded."""
+    def current(self, why: str = "") -> Served:
+        """Return the version that answers; raise Problem where none is loaded, for the reason `why`."""
         if self.follower.current is None:
-            raise Problem(503, "no-model", "no model is loaded", headers={"Retry-After": "2"})
+            reason = f": {why}" if why else ""
+            raise Problem(503, "no-model", f"no model is loaded{reason}", headers={"Retry-After": "2"})
         return self.follower.current
 
     def answering(self) -> Served:

@@ -100,8 +100,8 @@ def _operations(app: FastAPI, service: ModelService, counters: ServerMetrics, ke
 
     @app.get("/model", response_model=schemas.ModelFacts, **document("/model", "get"))
     async def model() -> Response:
-        """Return which version answers at present."""
-        served = service.current()
+        """Return which version answers at present, or why none does."""
+        served = service.current(service.fault)
         return json_response({**served.named(), "labels": len(served.retriever), "examples": served.examples,
                               "fault": service.fault, "feedback": keeper is not None})
 

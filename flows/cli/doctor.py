@@ -129,13 +129,14 @@ def servers(home: Path, mlflow: str) -> Iterator[Check]:
     for record in records:
         well = (state := record.state) == WELL
         yield Check(record.name, well, record.address or "runs" if well else f"{state}: {record.address}".rstrip(": "),
+                    f"start it by {record.manager}, which has its log" if record.manager else
                     f"its log: {home}/logs/{record.name}.log; again: xc down{home_flag(home)}; xc up{home_flag(home)}")
     if not records:
         yield Check("servers", True, f"none of {home} is up; xc up{home_flag(home)} starts them")
     addresses = {"PREFECT_API_URL": os.environ.get("PREFECT_API_URL", ""), "mlflow": mlflow}
-    for name, address in ((name, address) for name, address in addresses.items() if address):
+    for name, address in ((name, without_passwords(address)) for name, address in addresses.items() if address):
         try:
             probe(address)
-            yield Check(name, True, f"answers at {without_passwords(address)}")
+            yield Check(name, True, f"answers at {address}")
         except ProjectError:
-            yield Check(name, False, f"does not answer at {without_passwords(address)}", "start it, or name no server")
+            yield Check(name, False, f"does not answer at {address}", "start it, or name no server")

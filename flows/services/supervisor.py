@@ -38,8 +38,8 @@ class Supervisor:
                 continue
             if (due := backoff.due) is None:
                 due = backoff.end(now)
-                self._say(f"{record.title} has ended: {last_line(self._stack.logs / f'{record.name}.log')}; "
-                          f"it is started again in {backoff.seconds:.0f} s")
+                self._say(f"{record.title} has ended, it is started again in {backoff.seconds:.0f} s; its last line: "
+                          f"{last_line(self._stack.logs / f'{record.name}.log')}")
             if now >= due:
                 self._restart(record.name, record.title, backoff, now)
 

@@ -2,9 +2,12 @@
 
 import json
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from flows.cli.config_file import GIVEN
@@ -12,12 +15,16 @@ from flows.cli.options import HOME, Home, Json, Mlflow, Model, environment, home
 from flows.config import PORTS, Ports
 from tasks.core.wording import plural
 
+if TYPE_CHECKING:
+    from flows.services.processes import Record
+
 
 def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: Model = "") -> None:
     """Start what is not up: Prefect server, MLflow server, worker, app; they stay until `xc down`."""
     from flows.services.definitions import require_prefect, services
     from flows.services.stack import Stack
     from tasks.core.devices import gpus
+    from tasks.core.remote import without_passwords
     from tasks.core.store import Store
     from tasks.tracking.mlflow_client import probe
 
@@ -32,18 +39,19 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     if prefect:
         require_prefect(home)
     if mlflow:
+        mlflow = without_passwords(mlflow)    # MLflow takes them from the environment alone
         probe(mlflow)
+    model = _model_of_app(home, mlflow, model, stack.running("app"))
     parts = services(home, ports, prefect=prefect, mlflow=mlflow, model=model, gpu=gpus() > 0)
     started = stack.up(parts, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if address:
-            say(_line(title, f"{address}, which was there: not started"))
+            say(_line(title, f"{without_passwords(address)}, which was there: not started"))
     asked = {part.name: part.address for part in parts if part.flag.removeprefix("--") in GIVEN.sources}
     for record in stack.records().values():
         if record.name not in started:
-            note = "" if asked.get(record.name, record.address) == record.address else \
-                f", not at the port that was asked for: first xc down{home_flag(home)}"
-            say(_line(record.title, f"already up{record.address and ': '}{record.address}{note}"))
+            say(_line(record.title, f"already up{record.address and ': '}{record.address}"
+                                    f"{_not_as_asked(record, asked, model, home)}"))
     for title, address in (("Prefect", prefect), ("MLflow", mlflow)):
         if not address:
             say(_line(f"sign in to {title} with the line in", str(stack.home / title.lower() / "password")))
@@ -87,9 +95,11 @@ def status(*, home: Home = HOME, as_json: Json = False) -> None:
     if not rows:
         say(f"nothing of {home} is up; next: xc up{home_flag(home)}")
     if wrong := [f"{row['name']} {row['state']}" for row in rows if not row["well"]]:
+        managers = {row["manager"] for row in rows if row["manager"]}
         raise ServerError(f"of {plural(len(rows), 'part')}: {', '.join(wrong)}",
-                          hint=f"xc up{home_flag(home)} starts what has ended; where that does not help, "
-                               f"xc down{home_flag(home)} first")
+                          hint=f"start it by {' and '.join(sorted(managers))}" if managers else
+                          f"xc up{home_flag(home)} starts what has ended; where that does not help, "
+                          f"xc down{home_flag(home)} first")
 
 
 def doctor(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> None:
@@ -108,6 +118,31 @@ def doctor(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
     if wrong := [check.name for check in checks if not check.well]:
         raise ProjectError(f"{len(wrong)} of {len(checks)} things {'is' if len(wrong) == 1 else 'are'} wrong: "
                            f"{', '.join(wrong)}")
+
+
+def _model_of_app(home: Path, mlflow: str, model: str, running: "Record | None") -> str:
+    """Return the model that the app is to serve, "" for the first that is registered; say so where there is none yet.
+
+    running: the app, where it is up. Raises UsageError where none is named, and there are several.
+    """
+    from tasks.registry.resolve import model_names, only_model
+    from tasks.tracking.tracker import Tracker
+
+    tracker = Tracker(home, mlflow or None)
+    with suppress(ServerError):    # the app waits for MLflow, too
+        if not model:
+            return only_model(tracker) if running is None else ""    # one that was registered since changes nothing
+        if (known := model_names(tracker)) and model.partition("@")[0] not in known:
+            say(_line("app", f"waits for a model {model!r}; registered: {', '.join(known)}"))
+    return model
+
+
+def _not_as_asked(record: "Record", addresses: Mapping[str, str], model: str, home: Path) -> str:
+    """Return in which way a part that is up is not what was asked for; addresses: those asked for, by part."""
+    other = ["at the port"] if addresses.get(record.name, record.address) != record.address else []
+    if record.name == "app" and model and model not in record.command:
+        other.append("for the model")
+    return f", not {' and '.join(other)} that was asked for: first xc down{home_flag(home)}" if other else ""
 
 
 def _line(title: str, text: str) -> str:

@@ -1,0 +1,87 @@
+"""Which model the app of `xc up` serves: the one that is named, or the only one, also after a restart."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from data_contracts.errors import UsageError
+from flows.cli.commands import stack as commands
+from flows.services.processes import Record, Service
+from flows.services.stack import Stack
+from serving import server
+from serving.app import create_app
+from serving.http.guard import Access
+from tests.support.running_server import ServedModels
+
+
+@pytest.fixture
+def models(tmp_path):
+    made = ServedModels(tmp_path / "home")
+    made.add()
+    return made
+
+
+@pytest.fixture
+def up(models, monkeypatch):
+    """Return what `xc up` says and the command of the app that it would start; nothing is started."""
+    for name in ("PREFECT_API_URL", "XC_MLFLOW"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(model=""):
+        said, parts = [], []
+        monkeypatch.setattr(commands, "say", said.append)
+        monkeypatch.setattr(Stack, "up", lambda self, services, say, again: parts.extend(services) or set())
+        commands.up(home=models.home, model=model)
+        return "\n".join(said), next(part.command for part in parts if part.name == "app")
+
+    return run
+
+
+def register(models, name):
+    with models.tracker.required() as client:
+        client.create_registered_model(name)
+
+
+def test_the_only_model_is_named_so_that_it_stays_the_apps(up):
+    said, command = up()
+    assert command[-2:] == ["--model", "xc"] and "waits" not in said
+
+
+def test_one_of_several_is_to_be_named(up, models):
+    register(models, "another")
+    with pytest.raises(UsageError, match="there are 2 models: another, xc") as caught:
+        up()
+    assert caught.value.hint == "--model another"
+    assert up("xc")[1][-2:] == ["--model", "xc"]
+
+
+def test_a_name_that_no_model_has_is_told(up):
+    said, command = up("xd")
+    assert "waits for a model 'xd'; registered: xc" in said and command[-2:] == ["--model", "xd"]
+
+
+def test_an_app_that_is_up_for_another_model_is_told(up, models, monkeypatch):
+    record = Record.of(Service("app", "app", ["serve", "--model", "xc"], {}, "http://127.0.0.1:1"))
+    monkeypatch.setattr(Stack, "records", lambda self: {"app": record})
+    monkeypatch.setattr(Stack, "running", lambda self, name: record if name == "app" else None)
+    register(models, "another")
+    assert "already up: http://127.0.0.1:1\n" in up()[0] + "\n"    # whatever else was registered meanwhile
+    assert f"not for the model that was asked for: first xc down --home {models.home}" in up("another")[0]
+
+
+def test_a_server_waits_for_a_first_model_and_not_for_one_of_several_to_go(models, monkeypatch):
+    monkeypatch.setattr(server, "forbid_pickle", lambda: None)
+    assert server.follower(models.home, "", "", wait=True).current.name == "xc"
+    register(models, "another")
+    with pytest.raises(UsageError, match="there are 2 models"):
+        server.follower(models.home, "", "", wait=True)
+    assert server.follower(models.home, "", "xd", wait=True).fault == "no model 'xd'; known: another, xc"
+
+
+def test_why_nothing_answers_is_told_at_model_and_to_nobody_without_the_token(models, monkeypatch):
+    monkeypatch.setattr(server, "forbid_pickle", lambda: None)
+    app, _ = create_app(server.follower(models.home, "", "xd", wait=True), Access(token="a token"), None)
+    client = TestClient(app, base_url="http://localhost")
+    assert client.get("/model").status_code == 401
+    answer = client.get("/model", headers={"Authorization": "Bearer a token"})
+    assert (answer.status_code, answer.json()["detail"]) == (503, "no model is loaded: no model 'xd'; known: xc")
+    assert client.get("/readyz").json()["detail"] == "no model is loaded"
