@@ -74,7 +74,7 @@ class Dispatcher:
     def _first(self) -> WorkerChannel | None:
         """Start the first worker, and wait until it answers."""
         first = self.workers[0]
-        if (forked := self._fork(first)) is not None:
+        if (forked := self._take(first, *fork())) is not None:
             return forked
         while first.pid and not self.board.responsive(0):
             self._turn_once(0.05)
@@ -114,7 +114,7 @@ class Dispatcher:
     def _start(self, worker: Worker) -> WorkerChannel | None:
         """Fork a worker; where the system has nothing for it, try again later."""
         try:
-            return self._fork(worker)
+            forked = fork()
         except OSError as error:
             now = time.monotonic()
             worker.backoff.start(now)
@@ -122,16 +122,16 @@ class Dispatcher:
             _log.warning("worker %d cannot be started: %s; again in %.1f s", worker.number, error.strerror,
                          worker.backoff.seconds)
             return None
+        return self._take(worker, *forked)
 
-    def _fork(self, worker: Worker) -> WorkerChannel | None:
-        pid, channel = fork()
+    def _take(self, worker: Worker, pid: int, ended: int, channel: socket.socket) -> WorkerChannel | None:
+        """Watch a worker that was forked; in its own process, return its channel."""
         if pid == 0:
             self._become_worker()
             return WorkerChannel(worker.number, channel)
         channel.setblocking(False)
-        worker.pid, worker.channel = pid, channel
+        worker.pid, worker.ended, worker.channel = pid, ended, channel
         worker.backoff.start(time.monotonic())
-        worker.ended = os.pidfd_open(pid)
         self._selector.register(worker.ended, selectors.EVENT_READ, partial(self._ended, worker))
         self._selector.register(channel, selectors.EVENT_READ, partial(self._taken, worker))
         return None

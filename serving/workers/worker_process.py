@@ -1,6 +1,7 @@
 """A worker of a server as its dispatcher sees it, and the channel between both."""
 
 import os
+import signal
 import socket
 import sys
 from collections import deque
@@ -36,10 +37,11 @@ class WorkerChannel:
     channel: socket.socket = field(repr=False)
 
 
-def fork() -> tuple[int, socket.socket]:
-    """Fork this process; return the pid of the child, 0 in the child, and the own end of a channel between both.
+def fork() -> tuple[int, int, socket.socket]:
+    """Fork this process; return the pid of the child, a descriptor that tells its end, and a channel's end to it.
 
-    Raises OSError where the system has no process, memory or descriptor left.
+    In the child pid is 0, and the channel's end is the other one. Raises OSError where the system has no process,
+    memory or descriptor left; then no child is left either.
     """
     ours, theirs = socket.socketpair()
     sys.stderr.flush()    # or the child would write it again
@@ -49,6 +51,14 @@ def fork() -> tuple[int, socket.socket]:
         for each in (ours, theirs):
             each.close()
         raise
-    own, other = (ours, theirs) if pid else (theirs, ours)
-    other.close()
-    return pid, own
+    if pid == 0:
+        ours.close()
+        return 0, -1, theirs
+    theirs.close()
+    try:
+        return pid, os.pidfd_open(pid), ours
+    except OSError:
+        ours.close()
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise

@@ -3,8 +3,10 @@
 import errno
 import os
 import socket
+import subprocess
 import time
 
+import psutil
 import pytest
 
 from serving.workers.dispatcher import BATCH, Dispatcher
@@ -40,18 +42,24 @@ def test_it_sleeps_while_its_workers_end(dispatcher, monkeypatch):
     assert waits == [0.25] * 3
 
 
-@pytest.mark.parametrize("call", ["os.fork", "socket.socketpair"])
+@pytest.mark.parametrize("call", ["os.fork", "socket.socketpair", "os.pidfd_open"])
 def test_a_worker_that_the_system_has_nothing_for_is_started_later(dispatcher, monkeypatch, caplog, call):
-    def fail():
+    def fail(*_):
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     dispatcher._stop_at, worker = float("inf"), dispatcher.workers[0]
     monkeypatch.setattr(dispatcher, "_turn_once", lambda seconds: None)
     monkeypatch.setattr(call, fail)
+    child = subprocess.Popen(["sleep", "60"])
+    if call == "os.pidfd_open":    # it is forked already
+        monkeypatch.setattr("os.fork", lambda: child.pid)
     held = os.listdir("/proc/self/fd")
     assert dispatcher._step() is None and worker.backoff.due > time.monotonic()
     assert "worker 0 cannot be started: Resource temporarily unavailable; again in 0.1 s" in caplog.text
-    assert os.listdir("/proc/self/fd") == held
+    assert os.listdir("/proc/self/fd") == held and worker.pid == 0
+    assert psutil.pid_exists(child.pid) == (call != "os.pidfd_open")
+    child.kill()
+    child.wait()
 
 
 def test_all_connections_that_wait_at_the_end_are_answered(dispatcher):
