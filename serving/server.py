@@ -12,8 +12,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -92,10 +92,8 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
     import mlflow.store.tracking.sqlalchemy_store
     import mlflow.tracking  # noqa: F401
 
-    board, counts, first = Board(count), Path(tempfile.mkdtemp(prefix="xc-serve-")), os.getpid()
-    held = os.open(counts, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_SH)    # systemd-tmpfiles removes what is old and nobody locks
-    try:
+    with temporary_folder() as counts:
+        board = Board(count)
         worker = Dispatcher(sock, board, partial(_first_ready, board, ready), notice=NOTICE,
                             patience=WAIT + REQUEST_SECONDS + END).run()
         if worker is None:    # the server has ended
@@ -106,9 +104,20 @@ def _serve_by_workers(sock: socket.socket, count: int, follow: Callable[[], Alia
         room = limit_connections(service)
         balanced = settings(ConnectionBalancer(app, peers), WorkerProtocol)
         WorkerServer(balanced, service, peers, worker.channel, room).run()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a new folder, which is removed at the end, by this process and no fork of it."""
+    folder, process = Path(tempfile.mkdtemp(prefix="xc-serve-")), os.getpid()
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)    # systemd-tmpfiles removes what is old and nobody has locked
+    try:
+        yield folder
     finally:
-        if os.getpid() == first:
-            shutil.rmtree(counts, ignore_errors=True)
+        os.close(held)
+        if os.getpid() == process:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _first_ready(board: Board, ready: Callable[[str, str], None]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import pickle
@@ -19,7 +20,7 @@ import pytest
 from data_contracts.errors import UsageError
 from serving.access import read_token
 from serving.http.guard import Access
-from serving.server import Shortage, listener, serve
+from serving.server import Shortage, listener, serve, temporary_folder
 from tasks.core.devices import port_holder
 from tests.conftest import ROOT
 from tests.support.forked import kill_group, run_xc, start_xc
@@ -168,6 +169,18 @@ def test_a_signal_counts_as_soon_as_it_says_that_it_serves(tmp_path, monkeypatch
         for number, handler in before.items():
             signal.signal(number, handler)
     assert service.draining    # and it has returned
+
+
+def test_the_folder_of_a_server_is_locked_and_may_be_gone_at_the_end():
+    with temporary_folder() as folder:
+        other = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):    # as systemd-tmpfiles asks
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+        folder.rmdir()
+    with temporary_folder() as folder:
+        pass
+    assert not folder.exists()
 
 
 def test_more_connections_than_descriptors(models):
