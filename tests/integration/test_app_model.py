@@ -22,16 +22,16 @@ def models(tmp_path):
 
 @pytest.fixture
 def up(models, monkeypatch):
-    """Return what `xc up` says and the command of the app that it would start; nothing is started."""
+    """Return what `xc up` says and the app that it would start; nothing is started."""
     for name in ("PREFECT_API_URL", "XC_MLFLOW"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(model=""):
+    def run(model="", mlflow=""):
         said, parts = [], []
         monkeypatch.setattr(commands, "say", said.append)
         monkeypatch.setattr(Stack, "up", lambda self, services, say, again: parts.extend(services) or set())
-        commands.up(home=models.home, model=model)
-        return "\n".join(said), next(part.command for part in parts if part.name == "app")
+        commands.up(home=models.home, model=model, mlflow=mlflow)
+        return "\n".join(said), next(part for part in parts if part.name == "app")
 
     return run
 
@@ -42,8 +42,8 @@ def register(models, name):
 
 
 def test_the_only_model_is_named_so_that_it_stays_the_apps(up):
-    said, command = up()
-    assert command[-2:] == ["--model", "xc"] and "waits" not in said
+    said, app = up()
+    assert app.command[-2:] == ["--model", "xc"] and "waits" not in said
 
 
 def test_one_of_several_is_to_be_named(up, models):
@@ -51,12 +51,12 @@ def test_one_of_several_is_to_be_named(up, models):
     with pytest.raises(UsageError, match="there are 2 models: another, xc") as caught:
         up()
     assert caught.value.hint == "--model another"
-    assert up("xc")[1][-2:] == ["--model", "xc"]
+    assert up("xc")[1].command[-2:] == ["--model", "xc"]
 
 
 def test_a_name_that_no_model_has_is_told(up):
-    said, command = up("xd")
-    assert "waits for a model 'xd'; registered: xc" in said and command[-2:] == ["--model", "xd"]
+    said, app = up("xd")
+    assert "waits for a model 'xd'; registered: xc" in said and app.command[-2:] == ["--model", "xd"]
 
 
 def test_an_app_that_is_up_for_another_model_is_told(up, models, monkeypatch):
@@ -66,6 +66,14 @@ def test_an_app_that_is_up_for_another_model_is_told(up, models, monkeypatch):
     register(models, "another")
     assert "already up: http://127.0.0.1:1\n" in up()[0] + "\n"    # whatever else was registered meanwhile
     assert f"not for the model that was asked for: first xc down --home {models.home}" in up("another")[0]
+
+
+def test_a_password_in_the_address_of_mlflow_is_used_and_not_shown(up, monkeypatch):
+    asked = []
+    monkeypatch.setattr("tasks.tracking.mlflow_client.probe", asked.append)
+    said, app = up("xc", "http://me:hunter2@127.0.0.1:1")
+    assert "http://127.0.0.1:1, which was there" in said and "hunter2" not in said + str(asked)
+    assert app.environment["XC_MLFLOW"] == "http://me:hunter2@127.0.0.1:1"
 
 
 def test_a_server_waits_for_a_first_model_and_not_for_one_of_several_to_go(models, monkeypatch):

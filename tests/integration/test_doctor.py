@@ -91,11 +91,12 @@ def test_a_home_that_others_can_look_into(tmp_path):
 def test_servers_are_asked_and_one_that_has_ended_is_seen(tmp_path, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "mlflow.json").write_text(json.dumps({
-        "name": "mlflow", "title": "MLflow", "pid": 2**22 + 1, "create_time": 1.0, "address": "http://127.0.0.1:1",
-        "health": "http://127.0.0.1:1/", "command": ["mlflow"], "mark": "a"}))
-    well, said, hint = told(servers(tmp_path, ""))["mlflow"]
-    assert not well and said == "has ended: http://127.0.0.1:1" and "logs/mlflow.log" in hint
+    ended = {"name": "mlflow", "title": "MLflow", "pid": 2**22 + 1, "create_time": 1.0, "address": "http://127.0.0.1:1",
+             "health": "http://127.0.0.1:1/", "command": ["mlflow"], "mark": "a"}
+    for manager, remedy in (("", "logs/mlflow.log"), ("systemd", "start it by systemd")):
+        (tmp_path / "run" / "mlflow.json").write_text(json.dumps({**ended, "manager": manager}))
+        well, said, hint = told(servers(tmp_path, ""))["mlflow"]
+        assert not well and said == "has ended: http://127.0.0.1:1" and remedy in hint
     with mlflow_server(tmp_path / "server") as (address, _):
         assert told(servers(tmp_path / "none", address))["mlflow"] == (True, f"answers at {address}", "")
     assert os.environ.get("PREFECT_API_URL") is None
