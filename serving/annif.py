@@ -21,6 +21,7 @@ from serving.model_watcher import Served
 from serving.openapi import PROJECT
 from serving.schemas import MAX_LABELS, MAX_TEXT, MAX_UID, validated
 from tasks.data.feedback.journal import Feedback
+from xcmodels.data.text import clean
 
 DOCUMENTS = 32                    # at most, in a batch
 UNKNOWN_LANGUAGE = "und"          # BCP 47; a data set does not say in which language its texts are
@@ -206,7 +207,7 @@ def _feedback(served: Served, documents: list[IndexedDocument]) -> Iterator[Feed
         uris = list(dict.fromkeys(subject.uri for subject in each.subjects))
         known = [uri for uri, label in zip(uris, served.retriever.ids(uris).tolist(), strict=True) if label >= 0]
         title, content = fields_of(served, _cut(each.text), _cut(each.metadata.title))
-        if known and (title + content).strip():
+        if known and clean(title + content):
             yield Feedback(title, accepted=known, content=content)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serving.http.guard import Problem
+from xcmodels.data.text import clean
 from xcmodels.retrieval.selection import NoBranches, UnknownLabel
 
 MAX_TEXTS, MAX_TEXT, MAX_LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of a text
@@ -178,8 +179,9 @@ def checked_feedback(body: Any) -> FeedbackRequest:
         too_long = f"more than {MAX_TEXT:,} bytes"
         raise Problem(413, "text", f"a text has at most {MAX_TEXT:,} bytes", errors=[("/text", too_long)])
     right, wrong = {*request.accepted, *request.added}, set(request.rejected)
-    if not request.text.strip() or not right | wrong:
-        pointer = "/accepted" if request.text.strip() else "/text"
+    readable = clean(request.text)    # as training reads it
+    if not readable or not right | wrong:
+        pointer = "/accepted" if readable else "/text"
         raise Problem(422, "invalid", "a decision is on a text that is not blank, and on a label at least",
                       errors=[(pointer, "it is empty")])
     if both := [place for place, uid in enumerate(request.rejected) if uid in right]:

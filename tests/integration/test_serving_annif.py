@@ -46,7 +46,8 @@ def test_the_http_backend_of_annif(server):
 def test_what_annif_learns_is_feedback(server, models):
     """The request of annif-client's learn; a subject that the model does not have is left out, as by Annif."""
     documents = [{"text": "a wolf of the sea", "subjects": [{"uri": "tiny:3", "label": "x"}, {"uri": "nobody's"}]},
-                 {"text": "an oak", "subjects": [{"uri": "nobody's"}]}, {"text": " ", "subjects": [{"uri": "tiny:1"}]}]
+                 {"text": "an oak", "subjects": [{"uri": "nobody's"}]},
+                 {"text": " \0", "subjects": [{"uri": "tiny:1"}]}]
     reply = server.ask("/v1/projects/xc/learn", documents)
     assert (reply.status, reply.body) == (204, b"")
     [kept] = FeedbackJournal(models.home, "xc").read()

@@ -37,7 +37,8 @@ def test_a_decision_is_in_the_journal_with_the_answer_it_judges(server, models):
 
 @pytest.mark.parametrize(("changed", "pointer"), [
     ({"accepted": ["tiny:0", "tiny:999"]}, "/accepted/1"), ({"added": ["tiny:1"]}, "/rejected/0"),
-    ({"text": " \t"}, "/text"), ({"accepted": [], "rejected": [], "added": []}, "/accepted"),
+    ({"text": " \t"}, "/text"), ({"text": " \0"}, "/text"),
+    ({"accepted": [], "rejected": [], "added": []}, "/accepted"),
     ({"accepted": "tiny:0"}, "/accepted"), ({"accepted": [0]}, "/accepted/0"), ({"accepted": [""]}, "/accepted/0"),
     ({"accepted": ["tiny:0"] * 101}, "/accepted"), ({"request_id": "a b"}, "/request_id"),
     ({"version": "v1"}, "/version"), ({"labels": []}, "/labels"), ({"text": None}, "/text")])
