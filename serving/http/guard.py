@@ -166,6 +166,8 @@ async def read_body(request: Request, kind: str) -> bytes:
     """Return a request's body of a media type: at most MAX_BODY bytes within REQUEST_SECONDS."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != kind:
         raise Problem(415, "content-type", f"send Content-Type: {kind}")
+    if request.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
+        raise Problem(415, "content-type", "send the body as it is, without Content-Encoding")
     # The rest of a body that is too large is read and dropped before the connection is closed: closing it at once would
     # reset it, and the client could not read the answer.
     too_large = Problem(413, "body", f"a body has at most {MAX_BODY:,} bytes")
@@ -196,6 +198,10 @@ def parsed(body: bytes) -> Any:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        try:
+            body.decode()    # orjson says neither that it is not UTF-8 nor where
+        except UnicodeDecodeError as bad:
+            raise Problem(400, "json", f"the body is not UTF-8, from byte {bad.start + 1} on") from None
         raise Problem(400, "json", f"the body cannot be read as JSON, line {error.lineno}, column {error.colno}: "
                                    f"{error.msg}") from None    # msg repeats nothing of the body
     if marks <= MAX_DEPTH:

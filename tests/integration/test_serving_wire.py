@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.requests import Request
 
 from serving.app import create_app
 from serving.feedback import FeedbackKeeper
-from serving.http.guard import MAX_VALUES, REQUEST_SECONDS, Access, Problem, count_values, parsed
+from serving.http.guard import FORM, MAX_VALUES, REQUEST_SECONDS, Access, Problem, count_values, parsed, read_body
 from serving.http.protocol import CHUNKS
 from serving.prometheus import ServerMetrics
 from tests.support.running_server import ServedModels, problem, running
@@ -232,10 +233,18 @@ def test_marks_in_strings_are_no_values(server):
 
 @pytest.mark.parametrize(("body", "said"), [
     (b'{"k": 1e400}', "line 1, column 7: number is infinity"),
-    (b'{"texts": ["\\ud800"]}', "line 1, column 13: no low surrogate")])
+    (b'{"texts": ["\\ud800"]}', "line 1, column 13: no low surrogate"),
+    (b'{"texts":["caf\xe9"]}', "the body is not UTF-8, from byte 15 on")])
 def test_json_that_cannot_be_read_is_told_with_why(body, said):
     with pytest.raises(Problem, match=said):
         parsed(body)
+
+
+def test_a_compressed_body_is_refused():
+    headers = [(b"content-type", FORM.encode()), (b"content-encoding", b"gzip")]
+    with pytest.raises(Problem, match="without Content-Encoding") as caught:
+        asyncio.run(read_body(Request({"type": "http", "headers": headers}), FORM))
+    assert caught.value.status == 415
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-2**63, 2**63) | st.text('a,[]{}:"\\\n\u00e9', max_size=8),
