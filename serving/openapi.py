@@ -49,7 +49,7 @@ MEANING = {
     "invalid": f"A field is missing, unknown or out of bounds: 1 to {MAX_TEXTS} texts, k from 1 to {MAX_LABELS}, "
                f"threshold from 0 to 1, {MAX_LISTED:,} labels in a list. Of feedback: a text that is not blank, a "
                "label at least, none both right and wrong, all known to the model.",
-    "unknown-label": "An entry of only or without names no label: /model tells which version answers.",
+    "unknown-label": "An entry of only or without names no label, or no concept: /model tells which version answers.",
     "no-branches": "A branch is named, and the version was trained on data without a broader relation.",
     "feedback": "The server takes no feedback.", "rate": "Too much feedback from one address; send the rest later.",
     "disk": "The decision could not be written; send it again after Retry-After seconds.",

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serving.http.guard import Problem
 from xcmodels.data.text import clean
-from xcmodels.retrieval.selection import NoBranches, UnknownLabel
+from xcmodels.retrieval.selection import NoBranches, Unknown, UnknownLabel
 
 MAX_TEXTS, MAX_TEXT, MAX_LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of a text
 MAX_EXPLAINED = 100                        # explained labels of a request, k for each text
@@ -159,11 +159,16 @@ def checked(body: Any) -> PredictRequest:
 
 def unknown_labels(error: UnknownLabel) -> Problem:
     """Return the Problem of entries that name no label; a uid that is not a plain word is not repeated."""
-    errors = [(f"/{name}/{place}", f"there is no label {uid}" if PLAIN.fullmatch(f"/{uid}") else
-               "there is no label of this uid") for name, place, uid in error.unknown[:MAX_ERRORS]]
+    errors = [(f"/{each.name}/{each.place}", _no_label(each)) for each in error.unknown[:MAX_ERRORS]]
     more = f"; and {len(error.unknown) - MAX_ERRORS:,} more" if len(error.unknown) > MAX_ERRORS else ""
     return Problem(422, "unknown-label", "; ".join(f"{pointer}: {detail}" for pointer, detail in errors) + more,
                    errors=errors)
+
+
+def _no_label(entry: Unknown) -> str:
+    what = "concept" if entry.kind == "branch" else "label"
+    detail = f"there is no {what} " + (entry.uid if PLAIN.fullmatch(f"/{entry.uid}") else "of this uid")
+    return detail + ('; it is a concept: {"under": uid} names the labels under it' if entry.kind == "concept" else "")
 
 
 def no_branches(error: NoBranches) -> Problem:

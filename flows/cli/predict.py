@@ -43,9 +43,13 @@ def select(retriever: Any, only: Sequence[str], without: Sequence[str]) -> Any:
     try:
         return retriever.select(entries(only) if only else None, entries(without))
     except UnknownLabel as error:
-        name, _, uid = error.unknown[0]
-        raise UsageError(f"--{name}: there is no label {uid!r}{_more(len(error.unknown) - 1)}",
-                         hint="xc export embeddings --out labels.parquet lists the uids of all labels") from error
+        name, _, uid, kind = error.unknown[0]
+        hint = {"label": "xc export embeddings --out labels.parquet lists the uids of all labels",
+                "concept": f"it is a concept: --{name} {BRANCH}{uid} takes the labels under it",
+                "branch": "broader.tsv of the data set lists all"}[kind]
+        what = "concept" if kind == "branch" else "label"
+        raise UsageError(f"--{name}: there is no {what} {uid!r}{_more(len(error.unknown) - 1)}",
+                         hint=hint) from error
     except NoBranches as error:
         raise UsageError(f"--{error.name} names a branch, but the model knows no broader relation",
                          hint="train it on data with a vocabulary: xc data import ... --vocabulary FILE") from error

@@ -1,8 +1,15 @@
 """`xc predict --only` and `--without`: labels by uid, of a file, and branches of the vocabulary."""
 
 import json
+import shutil
 
-from tests.support.tiny import with_champion
+import pytest
+
+from data_contracts.errors import UsageError
+from flows.cli.predict import select
+from tests.support.tiny import tiny_retriever, with_champion
+from xcmodels.data.label_branches import Branches
+from xcmodels.retrieval.retriever import Retriever
 
 
 def test_labels_are_chosen_and_left_out(cli, tmp_path):
@@ -29,3 +36,14 @@ def test_labels_are_chosen_and_left_out(cli, tmp_path):
                         (("--only", "@none"), "none cannot be read")):
         code, _, err = cli("predict", "a wolf", *words, *home)
         assert code == 2 and said in err, err
+
+
+@pytest.mark.parametrize(("word", "said", "hint"), [
+    ("top", "--only: there is no label 'top'", "it is a concept: --only branch:top takes the labels under it"),
+    ("branch:none", "--only: there is no concept 'none'", "broader.tsv of the data set lists all")])
+def test_a_concept_and_an_unknown_branch_have_their_own_remedies(tmp_path, word, said, hint):
+    shutil.copytree(tiny_retriever(tmp_path / "made"), tmp_path / "r")
+    Branches.save(tmp_path / "r", [("tiny:1", "top")])
+    with pytest.raises(UsageError, match=said) as caught:
+        select(Retriever.load(tmp_path / "r"), [word], [])
+    assert caught.value.hint == hint

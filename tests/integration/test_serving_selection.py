@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from serving.answers import SELECTIONS, Question, Selections, answer
-from serving.http.guard import MAX_BODY, MAX_CONTAINERS, MAX_VALUES
+from serving.http.guard import MAX_BODY, MAX_CONTAINERS, MAX_VALUES, Problem
 from serving.schemas import MAX_LISTED, PredictRequest
 from tests.support import tiny
 from tests.support.running_server import problem
@@ -62,6 +62,16 @@ def test_what_names_no_label_gets_a_pointer_and_is_not_repeated(server):
                    "no-branches")
     assert told["errors"][0]["pointer"] == "/without/1" and "vocabulary" in told["detail"]
     assert server.fine()
+
+
+def test_a_concept_and_an_unknown_branch_are_told_apart_from_a_label(served, tmp_path):
+    Branches.save(tmp_path / "r", [("tiny:1", "top")])
+    served.retriever = Retriever.load(tmp_path / "r")
+    with pytest.raises(Problem) as caught:
+        Selections()(served, PredictRequest(texts=["x"], only=["top", {"under": "none"}]))
+    assert caught.value.errors == [
+        ("/only/0", 'there is no label top; it is a concept: {"under": uid} names the labels under it'),
+        ("/only/1", "there is no concept none")]
 
 
 @pytest.mark.parametrize(("wrong", "pointer"), [

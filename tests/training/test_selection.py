@@ -115,8 +115,10 @@ def test_a_branch_is_a_concept_and_all_that_is_narrower_whatever_its_cycles(with
     assert chosen({"under": "other"}, "label:1") == [1, 9]
     left = with_branches.predict(titles, LABELS, without=[{"under": "top"}])
     assert {label.id for row in left for label in row} == {*range(4, LABELS)}
-    with pytest.raises(UnknownLabel, match=r"no label for without\[1\], 'nowhere'"):
+    with pytest.raises(UnknownLabel, match=r"no concept for without\[1\], 'nowhere'; broader.tsv"):
         with_branches.predict(titles, without=["label:1", {"under": "nowhere"}])
+    with pytest.raises(UnknownLabel, match=r"no label for only\[0\], 'top'; it is a concept: {'under': 'top'}"):
+        with_branches.predict(titles, only=["top"])
 
 
 def test_an_added_label_is_in_the_branch_that_the_vocabulary_has_it_in(with_branches, tmp_path):
@@ -130,7 +132,8 @@ def test_what_is_unknown_is_named_with_its_place(with_branches, retriever, title
     said = r"no label for only\[1\], 'label:x', nor for 2 more; xc export embeddings"
     with pytest.raises(UnknownLabel, match=said) as error:
         retriever.predict(titles, only=["label:1", "label:x", "label:2", "y"], without=["z"])
-    assert error.value.unknown == [("only", 1, "label:x"), ("only", 3, "y"), ("without", 0, "z")]
+    assert error.value.unknown == [
+        ("only", 1, "label:x", "label"), ("only", 3, "y", "label"), ("without", 0, "z", "label")]
     with pytest.raises(NoBranches, match=r"without\[1\] names a branch, but .* xc data import .* --vocabulary"):
         retriever.predict(titles, without=["label:0", {"under": "label:0"}])
     with pytest.raises(ValueError, match=r"only must be a list of uids, got 'label:1'; write \['label:1'\]"):

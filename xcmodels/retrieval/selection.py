@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,15 +20,30 @@ UNDER = "under"
 Entry = str | Mapping[Any, str]    # a label's uid, or {"under": uid} for a branch
 
 
-class UnknownLabel(ValueError):
-    """Entries of `only` or `without` that name no label: (name of the list, place in it, uid) of each."""
+class Unknown(NamedTuple):
+    """An entry of a list that names no label.
 
-    def __init__(self, unknown: Sequence[tuple[str, int, str]]) -> None:
+    kind: "branch" of an unknown concept; else "concept" for the uid of one that is no label, and "label".
+    """
+
+    name: str
+    place: int
+    uid: str
+    kind: Literal["label", "concept", "branch"]
+
+
+class UnknownLabel(ValueError):
+    """Entries of `only` or `without` that name no label."""
+
+    def __init__(self, unknown: Sequence[Unknown]) -> None:
         self.unknown = list(unknown)
-        name, place, uid = self.unknown[0]
+        name, place, uid, kind = self.unknown[0]
         more = f", nor for {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-        super().__init__(f"there is no label for {name}[{place}], {uid!r}{more}; xc export embeddings --out "
-                         "labels.parquet lists all")
+        remedy = {"label": "xc export embeddings --out labels.parquet lists all",
+                  "concept": f"it is a concept: {({UNDER: uid})} names the labels under it",
+                  "branch": "broader.tsv of the data set lists all"}[kind]
+        what = "concept" if kind == "branch" else "label"
+        super().__init__(f"there is no {what} for {name}[{place}], {uid!r}{more}; {remedy}")
 
 
 class NoBranches(ValueError):
@@ -69,15 +84,17 @@ class Selector:
         proposers = {name: proposer.leaving_out(left_out) for name, proposer in self.everything.proposers.items()}
         return Selection(left_out, len(kept), proposers, depth=DEEPER)
 
-    def _labels(self, name: str, entries: Sequence[Entry]) -> tuple[np.ndarray, list[tuple[str, int, str]]]:
+    def _labels(self, name: str, entries: Sequence[Entry]) -> tuple[np.ndarray, list[Unknown]]:
         """Return the ids of the labels that a list names, and what it names that is unknown."""
         roots, uids = dict[int, str](), [entry for entry in entries if isinstance(entry, str)]
         if len(uids) < len(entries):
             roots = {place: entry[UNDER] for place, entry in enumerate(entries) if not isinstance(entry, str)}
-        labels, unknown = self.index.rows(uids), list[tuple[str, int, str]]()
+        labels, unknown = self.index.rows(uids), list[Unknown]()
         if (lost := np.flatnonzero(labels < 0).tolist()):
             places = [place for place in range(len(entries)) if place not in roots]
-            unknown = [(name, places[i], uids[i]) for i in lost]
+            known = [False] * len(lost) if self.concepts is None else self.concepts.rows([uids[i] for i in lost]) >= 0
+            unknown = [Unknown(name, places[i], uids[i], "concept" if concept else "label")
+                       for i, concept in zip(lost, known, strict=True)]
         if not roots:
             return labels[labels >= 0], unknown
         if self.branches is None or self.concepts is None:
@@ -85,7 +102,7 @@ class Selector:
         concepts, leaves = self.concepts.rows([*roots.values()]), self.index.rows([*roots.values()])
         # a label without relations is a branch by itself
         lost = np.flatnonzero((concepts < 0) & (leaves < 0)).tolist()
-        unknown += [(name, *[*roots.items()][i]) for i in lost]
+        unknown += [Unknown(name, *[*roots.items()][i], "branch") for i in lost]
         found = np.concatenate([labels, leaves, self._labels_of_concepts[self.branches.under(concepts[concepts >= 0])]])
         return found[found >= 0], sorted(unknown, key=lambda each: each[1])
 
