@@ -45,7 +45,7 @@ MEANING = {
     "slow": "The body did not come in time.", "body": "The body is too large: 1 MiB at most.",
     "text": f"A text is too long: {MAX_TEXT:,} bytes at most.",
     "content-type": "Send the Content-Type that the address takes, and no Content-Encoding.",
-    "host": "The Host header names another server: xc serve --allow-host NAME.",
+    "host": "The Host header names another server, or is missing: xc serve --allow-host NAME.",
     "invalid": f"A field is missing, unknown or out of bounds: 1 to {MAX_TEXTS} texts, k from 1 to {MAX_LABELS}, "
                f"threshold from 0 to 1, {MAX_LISTED:,} labels in a list. Of feedback: a text that is not blank, a "
                "label at least, none both right and wrong, all known to the model.",

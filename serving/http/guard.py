@@ -77,7 +77,7 @@ class Access:
         """Raise Problem for another host's name, another origin's page, or a missing token."""
         host = headers.get("host", "")
         if re.sub(r":\d*$", "", host).lower() not in self.hosts:
-            raise Problem(421, "host", "this server does not go by the name in the Host header")
+            raise Problem(421, "host", "send a name of this server as Host; xc serve --allow-host NAME adds one")
         origin = headers.get("origin")
         if method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
             raise Problem(403, "origin", "pages of other origins may not ask this server")
