@@ -41,7 +41,7 @@ MEANING = {
     "token": "The server asks for a token: send Authorization: Bearer TOKEN, or Basic with it as the password.",
     "origin": "A page of another origin asks; only the server's own page may.",
     "values": f"The body has too many values: {MAX_VALUES:,} at most, of which {MAX_CONTAINERS:,} may be lists and "
-              f"objects, and {MAX_TEXTS} texts.",
+              f"objects; a form has {MAX_CONTAINERS:,} fields at most.",
     "slow": "The body did not come in time.", "body": "The body is too large: 1 MiB at most.",
     "text": f"A text is too long: {MAX_TEXT:,} bytes at most.",
     "content-type": "Send the Content-Type that the address takes, and no Content-Encoding.",
@@ -76,6 +76,9 @@ _PROJECT = {"project_id": "books", "name": "books version 3", "language": "und",
             "vocab": {"vocab_id": "books", "languages": ["und"], "size": 23648, "loaded": True},
             "vocab_language": "und", "is_trained": True, "modification_time": "2026-05-19T16:42:42Z"}
 _SUBJECT = {"uri": "http://www.yso.fi/onto/yso/p864", "label": "cats", "notation": None, "score": 0.725337}
+_NAMED = {"X-Request-ID": {"description": "Name of the request in the log, and in feedback on the answer",
+                           "schema": {"type": "string"}}}
+_RETRY = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer"}}}
 ANSWERS: Mapping[str, Any] = {
     "/predict": {"model": _MODEL, "results": [{"labels": [_CAT | _EXPLANATION]}]},
     "/feedback": {"accepted": 1, "rejected": 0, "added": 0},
@@ -145,10 +148,21 @@ def _in_one(schema: Any, definitions: Mapping[str, Any] | None = None) -> Any:
 
 
 def described(openapi: dict[str, Any]) -> dict[str, Any]:
-    """Move each error's schema to its own media type: FastAPI puts it under that of the operation's answers."""
-    for operations in openapi["paths"].values():
+    """Return FastAPI's description with what it leaves out or gets wrong.
+
+    Added are the token, where it is asked for, and the headers of answers. An error's schema is moved to its own media
+    type from that of the operation's answers, and examples of answers get back their nulls.
+    """
+    openapi["components"]["securitySchemes"] = {kind: {"type": "http", "scheme": kind} for kind in ("bearer", "basic")}
+    for path, operations in openapi["paths"].items():
         for operation in operations.values():
-            for content in (response.get("content", {}) for response in operation["responses"].values()):
+            if "401" in operation["responses"]:
+                operation["security"] = [{}, {"bearer": []}, {"basic": []}]    # {}: a server may have no token
+            for status, response in operation["responses"].items():
+                response["headers"] = _NAMED | (_RETRY if status in ("429", "503") else {})
+                content = response.get("content", {})
+                if status == "200" and JSON in content:
+                    content[JSON]["example"] = ANSWERS[path]
                 if (problems := content.get("application/problem+json")) is not None:
                     [other] = content.keys() - {"application/problem+json"}
                     problems["schema"] = content.pop(other)["schema"]

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import jsonschema
 from prometheus_client.parser import text_string_to_metric_families
 
+from serving.openapi import ANSWERS
 from tests.support.running_server import problem
 
 
@@ -41,6 +42,7 @@ def test_the_description_is_true(server):
         "/predict", "/feedback", "/model", "/healthz", "/readyz", "/metrics", "/v1/", "/v1/projects",
         "/v1/projects/{project_id}", "/v1/projects/{project_id}/suggest", "/v1/projects/{project_id}/suggest-batch",
         "/v1/projects/{project_id}/learn"}
+    assert {*description["components"]["securitySchemes"]} == {"bearer", "basic"}
     schemas = {"components": description["components"]}
     for path, operations in description["paths"].items():
         for method, operation in operations.items():
@@ -53,6 +55,9 @@ def test_the_description_is_true(server):
             replies = [server.ask(address, urlencode(body).encode() if "form" in sent_as else body,
                                   Content_Type=sent_as) for body in asked_of_tiny(asked)] or [server.ask(address)]
             errors_are_described(operation, schemas)
+            assert ("security" in operation) == ("401" in operation["responses"])
+            for response in operation["responses"].values():
+                assert "X-Request-ID" in response["headers"]
             if path.endswith("/learn"):
                 assert [(reply.status, reply.body) for reply in replies] == [(204, b"")]
                 continue
@@ -65,12 +70,14 @@ def test_the_description_is_true(server):
                 if kind == "application/json":
                     jsonschema.validate(reply.json(), told["schema"] | schemas)
                     jsonschema.validate(told["example"], told["schema"] | schemas)
+                    assert told["example"] == ANSWERS[path], "with its nulls"
 
 
 def test_the_documentation_needs_nothing_else(server):
     reply = server.ask("/docs")
     page = reply.body.decode()
     assert reply.status == 200 and not re.search(r'(src|href)="(https?:)?//', page)
+    assert "text=On+cats+and+other+pets&amp;limit=3&amp;threshold=0.2" in page, "a form as it is sent"
     assert "POST /predict" in page and 'id="queue-full"' in page
     linked = {server.ask("/predict", body).json()["link"] for body in (b"{", {"texts": []})}
     assert all(f'id="{link.partition("#")[2]}"' in page for link in linked)
