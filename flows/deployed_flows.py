@@ -93,8 +93,8 @@ def room_task(config: RunConfig, days: float) -> State[None]:
 @task(name="champion", cache_policy=NO_CACHE, persist_result=False)
 def champion_task(config: RunConfig, pack: Artifact) -> ChampionScore:
     """Return the champion's score on a prepared corpus."""
-    name = config.name or config.subject
     corpus = Corpus(open_store(config.home, config.store).open(pack))
+    name = config.name or corpus.name    # as runs register it
     return evaluate_champion(Tracker(config.home, config.mlflow or None), name, corpus, pack, config.command)
 
 

@@ -64,7 +64,7 @@ class PrepareForm(BaseModel, extra="forbid"):
 
     @property
     def subject(self) -> str:
-        """The name of the data set."""
+        """The name of the data set's folder."""
         return name_of(self.data)
 
     def to_run_config(self, verb: str) -> RunConfig:
@@ -87,7 +87,7 @@ class EvaluateForm(PrepareForm):
 
     @property
     def subject(self) -> str:
-        """The name of the model."""
+        """The name of the model, where it was given; else of the data set's folder."""
         return self.name or name_of(self.data)
 
 

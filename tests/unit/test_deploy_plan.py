@@ -1,6 +1,7 @@
 """What `xc deploy` would deploy, and what its forms take: no server is needed for that."""
 
 import shlex
+import shutil
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -8,9 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
-from flows import deploy
+from flows import deploy, deployed_flows
 from flows.deploy import plan
 from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
+from flows.services import definitions
 from xcmodels.methods.presets import PRESETS
 
 GIVEN = {"data": "/data/wordnet", "home": "/home/me/.xc"}
@@ -85,3 +87,26 @@ def test_a_slip_is_told_before_a_server_is_asked(cli, planted, monkeypatch, word
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     code, _, err = cli("deploy", "--data", str(planted), *words)
     assert code == 2 and said in err
+
+
+def test_the_model_is_named_as_a_run_registers_it(cli, planted, tmp_path, monkeypatch):
+    """By dataset.json, where the folder has another name; a retraining's name stays empty, as it was not given."""
+    shutil.copytree(planted, tmp_path / "folder")
+    (tmp_path / "folder" / "dataset.json").write_text('{"name": "tickets"}')
+    planned = []
+    monkeypatch.setattr(definitions, "require_prefect", lambda home: "http://localhost:4200/api")
+    monkeypatch.setattr(deploy, "apply", lambda wanted, **_: planned.extend(wanted) or [])
+    code, _, err = cli("deploy", "--data", "folder", "--dry-run")
+    assert code == 0, err
+    assert {each.full_name: each.parameters["config"].get("name") for each in planned} == {
+        "prepare/tickets": None, "evaluate/tickets": "", "retrain/tickets": "", "apply-labels/tickets": "tickets"}
+
+
+def test_the_champion_is_that_of_the_prepared_data_set(monkeypatch):
+    monkeypatch.setattr(deployed_flows, "open_store", lambda home, store: SimpleNamespace(open=lambda pack: pack))
+    monkeypatch.setattr(deployed_flows, "Corpus", lambda pack: SimpleNamespace(name="tickets"))
+    monkeypatch.setattr(deployed_flows, "Tracker", lambda home, address: None)
+    monkeypatch.setattr(deployed_flows, "evaluate_champion", lambda tracker, name, *_: name)
+    for given, name in (("", "tickets"), ("mine", "mine")):
+        config = EvaluateForm.model_validate({**GIVEN, "name": given}).to_run_config("run")
+        assert deployed_flows.champion_task.fn(config, None) == name

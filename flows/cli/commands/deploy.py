@@ -24,11 +24,14 @@ def deploy(*, options: DeployOptions,
     times = pairs("--schedule", schedules, 'retrain="0 3 * * 0"')
     from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
     from tasks.core.remote import is_address, name_of
+    from tasks.data.fetch import outline
+    from tasks.data.sources import describe
     from tasks.registry.tags import did_you_mean
 
     data = options.data if is_address(options.data) else Path(options.data).resolve()
     values = {**vars(options), "settings": settings, "data": str(data), "home": str(options.home.absolute())}
-    model = options.name or name_of(data)
+    with outline(options.data) as folder:
+        model = options.name or describe(folder).name    # as runs register it
     forms = {"prepare": filled(PrepareForm, values), "evaluate": filled(EvaluateForm, values),
              "retrain": filled(RetrainForm, values),
              "apply-labels": filled(ApplyLabelsForm, {**values, "name": model})}
