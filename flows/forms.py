@@ -8,13 +8,14 @@ from cyclopts import Parameter
 from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
 from flows.config import DeployOptions, RunConfig
-from tasks.core.remote import name_of
+from tasks.core.remote import name_of, without_passwords
 from xcmodels.methods.presets import PRESETS
 
 PRESET_NAMES = sorted({name for presets in PRESETS.values() for name in presets})
 HELP = {name: each.help.removesuffix(".") for name, hint in get_type_hints(DeployOptions, include_extras=True).items()
         for each in hint.__metadata__ if isinstance(each, Parameter) and each.help}
 BOUNDS = {field.name: field.metadata for field in fields(DeployOptions)}
+OPTIONAL = ("store", "name", "mlflow", "dask", "workers")    # what a command gives where it is not the default
 ABSOLUTE = r"/[^\x00]*"
 ADDRESS = r"[A-Za-z][A-Za-z0-9+.-]*://[^/@?\x00]*(/[^?\x00]*)?"    # without what credentials could be in
 THERE = " on the worker's machine, an absolute path"
@@ -71,11 +72,13 @@ class PrepareForm(BaseModel, extra="forbid"):
         """Return the run that the form describes; its command is the one that does the same by hand."""
         values = self.model_dump()
         overrides = [f"{key}={value}" for key, value in self.settings.items()]
+        given = {option: str(values[option]) for option in OPTIONAL
+                 if option in values and values[option] != getattr(DeployOptions, option)}
         command = ["xc", verb, "--data", self.data, "--method", self.method, "--preset", self.preset,
-                   *[word for pair in overrides for word in ("--set", pair)],
-                   "--home", self.home, *(["--store", self.store] if self.store else []),
-                   *(["--name", values["name"]] if values.get("name") else [])]
-        values |= {"overrides": overrides, "command": shlex.join(command), "nodes": 1}    # whatever the environment is
+                   *[word for pair in overrides for word in ("--set", pair)], "--home", self.home,
+                   *[word for option, value in given.items() for word in (f"--{option}", value)]]
+        values |= {"overrides": overrides, "command": without_passwords(shlex.join(command)),
+                   "nodes": 1}    # whatever the environment is
         return TypeAdapter(RunConfig).validate_python(values, extra="ignore")
 
 

@@ -79,6 +79,15 @@ def test_every_preset_can_be_chosen_and_the_command_does_the_same():
                 "--home", "/home/me/.xc", "--name", "mine"]
 
 
+def test_the_command_has_every_option_that_was_given_and_no_password():
+    given = {"store": "s3://bucket/x", "mlflow": "http://me:hunter2@host:5000", "dask": "tcp://host:8786", "workers": 0}
+    words = shlex.split(RetrainForm.model_validate({**GIVEN, **given}).to_run_config("run").command)
+    assert words[words.index("--store"):] == ["--store", "s3://bucket/x", "--mlflow", "http://host:5000",
+                                              "--dask", "tcp://host:8786", "--workers", "0"]
+    plain = PrepareForm.model_validate(GIVEN).to_run_config("prepare").command
+    assert not [option for option in given if f"--{option}" in plain]
+
+
 @pytest.mark.parametrize(("words", "said"), [
     (("--schedule", "foo"), "--schedule takes KEY=VALUE, got 'foo'"), (("--now", "nope"), "no deployment 'nope'"),
     (("--schedule", "retrian=off"), "no deployment 'retrian', did you mean 'retrain'?"),
