@@ -59,6 +59,9 @@ def test_a_budget_chooses_the_method_and_its_preset(cli, planted, tmp_path):
     (tmp_path / "xc.toml").write_text('method = "ngame"\n')
     code, _, err = cli("run", "--data", str(planted), "--budget", "1h")
     assert code == 2 and "--method is given by xc.toml" in err
+    for size in ("--labels", "--points"):
+        code, _, err = cli("plan", size, "1000", "--budget", "1h")
+        assert code == 2 and f"--budget chooses for data that is here, but {size} is given" in err
 
 
 @pytest.mark.parametrize(("toml", "said"), [

@@ -201,3 +201,8 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
 def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
     with pytest.raises(ValueError, match=said):
         resolve("ngame", "cpu", {key: value})
+
+
+def test_a_preset_without_its_method_is_refused(cli):
+    code, out, err = cli("presets", "--preset", "cpu-quick")
+    assert code == 2 and not out and "no --method is given" in err and "--method NAME --preset cpu-quick" in err

@@ -21,6 +21,7 @@ def embeddings(*, out: Out, given: InputOptions = NO_INPUT, model: Spec = "", ho
     from flows.cli.export import check, export_embeddings, export_labels
 
     check(out, "embeddings")
+    given.columns()    # refuses a column without a file
     retriever = open_retriever(model, home, mlflow)
     rows = export_embeddings(retriever, _texts(given), out) if given.source else export_labels(retriever, out)
     say(f"{rows:,} rows in {out}")

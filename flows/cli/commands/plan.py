@@ -41,6 +41,10 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     With --labels and --points in place of --data: what data of that size would take, and what gives way first.
     """
     if options.labels or options.points:
+        if options.budget:
+            size = "labels" if options.labels else "points"
+            raise UsageError(f"--budget chooses for data that is here, but --{size} is given",
+                             hint="leave one of them out")
         _size(options, as_json)
         return
     if not options.data:

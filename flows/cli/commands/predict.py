@@ -23,9 +23,12 @@ class InputOptions:
     uid: Annotated[str, Parameter(help="Its column of ids; uid by default.")] = ""
 
     def columns(self) -> dict[str, str]:
-        """Return role -> column, for the columns that were named."""
-        columns = {"uid": self.uid, "text": self.text, "content": self.content}
-        return {role: name for role, name in columns.items() if name}
+        """Return role -> column, for the columns that were named; raise UsageError for one without a file."""
+        named = {"uid": self.uid, "text": self.text, "content": self.content}
+        columns = {role: name for role, name in named.items() if name}
+        if columns and not self.source:
+            raise UsageError(f"--{next(iter(columns))} names a column of a file", hint="give the file: --input FILE")
+        return columns
 
 
 NO_INPUT = InputOptions()
@@ -57,8 +60,7 @@ def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10, threshold: T
                          hint="leave one of them out; a text of several words needs quotes")
     if not texts and not given.source:
         raise UsageError("give either texts or --input", hint="xc predict 'a large wild cat'")
-    if texts and (columns := given.columns()):
-        raise UsageError(f"--{next(iter(columns))} names a column of a file", hint="give the file: --input FILE")
+    columns = given.columns()
     if k < 1:
         raise UsageError(f"--k must be at least 1, got {k}")
     if not 0 <= threshold <= 1:
@@ -68,7 +70,7 @@ def predict(*texts: str, given: InputOptions = NO_INPUT, k: K = 10, threshold: T
     if texts:
         predict_texts(retriever, texts, k, form, threshold=threshold, selection=selection)
     else:
-        predict_file(retriever, given.source, k, form, given.columns(), threshold=threshold, selection=selection)
+        predict_file(retriever, given.source, k, form, columns, threshold=threshold, selection=selection)
 
 
 def open_retriever(model: str, home: Path, mlflow: str) -> Any:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from data_contracts.errors import UsageError
+from flows.cli.config_file import GIVEN
 from flows.cli.options import Json, columns
 
 
@@ -12,6 +14,9 @@ def presets(*, method: Annotated[str, Parameter(help="Method whose settings are 
             preset: Annotated[str, Parameter(help="Preset whose values are shown with them.")] = "cpu",
             as_json: Json = False) -> None:
     """List the presets of each method; with --method, its settings and what each is; with --json, all of that."""
+    if GIVEN.sources.get("preset") and not method:
+        raise UsageError("--preset is one of a method, and no --method is given",
+                         hint=f"--method NAME --preset {preset}")
     from tasks.training.recipe import Recipe
     from xcmodels.methods.presets import PRESETS, explained, flat
 
