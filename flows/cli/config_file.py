@@ -1,7 +1,8 @@
 """Options from xc.toml, and the source of each option's value.
 
-A value comes from the command line, else an `XC_*` variable, else xc.toml, else the option's default. xc.toml in the
-current folder holds options that most commands of a project share, and the settings of `--set`:
+A value comes from the command line, else an `XC_*` variable, else xc.toml, else the option's default. An empty
+variable is as one that is not set, unless the option may be empty: `XC_STORE=` is no store. xc.toml in the current
+folder holds options that most commands of a project share, and the settings of `--set`:
 
     home = "/data/xc"
     method = "unidec"
@@ -46,6 +47,8 @@ class Given:
             if name == TABLE:
                 self._set(argument, settings)
                 continue
+            if argument.field_info.default != "":    # else empty is a value, as of --store
+                argument.tokens[:] = [token for token in argument.tokens if token.value or token.source != "env"]
             if name in options and not argument.tokens and _is_shared(name, argument):
                 argument.tokens.append(Token(keyword=name, value=options[name], source=FILE))
             for token in argument.tokens[:1]:

@@ -47,6 +47,15 @@ def test_the_nearest_source_wins_and_each_is_named(plan, monkeypatch, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["xc.toml"], "a plan makes nothing"
 
 
+def test_an_empty_variable_is_as_none_unless_the_option_may_be_empty(plan, monkeypatch):
+    for name in ("HOME", "METHOD", "PRESET", "STORE"):
+        monkeypatch.setenv(f"XC_{name}", "")
+    told = plan('preset = "cpu-learned"\nstore = "s3://bucket/x"\n')["options"]
+    assert {name: tuple(told[name].values()) for name in ("home", "method", "preset", "store")} == {
+        "home": (".xc", "default"), "method": ("ngame", "default"), "preset": ("cpu-learned", "xc.toml"),
+        "store": ("", "XC_STORE")}
+
+
 def test_a_budget_chooses_the_method_and_its_preset(cli, planted, tmp_path):
     code, out, err = cli("plan", "--data", str(planted), "--budget", "1h", "--json")
     assert code == 0 and "is the most accurate that fits 1 h 00 min" in err
