@@ -128,6 +128,9 @@ def test_labels_of_another_vocabulary_are_refused(tmp_path: Path):
     (tmp_path / "v.tsv").write_text("urn:a\tone\n")
     with pytest.raises(ContractError, match=r"d.tsv:1: none of the labels is in .*v.tsv: 5 labels, the first is 'h"):
         import_file(documents(tmp_path), tmp_path / "out", vocabulary=tmp_path / "v.tsv")
+    (tmp_path / "d.tsv").write_text("One text\t<urn:z>\n")
+    with pytest.raises(ContractError, match=r"v.tsv: 1 label, the first is 'urn:z'"):
+        import_file(tmp_path / "d.tsv", tmp_path / "out", vocabulary=tmp_path / "v.tsv")
     with pytest.raises(UsageError, match=r"v.ttl is a vocabulary, not documents .*\nhint: .* --vocabulary .*v.ttl"):
         import_file(skos(tmp_path), tmp_path / "out")
     with pytest.raises(UsageError, match=r"a language is that of a vocabulary's names, and there is none"):

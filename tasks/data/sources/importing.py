@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ContractError, UsageError
+from tasks.core.wording import plural
 from tasks.data.sources.annif import is_uri
 from tasks.data.sources.documents import Documents, find_documents
 from tasks.data.sources.files import refuse_other
@@ -177,8 +178,8 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
         collected.uids.add(key)
     if collected.unknown and not collected.train | collected.test and plan.vocabulary is not None:
         name, where = next(iter(collected.unknown.items()))
-        raise ContractError(f"none of the labels is in {plan.vocabulary.file}: {len(collected.unknown):,} labels, the "
-                            f"first is {name[:80]!r}", where=where,
+        raise ContractError(f"none of the labels is in {plan.vocabulary.file}: "
+                            f"{plural(len(collected.unknown), 'label')}, the first is {name[:80]!r}", where=where,
                             hint="check that it is their vocabulary, and that names are in its --language")
     if not collected.train:
         raise _nothing_to_train(plan, collected)
