@@ -121,7 +121,7 @@ def _ranks(file: Path, terms: Terms, wanted: Sequence[str]) -> Callable[[str], i
                               f"{','.join(most)}")
     for language in wanted:
         if found and not any(_is(other, language) for other in found):
-            raise UsageError(f"{file} has no preferred name in {language!r}; {has}", hint="--language LANGUAGE")
+            raise UsageError(f"{file} has no preferred name in {language!r}; {has}", hint=f"--language {most[0]}")
     return lambda language: len(wanted) if not language or not wanted else next(
         (place for place, other in enumerate(wanted) if _is(language, other)), None)
 
