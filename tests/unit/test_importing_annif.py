@@ -31,7 +31,7 @@ def test_a_tsv_file(tmp_path: Path, name: str):
     summary = import_file(tmp_path / name, tmp_path / "out", test_fraction=0)
     assert targets(tmp_path / "out") == {'A "quoted" title; with marks': [C1, C2], "Another title": [C2]}
     assert [row["uid"] for row in points(tmp_path / "out", "trn")] == ["1", "3"]
-    assert (summary["rows_without_labels"], summary["separator_reason"]) == (1, "the labels are lists")
+    assert summary["rows_without_labels"] == 1 and not {"separator", "separator_reason"} & summary.keys()
     assert summary["vocabulary_reason"].startswith("2 labels have a URI for a text")
 
 

@@ -147,7 +147,8 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
     collected = _collect(plan, test_fraction)
     counts = _write(plan, out, collected, sha256)
     return {**counts, **collected.skipped, "labels_never_in_training": len(collected.test - collected.train),
-            **_vocabulary_counts(plan, collected), "separator": separator, "separator_reason": reason,
+            **_vocabulary_counts(plan, collected),
+            **({"separator": separator, "separator_reason": reason} if reason else {}),
             **_split_reason(plan, out, counts)}
 
 

@@ -18,10 +18,13 @@ _WEIGHTS = float(np.finfo(np.float32).tiny), FLOAT32_MAX    # that a table can h
 
 
 def guess_separator(cells: Iterable[Any]) -> tuple[str, str]:
-    """Return a separator and the reason: the first of ; | , that is in at least 1% of the first label cells."""
+    """Return a separator and the reason: the first of ; | , that is in at least 1% of the first label cells.
+
+    Both are empty where the labels are lists.
+    """
     texts = list(islice((cell for cell in cells if isinstance(cell, str) and cell), _LOOKED_AT))
     if not texts:
-        return "", "the labels are lists"
+        return "", ""
     counts = {mark: sum(mark in cell for cell in texts) for mark in SEPARATORS}
     seen = ", ".join(f"{count} have {mark!r}" for mark, count in counts.items())
     chosen = next((mark for mark, count in counts.items() if count and count >= _RARE * len(texts)), "")
