@@ -52,8 +52,12 @@ def deploy(*, options: DeployOptions,
             say(f"{created}: created")
 
     def tell(change: Change) -> None:
-        what = {"created": "created", "nothing": "as it was"}.get(change.change, f"changed: {change.change}")
-        say(f"{change.deployment:<24} {'would be ' if dry_run else ''}{what}; {change.schedule}, pool {change.pool}")
+        if change.change == "nothing":
+            what = "stays as it is" if dry_run else "as it was"
+        else:
+            done = "created" if change.change == "created" else f"changed: {change.change}"
+            what = f"would be {done}" if dry_run else done
+        say(f"{change.deployment:<24} {what}; {change.schedule}, pool {change.pool}")
 
     changes = apply(planned, dry_run=dry_run, tell=tell)
     if as_json:
