@@ -102,7 +102,8 @@ def only_model(tracker: Tracker) -> str:
     """Return the name of the only registered model, "" where there is none. Raises UsageError where there are more."""
     names = model_names(tracker)
     if len(names) > 1:
-        raise UsageError(f"there are {len(names)} models: {', '.join(names)}", hint=f"--model {names[0]}")
+        raise UsageError(f"there are {len(names)} models: {', '.join(names)}",
+                         hint=f"name one of them, {names[0]} for example")
     return names[0] if names else ""
 
 
