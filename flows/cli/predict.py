@@ -60,10 +60,14 @@ def _more(count: int) -> str:
 
 
 def _lines(file: str) -> list[str]:
+    hint = "give a file with a uid a line: @FILE"
     try:
-        return [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [line.strip() for line in Path(file).read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", hint="give a file with a uid a line: @FILE") from error
+        raise UsageError(f"{file or '@'} cannot be read: {getattr(error, 'strerror', error)}", hint=hint) from error
+    if not any(lines):
+        raise UsageError(f"{file} has no uid", hint=hint)
+    return [line for line in lines if line]
 
 
 def predict_texts(retriever: Any, texts: Iterable[str], k: int, form: Form = "json", *,
@@ -105,6 +109,8 @@ def queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterat
             raise ContractError("the row has no text", where=row.where, hint='give one, "" where it is empty')
         if not row.names and (what := _list_likeness(row.cells["text"])):
             lists.append(f"line {row.number}, {what}")
+        if "uid" in columns and not row.text("uid"):    # its number may be the uid of another
+            raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave out --uid")
         yield Query(row.text("uid") or str(position), row.text("text"), row.text("content"))
 
 

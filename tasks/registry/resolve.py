@@ -68,6 +68,8 @@ def find(tracker: Tracker, spec: str | None = None) -> Version:
         model_name(tracker)    # raises UsageError
     words = (spec or "").removeprefix("models:/")
     name, mark, which = words.partition("@" if "@" in words else "/")
+    if spec is not None and not name:
+        raise UsageError(f"{spec!r} names no model", hint="NAME, NAME@alias or NAME/3; xc models lists them")
     with tracker.required() as client:
         # A single request where the name is right: a server that follows an alias asks every second.
         version = version_by_alias(client, name, which if mark else CHAMPION) if name and mark != "/" else None
@@ -109,12 +111,12 @@ def only_model(tracker: Tracker) -> str:
 
 def model_name(tracker: Tracker, name: str | None = None) -> str:
     """Return the name of a registered model, None meaning the only one. Raises UsageError with the nearest name."""
-    names = model_names(tracker) if name else [only_model(tracker)]
+    names = [only_model(tracker)] if name is None else model_names(tracker)
     if not any(names):
         raise UsageError(f"no model is registered in {tracker.address}", hint="xc run --data DIR")
-    if name and name not in names:
+    if name is not None and name not in names:
         raise UsageError(f"no model {name!r}{did_you_mean(name, names)}")
-    return name or names[0]
+    return names[0] if name is None else name
 
 
 def _number(name: str, mark: str, which: str, aliases: Mapping[str, Any], versions: Mapping[str, Version]) -> str:

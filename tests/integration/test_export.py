@@ -54,6 +54,13 @@ def test_vectors_of_texts_in_both_kinds_of_file(run, retriever, tmp_path):
     np.testing.assert_array_equal(np.array(table["vector"].to_pylist(), np.float32), found)
 
 
+def test_a_row_without_a_uid_does_not_get_that_of_another(run, tmp_path):
+    (tmp_path / "t.csv").write_text("id,text\n,an oak\n0,a wolf\n")
+    code, _, err = run("predictions", "--input", "t.csv", "--uid", "id", "--out", "p.parquet")
+    assert code == 3 and "t.csv:2: the row has no uid" in err and "or leave out --uid" in err
+    assert run("predictions", "--input", "t.csv", "--out", "p.parquet")[0] == 0
+
+
 def test_vectors_of_labels_that_are_there(run, retriever, tmp_path, monkeypatch):
     assert run("embeddings", "--out", "labels.parquet")[0] == 0
     table = pq.read_table(tmp_path / "labels.parquet")

@@ -55,7 +55,8 @@ def refused(home, *words):
     (("--port", "123456"), 2, "--port must be from 0 to 65535, got 123456"),
     (("--host", "192.0.2.1", "--token-file", "TOKEN", "--allow-host", "x"), 5, "cannot listen on 192.0.2.1:8000"),
     (("--model", "xc@champoin", "--port", "0"), 2, "did you mean 'champion'"),
-    (("--model", "xd", "--port", "0"), 2, "no model 'xd'; known: xc")])
+    (("--model", "xd", "--port", "0"), 2, "no model 'xd'; known: xc"),
+    (("--model", "/nowhere", "--port", "0"), 2, "'/nowhere' names no model\nhint: NAME, NAME@alias or NAME/3")])
 def test_what_cannot_be_served_is_refused(models, token_file, words, code, said):
     tmp_path = token_file.parent
     for name, text, mode in (("LOOSE", TOKEN, 0o644), ("SHORT", "abc", 0o600)):

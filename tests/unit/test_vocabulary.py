@@ -111,7 +111,8 @@ def test_labels_are_the_concepts_of_the_vocabulary(tmp_path: Path):
 
 
 def test_names_of_a_table_and_of_key_files_are_found(tmp_path: Path):
-    (tmp_path / "t.csv").write_text(f"text;tags;n\nOne;cats|{EX}dogs;2|3\nTwo;cats|mice;1\n")
+    """A concept that stands twice in a row, by its name and its URI, has the weight of the first."""
+    (tmp_path / "t.csv").write_text(f"text;tags;n\nOne;cats|{EX}dogs|{EX}cats;2|3|9\nTwo;cats|mice;1\n")
     vocabulary = skos(tmp_path)
     import_file(tmp_path / "t.csv", tmp_path / "out", text="text", labels="tags", weight="n", separator="|",
                 vocabulary=vocabulary, languages=["en"], test_fraction=0)

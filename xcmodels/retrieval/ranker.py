@@ -1,6 +1,6 @@
 """From texts to ranked label ids: embed, propose candidates, score."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
@@ -114,10 +114,22 @@ class Ranker:
             ids[part], scores[part] = self.search(side.tokens(rows[part]), k, queries=known)
         return ids, scores
 
-    def _tokens(self, texts: Sequence[str], contents: Sequence[str] | None) -> Tokens:
-        if isinstance(texts, str):
-            raise ValueError("texts must be a list of texts, got one text; write [text]")
-        return self.tokenizer(texts, contents)
+    def _tokens(self, texts: Iterable[str], contents: Iterable[str] | None) -> Tokens:
+        titles, others = checked_texts("texts", texts), checked_texts("contents", () if contents is None else contents)
+        if others and len(others) != len(titles):
+            raise ValueError(f"contents must be as many as the texts, {len(titles)}, got {len(others)}")
+        return self.tokenizer(titles, others)
+
+
+def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
+    """Return the texts as a list; raise ValueError for a single text, and for what is no text."""
+    if isinstance(texts, str):
+        raise ValueError(f"{name} must be a list of texts, got one text; write [text]")
+    out = list(texts)    # of an iterator, too, which can be read once
+    for place, text in enumerate(out):
+        if not isinstance(text, str):
+            raise ValueError(f"{name}[{place}] must be a text, got {text!r}")
+    return out
 
 
 def check_finite(what: str, values: np.ndarray) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,8 +90,8 @@ class Retriever(Ranker):
         contents: a longer text for each query, where queries have titles and contents. threshold: the least confidence
         of a label, 0 to 1; a text that no label fits as surely gets none. only, without: the labels to choose from, and
         those to leave out, each by its uid, or {"under": uid} for a concept and all that is narrower.
-        Raises ValueError for k < 1, for another threshold, for a single text in place of a list, and for labels that
-        are unknown.
+        Raises ValueError for k < 1, for another threshold, for a single text in place of a list, for what is no text,
+        for contents of another number than the texts, and for labels that are unknown.
         """
         return self.predict_among(self.select(only, without), texts, k, contents, threshold)
 
@@ -98,10 +99,7 @@ class Retriever(Ranker):
                       contents: Sequence[str] | None = None, threshold: float = 0.0) -> list[list[Label]]:
         """Return what `predict` does, of the labels of a selection that `select` made, None for all."""
         selection = selection or self.everything
-        if k < 1:
-            raise ValueError(f"k must be at least 1, got {k}")
-        if not 0 <= threshold <= 1:
-            raise ValueError(f"threshold must be between 0 and 1, got {threshold}")
+        _check(k, threshold)
         tokens = self._tokens(texts, contents)
         ids, scores = self.search(tokens, min(k, selection.count), selection)
         read = (tokens.offsets.diff() > 0).numpy()
@@ -149,3 +147,15 @@ class Retriever(Ranker):
     def _near(self, number: int, cosine: float) -> SimilarText:
         labels = np.setdiff1d(self.examples.labels[number], self.removed)
         return SimilarText(self.examples.texts[number], round(cosine, 6), [self.titles[label] for label in labels])
+
+
+def _check(k: int, threshold: float) -> None:
+    """Raise ValueError for a number of labels or a least confidence that is none."""
+    if isinstance(k, bool) or not isinstance(k, Integral):
+        raise ValueError(f"k must be a whole number, got {k!r}")
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k}")
+    if isinstance(threshold, bool) or not isinstance(threshold, Real):
+        raise ValueError(f"threshold must be a number, got {threshold!r}")
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"threshold must be between 0 and 1, got {threshold}")

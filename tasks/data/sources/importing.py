@@ -89,7 +89,7 @@ class _Plan:
             collected.titles |= {name: title for name in weights if (title := also.get(name)) and is_uri(name)}
             return weights
         labels: dict[str, float] = {}
-        for name, weight in weights.items():
+        for name, weight in reversed(weights.items()):    # the first name of a concept has its weight, as of a label
             if (uri := self.vocabulary.find(name, also.get(name, ""))) is None:
                 collected.unknown.setdefault(name, row.where)
             else:
