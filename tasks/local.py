@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from data_contracts.errors import UsageError
 from tasks.core.dask_workers import Workers
 from tasks.core.remote import Source
 from tasks.core.step import Console, run_all
@@ -29,6 +30,8 @@ def train(data: Source | Corpus, method: str = "ngame", preset: str = "cpu", *,
     Raises UsageError for an unknown method, preset or setting, ContractError where the data breaks a rule,
     ProjectError where training fails.
     """
+    if not isinstance(settings or {}, Mapping):
+        raise UsageError(f"settings is a dict, {{'m1.epochs': 5}}, got {settings!r}")
     changed = {key: str(value) for key, value in (settings or {}).items()}
     if isinstance(data, Corpus):
         return _train_corpus(data, Recipe(method, preset, changed))

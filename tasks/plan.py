@@ -78,6 +78,10 @@ def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str])
     """
     recipe = Recipe(method, preset, overrides)
     settings, raw, built = recipe.settings(), describe(data), recipe.make()
+    for key, value in flat(settings).items():
+        named = key.endswith(tuple(_READ_FOLDERS.values())) and str(value).startswith(("/", ".", "~"))
+        if named and not Path(value).is_dir():    # else a hub is asked for it, after all that comes before
+            raise UsageError(f"{key} {value!r} is not a folder", hint="name one that is there, or a model of a hub")
     if built.needs_graphs and not (raw.anchors and settings.prepare.walks):
         raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
                          hint="add one (docs/data.md), leave prepare.walks true, or run its base instead")

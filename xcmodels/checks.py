@@ -3,6 +3,7 @@
 `Unusable` is what other modules raise for something that cannot be used here.
 """
 
+from math import isfinite
 from typing import Any
 
 
@@ -13,9 +14,9 @@ class Unusable(ValueError):
 def at_least(config: Any, least: float, *names: str) -> None:
     """Raise ValueError unless each named setting is finite and at least `least`."""
     for name in names:
-        if not least <= getattr(config, name) < float("inf"):
-            raise ValueError(f"{name} must be {f'at least {least}' if least else '0 or more'}, "
-                             f"got {getattr(config, name)}")
+        if not least <= (value := getattr(config, name)) < float("inf"):
+            finite = "" if isfinite(value) else "a finite number, "
+            raise ValueError(f"{name} must be {finite}{f'at least {least}' if least else '0 or more'}, got {value}")
 
 
 def share(config: Any, *names: str, whole: bool = True) -> None:

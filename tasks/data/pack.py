@@ -171,8 +171,6 @@ def _validation(out: Path, n: int, config: PrepareConfig, seed: int) -> np.ndarr
 
     At least one query is held out, and at least one is left to train on; a single labelled query is left to train on.
     """
-    if not 0 < config.validation < 1:
-        raise ValueError(f"prepare.validation must be between 0 and 1, got {config.validation}")
     rows = np.flatnonzero(Ragged.load(out, "positives.train").lengths[:n] > 0)
     count = min(max(1, round(config.validation * len(rows))), config.validation_max, max(len(rows) - 1, 0))
     return np.sort(seeds.generator(seed, "validation").permutation(rows)[:count])

@@ -103,7 +103,7 @@ def draw_lengths(tokens: np.ndarray) -> Chart:
         "lengths", "How long texts are", ("queries", "tokens of a text"), tokens,
         f"Half of the training queries have at most {np.median(tokens):,.0f} tokens, one in ten "
         f"{np.quantile(tokens, 0.9):,.0f} or more; {100 * (tokens == longest).mean():.1f}% have {longest:,}, the most "
-        "that is read of one.")
+        "of any.")
 
 
 def _histogram(name: str, title: str, units: tuple[str, str], values: np.ndarray, finding: str) -> Chart:
@@ -160,7 +160,7 @@ def _learning_finding(loss: list[float], epochs: list[float]) -> str:
     if last >= first:
         return f"The loss did not fall: {moved}; lowest, {loss[best]:.4g}, at epoch {epochs[best]:g}."
     share = 100 * (loss[-1 - max(1, len(loss) // 4)] - last) / (first - last)
-    end = f"{max(share, 0):.0f}% of the fall came in the last quarter"
+    end = f"{max(share, 0):.0f}% of the fall came in the last {'quarter' if len(loss) >= 4 else 'epoch'}"
     if loss[best] < last - 0.02 * (first - last):
         end = f"it was lowest, {loss[best]:.4g}, at epoch {epochs[best]:g} and rose after"
     elif len(loss) >= 4:

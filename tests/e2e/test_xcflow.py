@@ -67,7 +67,8 @@ def test_a_prepared_corpus_leaves_nothing_behind(tmp_path, monkeypatch):
     corpus = toy_corpus(tmp_path / "corpus", queries=200, labels=20, tests=10, validation=10)
     retriever = xcflow.train(corpus, "depsl", settings={"encoder.source": "random", "encoder.dim": 16, "epochs": 4})
     for wrong, said in (({"method": "ngmae"}, "did you mean 'ngame'"), ({"preset": "cpo"}, "no preset 'cpo'"),
-                        ({"settings": {"m1.epoch": 2}}, "m1.epochs")):
+                        ({"settings": {"m1.epoch": 2}}, "m1.epochs"),
+                        ({"settings": ["m1.epochs=2"]}, "settings is a dict")):
         with pytest.raises(UsageError, match=said):
             xcflow.train(corpus, **wrong)
     assert np.isfinite(retriever.embed(["l1w0"])).all()

@@ -40,7 +40,7 @@ def test_help_is_instant_and_imports_nothing_heavy():
     (("run", "--data", "DATA", "--method", "ngme"), "did you mean 'ngame'"),
     (("run", "--data", "DATA", "--set", "m1.epoch=3"), "did you mean 'm1.epochs'"),
     (("run", "--data", "DATA", "--set", "m1.epochs=0"), "at least 1, got 0\nhint: xc presets --method ngame"),
-    (("run", "--data", "DATA", "--set", "m1.epochs=three"), "m1.epochs must be a number (int), got 'three'"),
+    (("run", "--data", "DATA", "--set", "m1.epochs=three"), "m1.epochs must be a whole number, got 'three'"),
     (("predict", "--input", "DATA"), "is a folder\nhint: name a file of it, or - for stdin"),
     (("predict",), "give either texts or --input"),
     (("run", "--data", "DATA", "--set", "m1.epochs"), "--set takes KEY=VALUE"),

@@ -36,7 +36,8 @@ def plan(cli, planted, tmp_path):
 def test_the_nearest_source_wins_and_each_is_named(plan, monkeypatch, tmp_path):
     monkeypatch.setenv("XC_HOME", "by-environment")
     monkeypatch.setenv("XC_METHOD", "ramen")
-    told = plan(TOML, "--method", "ngame", "--set", "m1.epochs=9")
+    told = plan(TOML, "--method", "ngame", "--set", "m1.epochs=9", "--wanted-precision", "0.9")
+    assert told["options"]["wanted_precision"] == {"value": "0.9", "source": "flag"}
     options = {name: tuple(each.values()) for name, each in told["options"].items()}
     assert options["home"] == ("by-environment", "XC_HOME") and options["method"] == ("ngame", "flag")
     assert options["preset"] == ("cpu-learned", "xc.toml") and options["workers"] == ("3", "xc.toml")
@@ -73,12 +74,24 @@ def test_a_budget_chooses_the_method_and_its_preset(cli, planted, tmp_path):
         assert code == 2 and f"--budget chooses for data that is here, but {size} is given" in err
 
 
+@pytest.mark.parametrize(("words", "said"), [
+    (("--nodes", "2"), "--nodes is 2, and the leader's address is not given"),
+    (("--processes", "100"), "processes: input should be less than"), (("--workers", "-1"), "workers: input should be"),
+    (("--wanted-precision", "80"), "wanted_precision: input should be less than"),
+    (("--set", "encoder.source=/nowhere"), "encoder.source '/nowhere' is not a folder"),
+    (("--set", "prepare.tokenizer=./nowhere"), "prepare.tokenizer './nowhere' is not a folder")])
+def test_a_plan_refuses_what_a_run_refuses(cli, planted, words, said):
+    for verb in ("plan", "run"):
+        code, _, err = cli(verb, "--data", str(planted), *words)
+        assert code == 2 and said in err, err
+
+
 @pytest.mark.parametrize(("toml", "said"), [
     ('hom = "x"', "xc.toml: there is no option 'hom', did you mean 'home'?"),
     ('reason = "x"', "there is no option 'reason'"),
     ('preset = "cpuu"', "xc.toml: no preset 'cpuu', did you mean 'cpu'?"),
     ("[set]\nm1.epoch = 3", "xc.toml: no setting 'm1.epoch', did you mean 'm1.epochs'?"),
-    ("[set]\nm1.epochs = 'three'", "xc.toml: m1.epochs must be a number (int), got 'three'"),
+    ("[set]\nm1.epochs = 'three'", "xc.toml: m1.epochs must be a whole number, got 'three'"),
     ("[set]\nm1.epochs = [3]", "xc.toml: set.m1.epochs must be a text or a number, got [3]"),
     ('workers = "two"', 'from xc.toml: unable to convert "two" into int'),
     ("workers = -1", "workers: input should be greater than or equal to 0, got -1"),

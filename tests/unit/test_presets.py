@@ -52,11 +52,11 @@ def test_every_setting_can_be_moved_alone(kind):
 def test_a_misspelt_key_gives_the_nearest(key, meant):
     with pytest.raises(ValueError) as caught:
         resolve("ngame", "cpu", {key: "1"})
-    assert str(caught.value) == f"no setting {key!r}, did you mean {meant!r}?; see them with: xc presets --method NAME"
+    assert str(caught.value) == f"no setting {key!r}, did you mean {meant!r}?"
 
 
 def test_what_is_near_nothing_gets_every_group_and_a_method_without_a_preset_a_remedy(monkeypatch):
-    with pytest.raises(ValueError, match="'zzz'; known: prepare, serve, fusion, index, m1, m2, encoder, seed; see"):
+    with pytest.raises(ValueError, match=r"'zzz'; known: prepare, serve, fusion, index, m1, m2, encoder, seed$"):
         resolve("ngame", "cpu", {"zzz": "1"})
     monkeypatch.setitem(PRESETS, "renee", {})
     with pytest.raises(ValueError, match=r"method 'renee' has no preset; add one in its folder's presets\.py"):
@@ -71,9 +71,9 @@ def test_what_is_no_setting(key):
 
 
 @pytest.mark.parametrize(("key", "value", "message"), [
-    ("m1.epochs", "many", "m1.epochs must be a number (int), got 'many'"),
-    ("m1.epochs", "1.5", "m1.epochs must be a number (int), got '1.5'"),
-    ("m2.dropout", "", "m2.dropout must be a number (float), got ''"),
+    ("m1.epochs", "many", "m1.epochs must be a whole number, got 'many'"),
+    ("m1.epochs", "1.5", "m1.epochs must be a whole number, got '1.5'"),
+    ("m2.dropout", "", "m2.dropout must be a number, got ''"),
     ("prepare.augment", "yes", "prepare.augment must be true or false, got 'yes'")])
 def test_a_value_that_does_not_fit(key, value, message):
     with pytest.raises(ValueError) as caught:
@@ -188,15 +188,19 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
     ("fusion.rate", "1.5", "fusion.rate: rate must be between 0 and 1, got 1.5"),
     ("m1.epochs", "-1", "m1.epochs: epochs must be at least 1, got -1"),
     ("m1.batch_size", "0", "m1.batch_size: batch_size must be at least 1, got 0"),
-    ("m1.lr", "nan", "m1.lr: lr must be 0 or more, got nan"),
+    ("m1.lr", "nan", "m1.lr: lr must be a finite number, 0 or more, got nan"),
     ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),
     ("m1.mined", "-1", "m1.mined: mined must be 0 or more, got -1"),
     ("encoder.kind", "gru", "encoder.kind: kind must be one of bag, transformer, both, got 'gru'"),
     ("index", "flat", "index: index must be one of auto, exact, quantised, hnsw, grouped, got 'flat'"),
     ("prepare.max_title", "0", "prepare.max_title: max_title must be at least 1, got 0"),
+    ("prepare.validation", "0", "prepare.validation: validation must be above 0, got 0.0: confidences are fitted on"),
+    ("prepare.validation_max", "0", "prepare.validation_max: validation_max must be at least 1, got 0"),
+    ("fusion.depth", "40", "fusion.depth: depth must be at most 20, got 40"),
+    ("m1.lr", "inf", "m1.lr: lr must be a finite number, 0 or more, got inf"),
     ("prepare.validation", "1", "prepare.validation: validation must be at least 0 and below 1, got 1.0"),
     ("prepare.leak_share", "2", "prepare.leak_share: leak_share must be between 0 and 1, got 2.0"),
-    ("prepare.drift_fail", "nan", "prepare.drift_fail: drift_fail must be 0 or more, got nan"),
+    ("prepare.drift_fail", "nan", "prepare.drift_fail: drift_fail must be a finite number, 0 or more, got nan"),
 ])
 def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
     with pytest.raises(ValueError, match=said):

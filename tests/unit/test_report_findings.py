@@ -78,6 +78,7 @@ def test_the_thresholds_are_listed_and_one_is_recommended(toy):
     ([4, 3, 2, 1], "The loss fell 75%, from 4 to 1 over 4 epochs; it was still falling: 33% of the fall"),
     ([4, 1, 1, 1], "The loss fell 75%, from 4 to 1 over 4 epochs; it had levelled off: 0% of the fall"),
     ([4, 1, 2, 3], "it was lowest, 1, at epoch 1 and rose after."),
+    ([4, 2], "The loss fell 50%, from 4 to 2 over 2 epochs; 100% of the fall came in the last epoch."),
     ([4, float("nan"), 5], "The loss did not fall: from 4 to 5 over 2 epochs; lowest, 4, at epoch 0."),
 ])
 def test_the_learning_finding_is_computed(loss, finding):

@@ -53,10 +53,12 @@ class PrepareConfig:
     feedback_most: float = 0.5    # share of the training queries that may come from feedback
 
     def __post_init__(self) -> None:
-        checks.at_least(self, 1, "vocabulary", "max_title", "walk_hops", "walk_top", "walk_degree")
-        checks.at_least(self, 0, "max_content", "validation_max", "drift_fail", "weight_power")
+        checks.at_least(self, 1, "vocabulary", "max_title", "validation_max", "walk_hops", "walk_top", "walk_degree")
+        checks.at_least(self, 0, "max_content", "drift_fail", "weight_power")
         checks.share(self, "leak_share", "walk_restart", "feedback_held_out", "feedback_most")
         checks.share(self, "validation", whole=False)
+        if not self.validation:
+            raise ValueError(f"validation must be above 0, got {self.validation}: confidences are fitted on that part")
 
 
 def mapped(path: Path) -> np.ndarray:

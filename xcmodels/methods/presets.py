@@ -45,7 +45,7 @@ def _check_key(key: str, keys: list[str]) -> None:
     siblings = [name for name in keys if name.startswith(f"{group}.")] if group in groups else \
         list(dict.fromkeys(name.partition(".")[0] for name in keys))
     close = [*difflib.get_close_matches(key, siblings, n=1), *difflib.get_close_matches(key, keys, n=1)]
-    raise ValueError(f"no setting {key!r}{nearest(key, close or siblings)}; see them with: xc presets --method NAME")
+    raise ValueError(f"no setting {key!r}{nearest(key, close or siblings)}")
 
 
 def flat(settings: Settings) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _parse(key: str, text: str, kind: type) -> Any:
             return {"true": True, "false": False}[text.lower()]
         return kind(text)
     except (ValueError, KeyError):
-        expected = "true or false" if kind is bool else f"a number ({kind.__name__})"
+        expected = "true or false" if kind is bool else "a whole number" if kind is int else "a number"
         raise ValueError(f"{key} must be {expected}, got {text!r}") from None
 
 

@@ -12,6 +12,7 @@ ENCODER, CLASSIFIER, SIMILAR, WORDS, SPARSE, TREES = (
     "encoder", "classifier", "similar texts", "words", "sparse", "trees")
 SUM, FUSED = "sum", "fused"
 SERVED = (ENCODER, CLASSIFIER, SUM, FUSED)
+MAX_DEPTH = 20    # of a tree of the fusion
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class FusionConfig:
         checks.at_least(self, 1, "depth", "trees", "shortlist", "min_leaf")
         checks.at_least(self, 0, "weight")
         checks.share(self, "rate")
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"depth must be at most {MAX_DEPTH}, got {self.depth}: a tree has room for 2^depth leaves")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Budget, Json, apply_budget, columns, environment, local_data, resolved_settings
+from flows.cli.options import Budget, Json, apply_budget, columns, environment, filled, local_data, resolved_settings
 from flows.config import RunConfig, shared
 from tasks.core.remote import Source
 
@@ -49,8 +49,12 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
         return
     if not options.data:
         raise UsageError("xc plan needs a data set, or a size", hint="--data DIR, or --labels N --points N")
+    from flows.rendezvous import rendezvous_of
+
+    rendezvous_of(options)
     apply_budget(options, options.budget)
     changed = resolved_settings(options)
+    filled(RunConfig, {**vars(options), "command": ""})    # refuses what xc run refuses
     environment(options.home)
     from flows.preview import preview, server_addresses
     from flows.services.definitions import mlflow_of
@@ -69,7 +73,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
         planned = preview(laid_out, store)
     addresses = server_addresses(options.home, mlflow_of(options.home, options.mlflow))
     given = {name: {"value": without_passwords(str(getattr(options, name))),
-                    "source": GIVEN.sources.get(name, "default")}
+                    "source": GIVEN.sources.get(name.replace("_", "-"), "default")}
              for name in (field.name for field in fields(RunConfig)) if name not in ("overrides", "command")}
     settings = {key: {"value": value, "source": GIVEN.settings.get(key, "preset")}
                 for key, value in flat(laid_out.settings).items()}
