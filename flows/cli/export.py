@@ -63,10 +63,10 @@ def export_labels(retriever: Any, out: Path) -> int:
 
 
 def export_predictions(retriever: Any, queries: Iterable[Query], k: int, out: Path) -> int:
-    """Write the best `k` labels of texts, a row a label; return how many rows."""
+    """Write the best `k` labels of texts, a row a label, and for a text without one its uid; return how many rows."""
     return _write_table(out, (pa.Table.from_pylist([
-        dict(zip(COLUMNS, row, strict=True)) for uid, labels in block for row in ranked(uid, labels)], FOUND)
-        for block in answers(retriever, queries, k)))
+        dict(zip(COLUMNS, row, strict=False)) for uid, labels in block for row in ranked(uid, labels) or [(uid,)]],
+        FOUND) for block in answers(retriever, queries, k)))
 
 
 def _vectors(values: np.ndarray) -> pa.Array:

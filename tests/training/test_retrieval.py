@@ -225,8 +225,8 @@ def test_a_text_of_white_space_gets_no_label_whichever_way_it_comes(retriever, t
         found = [json.loads(line)["labels"] for line in capsys.readouterr().out.splitlines()]
     else:
         export_predictions(retriever, map(Query, map(str, range(5)), texts), 2, tmp_path / "p.parquet")
-        uids = pq.read_table(tmp_path / "p.parquet")["uid"].to_pylist()
-        found = [[uid for uid in uids if uid == str(row)] for row in range(5)]
+        rows = pq.read_table(tmp_path / "p.parquet").to_pylist()
+        found = [[row for row in rows if row["uid"] == str(number) and row["rank"]] for number in range(5)]
     assert [len(labels) for labels in found] == wanted
 
 
