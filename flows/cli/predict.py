@@ -60,11 +60,15 @@ def _more(count: int) -> str:
 
 
 def _lines(file: str) -> list[str]:
+    from tasks.data.sources.files import text_lines
+
     hint = "give a file with a uid a line: @FILE"
+    if not file:
+        raise UsageError("@ names no file", hint=hint)
     try:
-        lines = [line.strip() for line in Path(file).read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file or '@'} cannot be read: {getattr(error, 'strerror', error)}", hint=hint) from error
+        lines = [line.strip() for _, line in text_lines(Path(file))]
+    except OSError as error:    # of a name that is too long, say
+        raise UsageError(f"{file} cannot be read: {error.strerror}", hint=hint) from error
     if not any(lines):
         raise UsageError(f"{file} has no uid", hint=hint)
     return [line for line in lines if line]

@@ -30,14 +30,15 @@ def test_labels_are_chosen_and_left_out(cli, tmp_path):
     (tmp_path / "texts").write_text("a wolf\n")
     code, out, _ = cli("predict", "--input", "texts", "--only", every[4], *home)
     assert code == 0 and [label["uid"] for label in json.loads(out)["labels"]] == [every[4]]
-    (tmp_path / "marked").write_text(f"\ufeff{every[7]}\n", encoding="utf-8")    # as Notepad writes it
-    assert found("--only", "@marked") == [every[7]]
+    (tmp_path / "marked").write_text(f"{every[4]}\n{every[9]}\n", encoding="utf-8-sig")    # as Notepad writes it
+    (tmp_path / "utf16").write_text(f"{every[1]}\n{every[4]}\n", encoding="utf-16")
+    assert found("--only", "@marked", "--without", "@utf16") == [every[9]]
     (tmp_path / "empty.txt").write_text("\n")
     for words, said in ((("--only", "nowhere"), "--only: there is no label 'nowhere'\nhint: xc export embeddings"),
                         (("--without", "x", "--without", "y"), "--without: there is no label 'x', nor 1 more"),
                         (("--only", "branch:tiny:1"), "--only names a branch, but the model knows no broader relation"),
-                        (("--only", "@none"), "none cannot be read: No such file or directory"),
-                        (("--only", "@"), "@ cannot be read"), (("--without", "@empty.txt"), "empty.txt has no uid")):
+                        (("--only", "@none"), "none does not exist"),
+                        (("--only", "@"), "@ names no file"), (("--without", "@empty.txt"), "empty.txt has no uid")):
         code, _, err = cli("predict", "a wolf", *words, *home)
         assert code == 2 and said in err, err
 
