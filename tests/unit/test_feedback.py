@@ -188,7 +188,7 @@ def test_feedback_becomes_queries_positives_and_rejected_labels(titles_alone, tm
     assert titles[n:] == ["a text of nobody", "only wrong", "a title"]
     assert (folder / "held_out.jsonl").read_text() == ""
     assert json.loads((folder / "feedback.json").read_text())["left out"] == [
-        "1 label that the data does not have", "1 text of the test split"]
+        "1 decision on labels that the data does not have", "1 text of the test split"]
 
 
 def test_too_much_feedback_is_refused(planted, tmp_path):

@@ -42,7 +42,7 @@ class Additions:
     right: dict[Pair, int] = field(default_factory=dict)
     wrong: dict[Pair, int] = field(default_factory=dict)
     held_out: list[Decision] = field(default_factory=list)
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)    # ("text" or "label", why) -> how many
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)    # ("text" or "decision", which) -> how many
 
 
 def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContext) -> None:
@@ -71,15 +71,16 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
                 link_or_copy(str(shard), str(target))
     _write_rows(found, queries, tables, decisions.journal, context.out)
     corrected = {uid for decision in decisions.items for uid in (*decision.right, *decision.wrong)}
-    left_out = [f"{plural(count, noun)} {why}" for (noun, why), count in sorted(found.left_out.items())]
+    left_out = [f"{plural(count, noun)} {which}" for (noun, which), count in sorted(found.left_out.items())]
     facts = {"texts": len(decisions), "labels": sorted(corrected), "new queries": taught, "right": len(found.right),
              "wrong": len(found.wrong), "removed": len(removed), "held out": len(found.held_out),
              "left out": left_out}
     (context.out / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
     with (context.out / HELD_OUT).open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(decision), ensure_ascii=False) + "\n" for decision in found.held_out)
-    context.say(f"feedback on {plural(len(decisions), 'text')}: {plural(len(found.right), 'label')} right, "
-                f"{len(found.wrong):,} wrong, {plural(len(found.held_out), 'text')} held out to measure it")
+    context.say(f"feedback on {plural(len(decisions), 'text')}: {plural(len(found.right), 'pair')} of training query "
+                f"and label right, {len(found.wrong):,} wrong, {plural(len(found.held_out), 'text')} held out to "
+                "measure it")    # a text that stands twice in the data is two training queries
     for line in left_out:
         context.say(f"left out: {line}")
 
@@ -98,7 +99,7 @@ def _sort_out(decisions: Decisions, rules: FeedbackRules, tables: Path, queries:
             found.left_out["text", "of the test split"] += 1
             continue
         right, wrong = ([labels[uid] for uid in given if uid in labels] for given in (decision.right, decision.wrong))
-        found.left_out["label", "that the data does not have"] += \
+        found.left_out["decision", "on labels that the data does not have"] += \
             len(decision.right) + len(decision.wrong) - len(right) - len(wrong)
         if not right and not wrong:
             continue
