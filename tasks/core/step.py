@@ -244,6 +244,8 @@ def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if changed:
             old_value, new_value = (_short(leaves.get(changed[0])) for leaves in (before, after))
+            if changed[0].startswith("files."):    # of the data, or of a folder that is read
+                return f"file {changed[0].removeprefix('files.')} changed"
             values = f" from {old_value} to {new_value}" if what == "setting" else ""
             return f"{what} {changed[0]} changed{values}"
     return "its result is gone"

@@ -104,6 +104,7 @@ def test_tabs_and_quotes(tmp_path: Path):
 @pytest.mark.parametrize(("name", "content"), [
     ("a.csv", "t,l,w\nfox,hunter;mammal,3;0.5\nowl,hunter,7\ncat,mammal; ;hunter;mammal,2;9;4;8\n,x,\nkiwi,,\n"),
     ("a.csv", "t,l,w\nfox,hunter; mammal,3; 0.5\nowl,hunter,7\ncat,mammal;hunter,2;4\n"),
+    ("a.csv", "t,l,w\nfox,hunter;mammal;,3;0.5\nowl,hunter;,7;\ncat,mammal;hunter;;,2;4;\n"),
     ("a.jsonl", '{"t": "fox", "l": ["mammal", "hunter"], "w": [0.5, 3]}\n{"t": "owl", "l": "hunter", "w": 7}\n'
                 '{"t": "cat", "l": "mammal;hunter", "w": "2;4"}\n'),
 ])

@@ -91,6 +91,12 @@ def test_a_digest_that_changed_is_told_by_its_beginning(tmp_path):
     assert forecast(chain([], file="b" * 64), store)[0].reason == f"setting file changed from {'a' * 12} to {'b' * 12}"
 
 
+def test_a_file_that_changed_is_no_setting(tmp_path):
+    store = Store(tmp_path)
+    run_all(chain([], files={"lbl.json.gz": "a" * 64}), store)
+    assert forecast(chain([], files={"lbl.json.gz": "b" * 64}), store)[0].reason == "file lbl.json.gz changed"
+
+
 def test_a_step_of_other_work_says_nothing_of_how_long(tmp_path):
     store = Store(tmp_path)
     run_all([replace(step, timing_group="wordnet astra cpu") for step in chain([], size=1)], store)

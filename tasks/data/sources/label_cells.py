@@ -42,7 +42,8 @@ def label_names(row: Row, separator: str, role: str = "labels") -> list[str]:
 
 def weigh(row: Row, names: list[str], separator: str) -> dict[str, float]:
     """Return label name -> weight, 1 without a column of weights; a name that stands twice has its first weight."""
-    weights = [_weight(part, row.where) for part in _parts(row.cells.get("weight"), separator)] or [1.0]
+    names = _without_tail(names)
+    weights = [_weight(part, row.where) for part in _without_tail(_parts(row.cells.get("weight"), separator))] or [1.0]
     if len(weights) not in (1, len(names)):
         raise ContractError(f"the row has {len(names)} labels and {len(weights)} weights", where=row.where,
                             hint="give one weight for all of them, or one for each")
@@ -55,6 +56,14 @@ def _parts(value: Any, separator: str) -> list[Any]:
     if isinstance(value, str):
         return value.split(separator) if separator else [value]
     return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _without_tail(parts: list[Any]) -> list[Any]:
+    """Return the parts without the blank ones at the end, which exporters write; a single one is kept."""
+    end = len(parts)
+    while end > 1 and isinstance(parts[end - 1], str) and not parts[end - 1].strip():
+        end -= 1
+    return parts[:end]
 
 
 def _weight(value: Any, where: str) -> float:
