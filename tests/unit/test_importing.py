@@ -148,6 +148,12 @@ def test_the_separator_can_be_given(tmp_path: Path, separator: str, names: list)
     assert (summary["separator"], summary["separator_reason"]) == (separator, "given")
 
 
+def test_a_given_separator_that_no_cell_has_is_told(tmp_path: Path):
+    file = write(tmp_path, "a.jsonl", [{"t": "x", "l": "a;b"}, {"t": "y", "l": "a"}])
+    summary = import_file(file, tmp_path / "out", text="t", labels="l", separator="|", test_fraction=0)
+    assert summary["separator_reason"] == "given, but none of 2 label cells has '|'; without it ';' is taken"
+
+
 def test_the_order_of_rows_does_not_change_ids_or_split(tmp_path: Path):
     rows = [{"u": f"u{n}", "t": f"text {n}", "l": [f"label {n % 7}"]} for n in range(50)]
     for name, order in (("one", rows), ("two", rows[::-1])):

@@ -15,7 +15,7 @@ from tasks.core.wording import plural
 from tasks.data.sources.annif import is_uri
 from tasks.data.sources.documents import Documents, find_documents
 from tasks.data.sources.files import refuse_other
-from tasks.data.sources.label_cells import guess_separator, label_names, weigh
+from tasks.data.sources.label_cells import given_separator, guess_separator, label_names, weigh
 from tasks.data.sources.raw import BROADER
 from tasks.data.sources.tabular import Row
 from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
@@ -138,9 +138,11 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
     documents = find_documents(path, named)
     sha256 = documents.digest()
     concepts = read_vocabulary(vocabulary, languages) if vocabulary else None
-    reason = "given"
+    cells = (row.cells.get("labels") for row in documents.rows())
     if separator is None:
-        separator, reason = guess_separator(row.cells.get("labels") for row in documents.rows())
+        separator, reason = guess_separator(cells)
+    else:
+        reason = given_separator(separator, cells)
     texts = ((row.text("uid"), row.text("text"), row.text("content")) for row in documents.rows())
     rule = SplitRule(0.0) if documents.splits else split_rule(out, test_fraction, texts, _uid_column(documents))
     plan = _Plan(documents, separator, rule, concepts)

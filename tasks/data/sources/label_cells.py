@@ -22,14 +22,27 @@ def guess_separator(cells: Iterable[Any]) -> tuple[str, str]:
 
     Both are empty where the labels are lists.
     """
-    texts = list(islice((cell for cell in cells if isinstance(cell, str) and cell), _LOOKED_AT))
-    if not texts:
+    if not (texts := _first_texts(cells)):
         return "", ""
     counts = {mark: sum(mark in cell for cell in texts) for mark in SEPARATORS}
     seen = ", ".join(f"{count} have {mark!r}" for mark, count in counts.items())
     chosen = next((mark for mark, count in counts.items() if count and count >= _RARE * len(texts)), "")
     taken = f"{chosen!r} taken" if chosen else "each taken for one label"
     return chosen, f"guessed: of {len(texts)} label cells {seen}; {taken}, give a separator to decide otherwise"
+
+
+def given_separator(separator: str, cells: Iterable[Any]) -> str:
+    """Return the reason for a separator that was given, and whether none of the first label cells has it."""
+    texts = _first_texts(cells)
+    if not separator or not texts or any(separator in cell for cell in texts):
+        return "given"
+    guess = guess_separator(texts)[0]
+    other = f"; without it {guess!r} is taken" if guess else ""
+    return f"given, but none of {len(texts)} label cells has {separator!r}{other}"
+
+
+def _first_texts(cells: Iterable[Any]) -> list[str]:
+    return list(islice((cell for cell in cells if isinstance(cell, str) and cell), _LOOKED_AT))
 
 
 def label_names(row: Row, separator: str, role: str = "labels") -> list[str]:
