@@ -197,7 +197,7 @@ def test_what_is_trained_is_what_is_indexed_and_served(name):
     ("unidec", {"balance": 1.0}, "serve must be encoder or fused where balance is 1, got 'sum'"),
     ("unidec", {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
     ("unidec", {"dim": 64}, "dim must be 0 unless head is tanh, got 64"),
-    ("unidec", {"epochs": float("nan")}, "epochs must be at least 1, got nan"),
+    ("unidec", {"epochs": float("nan")}, "epochs must be a finite number, at least 1, got nan"),
     *((name, {key: serve}, "serve must be encoder or fused") for serve in (CLASSIFIER, SUM)
       for name, key in (("depsl", "serve"), ("ramen-ance", "base.serve"))),
     ("siamesexml", {"siamese.c": 1.0}, "c must be above 0 and below 1, got 1.0"),
