@@ -1,5 +1,7 @@
 """Which model the app of `xc up` serves: the one that is named, or the only one, also after a restart."""
 
+from dataclasses import replace
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -66,6 +68,8 @@ def test_an_app_that_is_up_for_another_model_is_told(up, models, monkeypatch):
     register(models, "another")
     assert "already up: http://127.0.0.1:1\n" in up()[0] + "\n"    # whatever else was registered meanwhile
     assert f"not for the model that was asked for: first xc down --home {models.home}" in up("another")[0]
+    record = replace(record, command=["serve"])    # begun before there was a model, it serves the first one
+    assert "not for the model" not in up("xc")[0]
 
 
 def test_a_password_in_the_address_of_mlflow_is_used_and_not_shown(up, monkeypatch):

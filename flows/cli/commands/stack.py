@@ -139,7 +139,7 @@ def _model_of_app(home: Path, mlflow: str, model: str, running: "Record | None")
 def _not_as_asked(record: "Record", addresses: Mapping[str, str], model: str, home: Path) -> str:
     """Return in which way a part that is up is not what was asked for; addresses: those asked for, by part."""
     other = ["at the port"] if addresses.get(record.name, record.address) != record.address else []
-    if record.name == "app" and model and model not in record.command:
+    if record.name == "app" and model and "--model" in record.command and model not in record.command:
         other.append("for the model")
     return f", not {' and '.join(other)} that was asked for: first xc down{home_flag(home)}" if other else ""
 
