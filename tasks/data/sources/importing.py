@@ -15,7 +15,7 @@ from tasks.core.wording import plural
 from tasks.data.sources.annif import is_uri
 from tasks.data.sources.documents import Documents, find_documents
 from tasks.data.sources.files import refuse_other
-from tasks.data.sources.label_cells import given_separator, guess_separator, label_names, weigh
+from tasks.data.sources.label_cells import guess_separator, label_names, reason_of_given, weigh
 from tasks.data.sources.raw import BROADER
 from tasks.data.sources.tabular import Row
 from tasks.data.sources.train_test import UID, SplitRule, key_of, split_rule
@@ -89,7 +89,7 @@ class _Plan:
             collected.titles |= {name: title for name in weights if (title := also.get(name)) and is_uri(name)}
             return weights
         labels: dict[str, float] = {}
-        for name, weight in reversed(weights.items()):    # the first name of a concept has its weight, as of a label
+        for name, weight in weights.items():    # the first name of a concept has its weight, as of a label
             if (uri := self.vocabulary.find(name, also.get(name, ""))) is None:
                 collected.unknown.setdefault(name, row.where)
             else:
@@ -142,7 +142,7 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
     if separator is None:
         separator, reason = guess_separator(cells)
     else:
-        reason = given_separator(separator, cells)
+        reason = reason_of_given(separator, cells)
     texts = ((row.text("uid"), row.text("text"), row.text("content")) for row in documents.rows())
     rule = SplitRule(0.0) if documents.splits else split_rule(out, test_fraction, texts, _uid_column(documents))
     plan = _Plan(documents, separator, rule, concepts)

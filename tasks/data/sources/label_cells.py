@@ -31,7 +31,7 @@ def guess_separator(cells: Iterable[Any]) -> tuple[str, str]:
     return chosen, f"guessed: of {len(texts)} label cells {seen}; {taken}, give a separator to decide otherwise"
 
 
-def given_separator(separator: str, cells: Iterable[Any]) -> str:
+def reason_of_given(separator: str, cells: Iterable[Any]) -> str:
     """Return the reason for a separator that was given, and whether none of the first label cells has it."""
     texts = _first_texts(cells)
     if not separator or not texts or any(separator in cell for cell in texts):
@@ -61,7 +61,11 @@ def weigh(row: Row, names: list[str], separator: str) -> dict[str, float]:
         raise ContractError(f"the row has {len(names)} labels and {len(weights)} weights", where=row.where,
                             hint="give one weight for all of them, or one for each")
     weights *= len(names) if len(weights) == 1 else 1
-    return {name: weight for name, weight in reversed([*zip(names, weights, strict=True)]) if name}
+    out: dict[str, float] = {}
+    for name, weight in zip(names, weights, strict=True):
+        if name:
+            out.setdefault(name, weight)
+    return out
 
 
 def _parts(value: Any, separator: str) -> list[Any]:
