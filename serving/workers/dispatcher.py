@@ -74,7 +74,7 @@ class Dispatcher:
     def _first(self) -> WorkerChannel | None:
         """Start the first worker, and wait until it answers."""
         first = self.workers[0]
-        if (forked := self._take(first, *fork())) is not None:
+        if (forked := self._watch(first, *fork())) is not None:
             return forked
         while first.pid and not self.board.responsive(0):
             self._turn_once(0.05)
@@ -122,9 +122,9 @@ class Dispatcher:
             _log.warning("worker %d cannot be started: %s; again in %.1f s", worker.number, error.strerror,
                          worker.backoff.seconds)
             return None
-        return self._take(worker, *forked)
+        return self._watch(worker, *forked)
 
-    def _take(self, worker: Worker, pid: int, ended: int, channel: socket.socket) -> WorkerChannel | None:
+    def _watch(self, worker: Worker, pid: int, ended: int, channel: socket.socket) -> WorkerChannel | None:
         """Watch a worker that was forked; in its own process, return its channel."""
         if pid == 0:
             self._become_worker()
