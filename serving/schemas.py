@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serving.http.guard import Problem
 from xcmodels.data.text import clean
-from xcmodels.retrieval.selection import NoBranches, Unknown, UnknownLabel
+from xcmodels.retrieval.selection import NoBranches, UnknownEntry, UnknownLabel
 
 MAX_TEXTS, MAX_TEXT, MAX_LABELS = 256, 1 << 16, 100    # texts of a request, bytes of a text, labels of a text
 MAX_EXPLAINED = 100                        # explained labels of a request, k for each text
@@ -165,7 +165,7 @@ def unknown_labels(error: UnknownLabel) -> Problem:
                    errors=errors)
 
 
-def _no_label(entry: Unknown) -> str:
+def _no_label(entry: UnknownEntry) -> str:
     what = "concept" if entry.kind == "branch" else "label"
     detail = f"there is no {what} " + (entry.uid if PLAIN.fullmatch(f"/{entry.uid}") else "of this uid")
     return detail + ('; it is a concept: {"under": uid} names the labels under it' if entry.kind == "concept" else "")

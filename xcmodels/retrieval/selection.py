@@ -20,7 +20,7 @@ UNDER = "under"
 Entry = str | Mapping[Any, str]    # a label's uid, or {"under": uid} for a branch
 
 
-class Unknown(NamedTuple):
+class UnknownEntry(NamedTuple):
     """An entry of a list that names no label.
 
     kind: "branch" of an unknown concept; else "concept" for the uid of one that is no label, and "label".
@@ -35,7 +35,7 @@ class Unknown(NamedTuple):
 class UnknownLabel(ValueError):
     """Entries of `only` or `without` that name no label."""
 
-    def __init__(self, unknown: Sequence[Unknown]) -> None:
+    def __init__(self, unknown: Sequence[UnknownEntry]) -> None:
         self.unknown = list(unknown)
         name, place, uid, kind = self.unknown[0]
         more = f", nor for {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
@@ -84,16 +84,16 @@ class Selector:
         proposers = {name: proposer.leaving_out(left_out) for name, proposer in self.everything.proposers.items()}
         return Selection(left_out, len(kept), proposers, depth=DEEPER)
 
-    def _labels(self, name: str, entries: Sequence[Entry]) -> tuple[np.ndarray, list[Unknown]]:
+    def _labels(self, name: str, entries: Sequence[Entry]) -> tuple[np.ndarray, list[UnknownEntry]]:
         """Return the ids of the labels that a list names, and what it names that is unknown."""
         roots, uids = dict[int, str](), [entry for entry in entries if isinstance(entry, str)]
         if len(uids) < len(entries):
             roots = {place: entry[UNDER] for place, entry in enumerate(entries) if not isinstance(entry, str)}
-        labels, unknown = self.index.rows(uids), list[Unknown]()
+        labels, unknown = self.index.rows(uids), list[UnknownEntry]()
         if (lost := np.flatnonzero(labels < 0).tolist()):
             places = [place for place in range(len(entries)) if place not in roots]
             known = [False] * len(lost) if self.concepts is None else self.concepts.rows([uids[i] for i in lost]) >= 0
-            unknown = [Unknown(name, places[i], uids[i], "concept" if concept else "label")
+            unknown = [UnknownEntry(name, places[i], uids[i], "concept" if concept else "label")
                        for i, concept in zip(lost, known, strict=True)]
         if not roots:
             return labels[labels >= 0], unknown
@@ -102,7 +102,7 @@ class Selector:
         concepts, leaves = self.concepts.rows([*roots.values()]), self.index.rows([*roots.values()])
         # a label without relations is a branch by itself
         lost = np.flatnonzero((concepts < 0) & (leaves < 0)).tolist()
-        unknown += [Unknown(name, *[*roots.items()][i], "branch") for i in lost]
+        unknown += [UnknownEntry(name, *[*roots.items()][i], "branch") for i in lost]
         found = np.concatenate([labels, leaves, self._labels_of_concepts[self.branches.under(concepts[concepts >= 0])]])
         return found[found >= 0], sorted(unknown, key=lambda each: each[1])
 
