@@ -14,6 +14,7 @@ from typing import Any
 
 from data_contracts.errors import ProjectError, ServerError
 from tasks.core.files import fsync, locked, secret
+from tasks.core.remote import without_passwords
 
 PROBE_SECONDS = 3.0
 _ENVIRONMENT = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "CRITICAL",
@@ -72,7 +73,11 @@ def signed_in(home: Path) -> dict[str, str]:
 
 
 def probe(address: str) -> None:
-    """Raise ServerError unless a server answers at the address within seconds; MLflow's own timeouts add up."""
+    """Raise ServerError unless a server answers at the address within seconds; MLflow's own timeouts add up.
+
+    A password in the address is neither sent nor shown.
+    """
+    address = without_passwords(address)
     try:
         urllib.request.urlopen(f"{address}/health", timeout=PROBE_SECONDS).close()
     except urllib.error.HTTPError:

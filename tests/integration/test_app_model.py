@@ -1,6 +1,7 @@
 """Which model the app of `xc up` serves: the one that is named, or the only one, also after a restart."""
 
 from dataclasses import replace
+from io import BytesIO
 
 import pytest
 from starlette.testclient import TestClient
@@ -74,7 +75,7 @@ def test_an_app_that_is_up_for_another_model_is_told(up, models, monkeypatch):
 
 def test_a_password_in_the_address_of_mlflow_is_used_and_not_shown(up, monkeypatch):
     asked = []
-    monkeypatch.setattr("tasks.tracking.mlflow_client.probe", asked.append)
+    monkeypatch.setattr("urllib.request.urlopen", lambda address, **_: asked.append(address) or BytesIO())
     said, app = up("xc", "http://me:hunter2@127.0.0.1:1")
     assert "http://127.0.0.1:1, which was there" in said and "hunter2" not in said + str(asked)
     assert app.environment["XC_MLFLOW"] == "http://me:hunter2@127.0.0.1:1"

@@ -89,11 +89,10 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
 
 def _note_silence(mlflow: str) -> None:
     """Say where an MLflow server does not answer: the run may have been meant for another."""
-    from tasks.core.remote import without_passwords
     from tasks.tracking.mlflow_client import probe
 
     try:
-        probe(without_passwords(mlflow))
+        probe(mlflow)
     except ServerError as error:
         say(f"warning: {error.what}; training goes on, and registering needs it: the same command resumes")
 

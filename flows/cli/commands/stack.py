@@ -39,7 +39,7 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     if prefect:
         require_prefect(home)
     if mlflow:
-        probe(without_passwords(mlflow))
+        probe(mlflow)
     model = _model_of_app(home, mlflow, model, stack.running("app"))
     parts = services(home, ports, prefect=prefect, mlflow=mlflow, model=model, gpu=gpus() > 0)
     started = stack.up(parts, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
