@@ -253,7 +253,7 @@ def test_invalid_settings(table: Path, tmp_path: Path):
 def test_uids_that_are_not_unique_are_refused(tmp_path: Path):
     """A draw does not decide; halves that the table has may number their rows alike, as each is a table of its own."""
     file, out = tmp_path / "a.csv", tmp_path / "out"
-    file.write_text("u,t,l,s\n1,a,x,train\n1,,x,train\n2,b,x,train\n,c,x,train\n,d,x,test\n1,e,x,test\n")
+    file.write_text("u,t,l,s\n1,a,x,train\n1,,x,train\n2,b,x,train\n3,c,x,train\n4,d,x,test\n1,e,x,test\n")
     for share in (0.0, 0.9):
         with pytest.raises(ContractError) as caught:
             import_file(file, out, text="t", labels="l", uid="u", test_fraction=share)
@@ -261,10 +261,13 @@ def test_uids_that_are_not_unique_are_refused(tmp_path: Path):
     assert not out.exists() and import_file(file, out, text="t", labels="l", uid="u", split="s")["test"] == 2
 
 
-def test_a_row_without_a_uid_has_its_number_which_no_other_may_have(tmp_path: Path):
-    file, out = tmp_path / "a.csv", tmp_path / "out"
-    file.write_text("u,t,l\n7,a,x\n9,b,x\n,c,x\n4,d,x\n")
-    with pytest.raises(ContractError, match=rf"^{re.escape(str(file))}:5: the uid '4' is already that of .*:4\n"):
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_a_row_without_a_uid_is_refused_where_a_column_has_uids(tmp_path: Path, name: str):
+    """Its number may be another row's uid, and is no identity: it changes as lines come and go."""
+    file, out = tmp_path / name, tmp_path / "out"
+    file.write_text("u,t,l\n3,a,x\n,,x\n ,c,x\n" if name == "a.csv" else
+                    '{"u": 2, "t": "a", "l": "x"}\n{"l": "x"}\n\n{"t": "b", "l": "x"}\n')
+    with pytest.raises(ContractError, match=rf"^{re.escape(str(file))}:4: the row has no uid\nhint: give each"):
         import_file(file, out, text="t", labels="l", uid="u")
     assert not out.exists()
 

@@ -27,7 +27,7 @@ _IS_TEST = {"train": False, "trn": False, "test": True, "tst": True}
 
 @dataclass(frozen=True)
 class _Point:
-    """A usable row; uid: its number where it has none. labels: uid -> weight."""
+    """A usable row; uid: its number where no column of uids is named and it has none. labels: uid -> weight."""
 
     where: str
     is_test: bool
@@ -52,9 +52,13 @@ class _Collected:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the rows of documents become points: separator of labels ("" for none), their names, and train or test."""
+    """How the rows of documents become points: separator of labels ("" for none), their names, and train or test.
+
+    has_uids: the user names a column of uids, so each row must have one.
+    """
 
     documents: Documents
+    has_uids: bool
     separator: str
     split_rule: SplitRule
     vocabulary: Vocabulary | None
@@ -69,6 +73,8 @@ class _Plan:
                 skipped["rows_without_text"] += 1
             elif not any(names):
                 skipped["rows_without_labels"] += 1
+            elif self.has_uids and not uid:    # its number would be another row's once lines are put in or taken out
+                raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave out --uid")
             elif labels := self._labels(row, names, collected):
                 yield _Point(row.where, self._is_test(row), uid or str(row.number), title, content, labels)
             else:
@@ -145,7 +151,7 @@ def import_file(path: Path, out: Path, *, text: str | None = None, labels: str |
         reason = reason_of_given(separator, cells)
     texts = ((row.text("uid"), row.text("text"), row.text("content")) for row in documents.rows())
     rule = SplitRule(0.0) if documents.splits else split_rule(out, test_fraction, texts, _uid_column(documents))
-    plan = _Plan(documents, separator, rule, concepts)
+    plan = _Plan(documents, uid is not None, separator, rule, concepts)
     collected = _collect(plan, test_fraction)
     counts = _write(plan, out, collected, sha256)
     return {**counts, **collected.skipped, "labels_never_in_training": len(collected.test - collected.train),
