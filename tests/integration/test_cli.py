@@ -34,8 +34,8 @@ def test_help_is_instant_and_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("rnu",), 'Did you mean "run"'),
-    (("run", "--dta", "x"), "--data"),
+    (("rnu",), 'Did you mean "run"'), (("run", "--dta", "x"), "--data"),
+    (("data", "import", "--", "-t.csv", "out", "--text", "t"), "--text stands behind --, where options are no longer"),
     (("run", "--data", "DATA", "--preset", "cpuu"), "did you mean 'cpu'"),
     (("run", "--data", "DATA", "--method", "ngme"), "did you mean 'ngame'"),
     (("run", "--data", "DATA", "--set", "m1.epoch=3"), "did you mean 'm1.epochs'"),
