@@ -20,6 +20,7 @@ from flows.run import prepare as prepare_data
 from flows.services.definitions import mlflow_of
 from tasks.core.shared_store import open_store
 from tasks.core.store import Artifact, Store
+from tasks.core.wording import data_size
 from tasks.home_gc import collect
 from tasks.registry.comparison import ChampionScore, evaluate_champion
 from tasks.registry.label_edits import EditedChampion, apply_edits
@@ -86,7 +87,7 @@ def room_task(config: RunConfig, days: float) -> State[None]:
     except (ServerError, UsageError) as error:
         get_run_logger().warning(f"no room is made: {error.what}")
         return Completed(name="Postponed", message=error.what, data=None)
-    return Completed(message=f"freed {freed.sizes.total() / 1e6:,.1f} MB that no run has asked for in {days:g} days",
+    return Completed(message=f"freed {data_size(freed.sizes.total())} that no run has asked for in {days:g} days",
                      data=None)
 
 

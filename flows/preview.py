@@ -9,7 +9,7 @@ from typing import Any
 from tasks.core.memory import MemoryUse
 from tasks.core.step import Forecast, forecast
 from tasks.core.store import Store
-from tasks.core.wording import duration, plural
+from tasks.core.wording import data_size, duration, plural
 from tasks.plan import Pipeline
 
 
@@ -49,7 +49,7 @@ class Preview:
         """Return the preview for people: how many steps are reused, and each other step with its first reason."""
         data, todo = self.pipeline.data, self.todo
         changed = "".join(f", {key}={value}" for key, value in self.pipeline.changed().items())
-        out = [f"{data.name}: {data.format.name}, {self.size / 1e6:,.1f} MB, digest {self.pipeline.data_digest[:12]}",
+        out = [f"{data.name}: {data.format.name}, {data_size(self.size)}, digest {self.pipeline.data_digest[:12]}",
                f"{self.pipeline.method_name}, preset {self.pipeline.preset}{changed}"]
         if feedback := self.pipeline.feedback:
             out.append(f"with feedback on {plural(len(feedback), 'text')}, {feedback.journal}")

@@ -1,6 +1,7 @@
 """Formatting of texts, numbers and durations for people."""
 
 import re
+from math import ceil
 
 import numpy as np
 
@@ -31,6 +32,11 @@ def signed(value: float) -> str:
 def with_separators(value: object) -> str:
     """Return a number with thousands separators, anything else as text."""
     return f"{value:,}" if isinstance(value, int | np.integer) else one_line(value, 80)
+
+
+def data_size(count: int) -> str:
+    """Return a number of bytes in MB, a small one in KB, rounded up: 1.2 MB, 49 KB."""
+    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{ceil(count / 1e3)} KB"
 
 
 def duration(seconds: float) -> str:

@@ -15,6 +15,7 @@ def gc(*, days: Annotated[float, Parameter(help="What a run has asked for in the
     if not 0 <= days <= 36_500:
         raise UsageError(f"--days must be from 0 to 36500, got {days:g}")
     from tasks.core.store import Store
+    from tasks.core.wording import data_size
 
     store = Store(home, create=False)
     tracker = open_tracker(home, mlflow)
@@ -22,8 +23,8 @@ def gc(*, days: Annotated[float, Parameter(help="What a run has asked for in the
 
     freed = collect(store, tracker, days, dry_run=dry_run)
     for kind, count in sorted(freed.counts.items()):
-        say(f"{count:>6,}  {kind:<12} {freed.sizes[kind] / 1e6:>11,.1f} MB")
+        say(f"{count:>6,}  {kind:<12} {data_size(freed.sizes[kind]):>14}")
     total = freed.sizes.total()
-    say(f"{'would free' if dry_run else 'freed'} {total / 1e6:,.1f} MB that no run has asked for in {days:g} days")
+    say(f"{'would free' if dry_run else 'freed'} {data_size(total)} that no run has asked for in {days:g} days")
     if as_json:
         print(json.dumps({"freed": not dry_run, "bytes": total, "counts": freed.counts, "sizes": freed.sizes}))
