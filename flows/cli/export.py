@@ -106,10 +106,17 @@ def _write_table(out: Path, tables: Iterable[pa.Table]) -> int:
 
 @contextmanager
 def _complete_file(out: Path) -> Iterator[BinaryIO]:
-    """Yield a file that replaces `out` once all is written, and is removed where that fails."""
+    """Yield a file that replaces `out` once all is written, and is removed where that fails.
+
+    Raises UsageError where there can be no file.
+    """
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        opened = temporary.open("wb")
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}", hint="name another file: --out") from error
+    try:
+        with opened as file:
             yield file
         temporary.replace(out)
     finally:

@@ -107,6 +107,12 @@ def test_what_cannot_be_written_is_refused_before_anything_is_read(run, words, s
     assert code == 2 and said in err
 
 
+def test_a_file_that_cannot_be_made_is_told_by_its_name(run):
+    name = f"{'v' * 300}.parquet"
+    code, _, err = run("embeddings", "--out", name)
+    assert code == 2 and f"cannot write {name}: File name too long\nhint: name another file: --out" in err
+
+
 def test_a_bad_line_leaves_the_file_of_before(run, tmp_path):
     (tmp_path / "v.npy").write_bytes(b"before")
     with (tmp_path / "texts.jsonl").open("a") as file:
