@@ -231,7 +231,7 @@ def fields_of(served: Served, text: str, title: str) -> tuple[str, str]:
     """
     if served.trained_on_contents:
         return title, text
-    return (text if text.strip() else title), ""
+    return (text if clean(text) else title), ""
 
 
 def _cut(text: str) -> str:

@@ -60,7 +60,7 @@ def served(tmp_path_factory):
 def test_a_document_is_laid_out_as_the_training_texts_are(served):
     assert not served.trained_on_contents
     assert fields_of(served, "a text", "a title") == ("a text", "")
-    assert fields_of(served, " ", "a title") == ("a title", "")
+    assert fields_of(served, " ", "a title") == fields_of(served, "\x00\x07", "a title") == ("a title", "")
     examples = served.retriever.examples
     side = replace(examples.side, titles=np.zeros_like(examples.side.titles))    # their tokens are contents, then
     full = replace(served, retriever=SimpleNamespace(examples=replace(examples, side=side)))
