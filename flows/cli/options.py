@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.completion import versions
 from flows.cli.config_file import FILE, GIVEN
-from flows.config import HOME, CommonOptions, Home, Mlflow, TrackingOptions, shared
+from flows.config import HOME, CommonOptions, Home, Mlflow, RunConfig, TrackingOptions, TrainingOptions, shared
 
 Json = Annotated[bool, Parameter(name="--json", help="End with one line of JSON on stdout.")]
 Budget = Annotated[str, Parameter(help="Time for the whole job, such as 10m: the most accurate method that fits it, "
@@ -120,6 +120,7 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
     from tasks.data.fetch import outline
     from tasks.plan import resolve_run
     from tasks.registry.tags import require_name
+    from xcmodels.methods.presets import ends_before_mining, flat
 
     settings = options.settings
     if options.store:
@@ -130,7 +131,7 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
     utf8(options.home)
     try:
         with outline(options.data) as folder:
-            raw, _ = resolve_run(folder, options.method, options.preset, settings)
+            raw, resolved = resolve_run(folder, options.method, options.preset, settings)
     except UsageError as error:
         ours = [f"no {name} {getattr(options, name)!r}" for name in ("method", "preset")
                 if GIVEN.sources.get(name) == FILE]
@@ -140,7 +141,20 @@ def resolved_settings(options: CommonOptions) -> dict[str, str]:
                          hint=error.hint) from error
     if isinstance(options, TrackingOptions):
         require_name(options.name or raw.name)
+    for key in ends_before_mining(options.method, options.preset, settings):
+        say(f"warning: neither clusters nor negatives are mined: the first refresh is after {key}="
+            f"{flat(resolved)[key]} epochs, and there are no more")
     return settings
+
+
+def checked_config(options: TrainingOptions, budget: str, command: str) -> RunConfig:
+    """Return what a run is to do; raise UsageError for what it would refuse, before anything is started.
+
+    command: the one that resumes it.
+    """
+    apply_budget(options, budget)
+    resolved_settings(options)
+    return filled(RunConfig, {**vars(options), "command": command})
 
 
 def filled(form: Any, values: dict[str, Any]) -> Any:

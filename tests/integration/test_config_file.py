@@ -86,6 +86,13 @@ def test_a_plan_refuses_what_a_run_refuses(cli, planted, words, said):
         assert code == 2 and said in err, err
 
 
+def test_a_plan_says_where_nothing_would_be_mined(cli, planted):
+    said = "warning: neither clusters nor negatives are mined: the first refresh is after refresh_from=3 epochs"
+    for epochs, told in ((3, True), (4, False)):
+        code, _, err = cli("plan", "--data", str(planted), "--method", "ance", "--set", f"epochs={epochs}")
+        assert code == 0 and (said in err) == told, err
+
+
 @pytest.mark.parametrize(("toml", "said"), [
     ('hom = "x"', "xc.toml: there is no option 'hom', did you mean 'home'?"),
     ('reason = "x"', "there is no option 'reason'"),

@@ -4,7 +4,7 @@ import pytest
 
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.preset_parts import BOOSTED, BOOSTED_WEIGHT_2
-from xcmodels.methods.presets import PRESETS, explained, flat, nearest, resolve
+from xcmodels.methods.presets import PRESETS, ends_before_mining, explained, flat, nearest, resolve
 from xcmodels.methods.registry import METHODS
 from xcmodels.retrieval.serving_config import FUSED
 
@@ -187,6 +187,7 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
     ("fusion.trees", "0", "fusion.trees: trees must be at least 1, got 0"),
     ("fusion.rate", "1.5", "fusion.rate: rate must be between 0 and 1, got 1.5"),
     ("m1.epochs", "-1", "m1.epochs: epochs must be at least 1, got -1"),
+    ("m1.epochs", "10001", "m1.epochs: epochs must be at most 10000, got 10001"),
     ("m1.batch_size", "0", "m1.batch_size: batch_size must be at least 1, got 0"),
     ("m1.lr", "nan", "m1.lr: lr must be a finite number, 0 or more, got nan"),
     ("m2.dropout", "7", "m2.dropout: dropout must be at least 0 and below 1, got 7.0"),
@@ -205,6 +206,27 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
 def test_a_value_that_cannot_be_trained_with_is_refused(key, value, said):
     with pytest.raises(ValueError, match=said):
         resolve("ngame", "cpu", {key: value})
+
+
+def test_only_the_setting_that_is_refused_is_named():
+    for pairs in ((("m2.unit", "true"), ("m2.epochs", "0")), (("m2.epochs", "0"), ("m2.unit", "true"))):
+        with pytest.raises(ValueError, match=r"^m2\.epochs: epochs must be at least 1, got 0$"):
+            resolve("ngame", "cpu", dict(pairs))
+
+
+@pytest.mark.parametrize(("method", "changed", "named"), [
+    ("ance", {"epochs": "3"}, ["refresh_from"]), ("ance", {"epochs": "4"}, []), ("dpr", {"epochs": "3"}, []),
+    ("ngame", {"m1.epochs": "3", "m2.epochs": "6"}, ["m1.refresh_from", "m2.refresh_from"]),
+    ("ngame", {"m1.epochs": "3", "m1.cluster_size": "0"}, []),
+    ("ngame", {"m1.epochs": "3", "m1.cluster_size": "0", "m1.mined": "2"}, ["m1.refresh_from"]),
+    ("ramen", {"base.m1.epochs": "2"}, ["base.m1.refresh_from"])])
+def test_a_stage_that_ends_before_it_would_mine_is_told(method, changed, named):
+    assert ends_before_mining(method, "cpu", changed) == named
+
+
+@pytest.mark.parametrize(("method", "preset"), [(method, preset) for method in PRESETS for preset in PRESETS[method]])
+def test_every_preset_mines_what_it_is_to(method, preset):
+    assert not ends_before_mining(method, preset, {})
 
 
 def test_a_preset_without_its_method_is_refused(cli):

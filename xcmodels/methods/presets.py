@@ -33,6 +33,20 @@ def resolve(method: str, preset: str, overrides: Mapping[str, str]) -> Settings:
     return _overridden(base, paths)
 
 
+def ends_before_mining(method: str, preset: str, overrides: Mapping[str, str]) -> list[str]:
+    """Return the keys of settings `refresh_from` that leave a stage without the clusters or negatives it would mine."""
+    values = flat(resolve(method, preset, overrides))
+    late = [key for key, value in values.items() if key.rpartition(".")[2] == "refresh_from"
+            and value >= values[f"{key.removesuffix('refresh_from')}epochs"]]
+    return [key for key in late if _mining_rounds(method, preset, {**overrides, key: "0"})
+            > _mining_rounds(method, preset, overrides)]
+
+
+def _mining_rounds(method: str, preset: str, overrides: Mapping[str, str]) -> int:
+    settings = resolve(method, preset, overrides)
+    return sum(round_.mines for round_ in METHODS[method].make(settings.method).rounds)
+
+
 def _check_key(key: str, keys: list[str]) -> None:
     """Raise ValueError for an unknown key, with the nearest keys, or all keys of its group where none is near."""
     if key in keys:
@@ -85,7 +99,7 @@ def _comments(kind: type) -> dict[str, str]:
 
 def _overridden(value: Any, texts: Mapping[tuple[str, ...], tuple[str, str]]) -> Any:
     """Return the dataclass `value` with overrides applied at once; texts: path below `value` -> (key, text)."""
-    changes, direct = {}, []
+    changes, direct = {}, {}    # direct: the key of each override of a field of `value` itself -> the field
     for name in dict.fromkeys(path[0] for path in texts):
         below = {path[1:]: override for path, override in texts.items() if path[0] == name}
         (rest, (key, text)) = next(iter(below.items()))
@@ -93,11 +107,22 @@ def _overridden(value: Any, texts: Mapping[tuple[str, ...], tuple[str, str]]) ->
             changes[name] = _overridden(getattr(value, name), below)
         else:
             changes[name] = _parse(key, text, get_type_hints(type(value))[name])
-            direct.append(key)
+            direct[key] = name
     try:
         return replace(value, **changes)
     except ValueError as error:
-        raise ValueError(f"{', '.join(direct)}: {error}") from None
+        told = str(error)
+        alone = [key for key, name in direct.items() if told == _refusal(value, {name: changes[name]})]
+        raise ValueError(f"{', '.join(alone or direct)}: {told}") from None
+
+
+def _refusal(value: Any, changes: Mapping[str, Any]) -> str:
+    """Return why the dataclass `value` refuses changes, "" where it does not."""
+    try:
+        replace(value, **changes)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _parse(key: str, text: str, kind: type) -> Any:
@@ -121,4 +146,4 @@ def _one_of(what: str, value: str, options: list[str]) -> None:
         raise ValueError(f"no {what} {value!r}{nearest(value, options)}")
 
 
-__all__ = ["PRESETS", "Preset", "Settings", "explained", "flat", "nearest", "resolve"]
+__all__ = ["PRESETS", "Preset", "Settings", "ends_before_mining", "explained", "flat", "nearest", "resolve"]

@@ -6,6 +6,8 @@ from itertools import pairwise
 from xcmodels import checks
 from xcmodels.method import Round
 
+MAX_EPOCHS = 10_000    # each may be a round of its own, which a plan lists
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -19,6 +21,8 @@ class Schedule:
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "epochs", "refresh_every")
         checks.at_least(self, 0, "refresh_from", "least_steps")
+        if self.epochs > MAX_EPOCHS:
+            raise ValueError(f"epochs must be at most {MAX_EPOCHS}, got {self.epochs}")
 
     def cluster_size_at(self, epoch: int) -> int:
         """Return the cluster size of a refresh at `epoch`; 0 = no clusters."""
@@ -58,12 +62,13 @@ def rounds(stage: str, schedule: Schedule, negatives: int = 0, ahead: int = 0) -
     refreshes = range(first, schedule.epochs, schedule.refresh_every)
     taken = [max(epoch - ahead, min(epoch, 1)) for epoch in refreshes]
     edges = sorted({0, *refreshes, *taken, schedule.epochs})
+    ending_at = {epoch: index for index, epoch in enumerate(edges[1:])} | {0: -1}    # rounds
     out: list[Round] = []
     for start, end in pairwise(edges):
         if start < first:
             out.append(Round(stage, len(out), start, end))
             continue
         refresh = (start - first) // schedule.refresh_every
-        source = edges.index(taken[refresh]) - 1
-        out.append(Round(stage, len(out), start, end, schedule.cluster_size_at(refreshes[refresh]), negatives, source))
+        out.append(Round(stage, len(out), start, end, schedule.cluster_size_at(refreshes[refresh]), negatives,
+                         ending_at[taken[refresh]]))
     return out

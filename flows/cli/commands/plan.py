@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Budget, Json, apply_budget, columns, environment, filled, local_data, resolved_settings
+from flows.cli.options import Budget, Json, checked_config, columns, environment, local_data
 from flows.config import RunConfig, shared
 from tasks.core.remote import Source
 
@@ -52,9 +52,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     from flows.rendezvous import rendezvous_of
 
     rendezvous_of(options)
-    apply_budget(options, options.budget)
-    changed = resolved_settings(options)
-    filled(RunConfig, {**vars(options), "command": ""})    # refuses what xc run refuses
+    checked_config(options, options.budget, "")
     environment(options.home)
     from flows.preview import preview, server_addresses
     from flows.services.definitions import mlflow_of
@@ -68,7 +66,7 @@ def plan(*, options: PlanOptions = NO_OPTIONS, as_json: Json = False) -> None:
     data = local_data(options)
     feedback = feedback_on(options.home, options.name or describe(data).name) \
         if options.feedback == "use" else NO_FEEDBACK
-    laid_out = pipeline(data, options.method, options.preset, changed, feedback, source=options.data)
+    laid_out = pipeline(data, options.method, options.preset, options.settings, feedback, source=options.data)
     with _store(options.home, options.store) as store:
         planned = preview(laid_out, store)
     addresses = server_addresses(options.home, mlflow_of(options.home, options.mlflow))

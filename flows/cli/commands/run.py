@@ -14,7 +14,7 @@ from typing import Any
 
 from data_contracts.errors import ContractError, ServerError, Stopped, UsageError
 from flows.cli.config_file import GIVEN
-from flows.cli.options import Budget, Json, apply_budget, environment, filled, home_flag, resolved_settings, say
+from flows.cli.options import Budget, Json, checked_config, environment, home_flag, say
 from flows.config import RunConfig, TrainingOptions, Until
 from tasks.core.wording import plural
 
@@ -61,10 +61,7 @@ def _flow(until: Until, options: TrainingOptions, budget: str = "") -> Any:
     if (rendezvous := rendezvous_of(options)) and not rendezvous.leads:
         _follow(rendezvous, options)
         return None
-    apply_budget(options, budget)
-    # Invalid options are refused before Prefect's server is started, which takes seconds.
-    resolved_settings(options)
-    config = filled(RunConfig, {**vars(options), "command": _command()})
+    config = checked_config(options, budget, _command())    # before Prefect's server is started, which takes seconds
     store = open_store(options.home, options.store)
     with store.run_lock():    # checks that no other run uses the home and that it can be written
         pass
