@@ -46,6 +46,7 @@ class TrainingPlan:
 
     Plans are made for tens of thousands of rows and more. On fewer, batches are smaller than `batch_size`, and an epoch
     repeats passes until it has `least_steps`. Otherwise 400 texts would be 8 steps in all, of which nothing is learned.
+    On many more, an epoch ends after `most_steps`, within a pass: each epoch trains on other rows, drawn anew.
     """
 
     epochs: int
@@ -55,12 +56,14 @@ class TrainingPlan:
     warmup: int          # steps of linear warm-up; the decay to zero begins at step 0, too, and both factors multiply
     decay: str = "linear"  # linear | cosine
     least_steps: int = 0  # of an epoch
+    most_steps: int = 0   # of an epoch; 0 = all of its passes
 
     @classmethod
     def of(cls, config: Any, tables: Mapping[str, RowRule]) -> "TrainingPlan":
         """Return the plan of a configuration whose settings are called as the fields here are."""
         return cls(config.epochs, config.batch_size, config.lr, tables, config.warmup,
-                   decay=getattr(config, "decay", "linear"), least_steps=config.least_steps)
+                   decay=getattr(config, "decay", "linear"), least_steps=config.least_steps,
+                   most_steps=config.most_steps)
 
     def batch_size_for(self, n: int) -> int:
         """Return the batch size for n training rows; the last batch may be smaller."""
@@ -76,7 +79,8 @@ class TrainingPlan:
 
     def steps_an_epoch(self, n: int) -> int:
         """Return the number of steps in an epoch over n rows."""
-        return self.passes(n) * self.steps_per_pass(n)
+        steps = self.passes(n) * self.steps_per_pass(n)
+        return min(steps, self.most_steps or steps)
 
     def steps(self, n: int) -> int:
         """Return the number of optimiser steps of the whole stage over n rows."""

@@ -22,6 +22,10 @@ BOOSTED_WEIGHT_2 = replace(BOOSTED, weight=2.0)
 # texts").
 MIN_STEPS_PER_EPOCH = 40
 
+# Steps of an epoch in the presets `cpu-minilm`, at most, so that their time is bounded whatever the number of texts: of
+# 164,000 texts and more an epoch is a part of a pass.
+MAX_STEPS_PER_EPOCH = 160
+
 # NGAME's module M1, which ASTRA and Renee start from as well: a HOME that has trained one has trained it for all.
 M1 = ModuleConfig(epochs=8, batch_size=1024, lr=5e-3, table_lr=2e-3, warmup=50, refresh_from=3, refresh_every=3,
                   least_steps=MIN_STEPS_PER_EPOCH, double_every=3, cluster_size=8, cluster_max=32, negatives=50)
@@ -59,11 +63,18 @@ class MethodEntry:
     presets: Mapping[str, Preset]
 
 
-def fine_tuned(base: Settings) -> Settings:
-    """Return `base` with the packaged MiniLM beside the bag, its two top layers trained at a tenth of the rate."""
+def fine_tuned(base: Settings, *encoding: str) -> Settings:
+    """Return `base` with the packaged MiniLM beside the bag, its two top layers trained at a tenth of the rate.
+
+    encoding: the groups of settings of stages that encode texts, whose epochs are bounded; "": the method's own.
+    """
+    method = base.method
+    for group in encoding:
+        bounded = replace(getattr(method, group) if group else method, most_steps=MAX_STEPS_PER_EPOCH)
+        method = replace(method, **{group: bounded}) if group else bounded
     encoder = replace(base.method.encoder, kind="both", trained_layers=2, cache_frozen=True, lr_share=0.1,
                       max_tokens=48, batch=1024, drops=False)
-    return replace(base, method=replace(base.method, encoder=encoder))
+    return replace(base, method=replace(method, encoder=encoder))
 
 
 def boosted(base: Settings) -> Settings:

@@ -53,7 +53,7 @@ def _presets(about: str, **changed: object) -> dict[str, Preset]:
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(**changed))),
         "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores",
-                             lambda: fine_tuned(_cpu(**changed))),
+                             lambda: fine_tuned(_cpu(**changed), "m1", "")),
         "cpu-numbered": Preset(f"{about}; bag of tokens started from MiniLM's, for labels that have no texts",
                                lambda: _cpu(**{**_NUMBERED, **changed})),
     }

@@ -62,7 +62,7 @@ NGAME = {
     "cpu-learned": Preset("bag of tokens from scratch on a vocabulary learned from the data: any language",
                           lambda: learned(_cpu())),
     "cpu-minilm": Preset("cpu with MiniLM fine-tuned beside the bag; two cores",
-                         lambda: fine_tuned(_cpu())),
+                         lambda: fine_tuned(_cpu(), "m1")),
     "minilm": Preset("the packaged MiniLM transformer by the paper's rates and refreshes, 100 epochs in place of 300, "
                      "fused as cpu is; one GPU",
                      lambda: boosted(_paper(MINILM, batch=1600, epochs=100))),

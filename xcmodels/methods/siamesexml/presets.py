@@ -46,7 +46,7 @@ def _presets(about: str, *, joint: bool) -> dict[str, Preset]:
         "cpu-learned": Preset(f"{about}; bag of tokens from scratch on a vocabulary learned from the data",
                               lambda: learned(_cpu(joint=joint))),
         "cpu-minilm": Preset(f"{about}; cpu with MiniLM fine-tuned beside the bag, two cores",
-                             lambda: fine_tuned(_cpu(joint=joint))),
+                             lambda: fine_tuned(_cpu(joint=joint), "siamese", *(["extreme"] if joint else []))),
         "paper": Preset(f"{about}; the paper's settings, started at random instead of from fastText",
                         lambda: _paper(joint=joint)),
     }

@@ -35,7 +35,7 @@ def _cpu(**changed: object) -> Settings:
 def _cpu_minilm(**changed: object) -> Settings:
     """`_cpu` with MiniLM, by eight epochs and one negative: six make UniDEC encode 7,500 texts a step on WordNet."""
     base = _cpu(**changed)
-    return fine_tuned(replace(base, method=replace(base.method, epochs=8, negatives=min(base.method.negatives, 1))))
+    return fine_tuned(replace(base, method=replace(base.method, epochs=8, negatives=min(base.method.negatives, 1))), "")
 
 
 def _paper(source: str, batch: int, epochs: int, **changed: object) -> Settings:
