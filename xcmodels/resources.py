@@ -142,7 +142,7 @@ def budget(method: Method, size: Size, rates: Mapping[str, Any], stage: str = ""
     if refreshes:
         parts += _refresh_parts(refreshes[-1], size, width, len(mined))
         parts.append(Part(HOST, REFRESH, "the model that it mines with", table * size.labels + fixed / 3))
-    return Budget(parts, *_seconds(method, refreshes[-1] if refreshes else None, size, width, rates),
+    return Budget(parts, *_seconds(method, largest, size, width, rates),
                   mined[-1] - mined[-2] if len(mined) > 1 else rounds[-1].stop - mined[0] if mined else 0)
 
 
@@ -195,11 +195,13 @@ def _states(method: Method, size: Size) -> float:
     return 2.0 * width * (min(size.tokens, method.encoder.max_tokens or size.tokens) + 2) * size.texts
 
 
-def _seconds(method: Method, mining: Round | None, size: Size, width: int,
+def _seconds(method: Method, stage: Stage[Any], size: Size, width: int,
              rates: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return the seconds of an epoch and of a refresh, whose clustering and search run on the CPU."""
+    """Return the seconds of an epoch and of the last refresh, whose clustering and search run on the CPU."""
+    mining = next((round_ for round_ in reversed(stage.rounds) if round_.mines), None)
     device, host = (_rates_at(rates, kind, method, width) for kind in ("cuda" if size.gpus else "cpu", "cpu"))
-    epoch = device["train"] * size.points / max(size.gpus * size.machines, 1) if device else None
+    passes = stage.plan.steps_an_epoch(size.points) / stage.plan.steps_per_pass(size.points)
+    epoch = device["train"] * passes * size.points / max(size.gpus * size.machines, 1) if device else None
     if mining is None or not (host and device):
         return epoch, None
     refresh = device["encode"] * size.texts

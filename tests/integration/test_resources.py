@@ -32,8 +32,8 @@ RATED, TIMED = (260_000, 22.2, 14.0), (60_000, 300_000, 900_000)    # labels, po
 WIDTH = 64
 
 
-def method_of(name, width=WIDTH):
-    return METHODS[name].make(with_width(resolve(name, "cpu", {}).method, width))
+def method_of(name, width=WIDTH, **changed):
+    return METHODS[name].make(with_width(resolve(name, "cpu", changed).method, width))
 
 
 def held(found, where, *phases):
@@ -181,6 +181,8 @@ def test_seconds_follow_from_rates_at_two_widths():
     few = budget(method_of("astra"), Size(1000, 10**5), rates)
     assert few.refresh == pytest.approx(0.101 + 1e-9 * 10**8)
     assert narrow.every == 3 and held(narrow, HOST)["processes"] == pytest.approx(5e8)
+    bounded = budget(method_of("astra", 64, most_steps="50"), size, rates)
+    assert bounded.epoch == pytest.approx(10.0 * 50 * 512 / 10**5, rel=0.01)
     for other in (budget(method_of("ngame"), size, rates), budget(method_of("astra"), Size(9, 9, gpus=1), rates)):
         assert other.epoch is None and other.refresh is None
 

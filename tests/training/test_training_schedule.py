@@ -57,6 +57,26 @@ def test_an_epoch_of_few_rows_is_several_passes():
     assert plan.steps(400) == 8 * 84
 
 
+def test_an_epoch_of_many_rows_is_a_part_of_a_pass():
+    plan = replace(ngame(toy_config()).stages[0].plan, batch_size=1024, epochs=8, least_steps=40, most_steps=160)
+    assert [plan.steps_an_epoch(n) for n in (400, 81_920, 163_840, 163_841, 1_000_000)] == [42, 80, 160, 160, 160]
+    assert plan.steps(1_000_000) == 8 * 160 and plan.lr_factor(8 * 160, 1_000_000) == 0
+    assert replace(plan, most_steps=30).steps_an_epoch(400) == 30
+
+
+def test_an_epoch_that_is_a_part_of_a_pass_sees_other_rows_each_time(toy, tmp_path):
+    config = toy_config()
+    stage = Recording(replace(config, m1=replace(config.m1, most_steps=3)))
+    _, epochs = again(toy, MINED, tmp_path, stage=stage)
+    drawn = [rows for rows, _, _ in stage.seen]
+    assert len(drawn) == 4 * 3 and len(epochs) == 4 and epochs[0]["loss"] > 0
+    parts = [{row for rows in drawn[start:start + 3] for row in rows} for start in range(0, 12, 3)]
+    assert all(len(part) == 3 * 64 for part in parts) and len(set.union(*parts)) > 2 * 3 * 64
+    whole = Recording(config)
+    again(toy, MINED, tmp_path / "whole", stage=whole)
+    assert drawn[0] == whole.seen[0][0], "the first batch is as without a bound"
+
+
 def test_every_pass_of_an_epoch_sees_every_row_once_in_an_order_of_its_own(toy, tmp_path):
     seen = []
 

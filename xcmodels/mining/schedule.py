@@ -17,12 +17,11 @@ class Schedule:
     refresh_from: int     # tau_s: epochs with random batches before the first refresh
     refresh_every: int    # tau, tau_r: epochs between two refreshes
     least_steps: int = 0  # of an epoch: of fewer texts, one is several passes over them
-    most_steps: int = 0   # of an epoch: of more texts, one is a part of a pass, other texts each time; 0 = any number
+    most_steps: int = 0   # of an epoch, whatever else is set: of more texts, one is a part of a pass; 0 = any number
 
     def __post_init__(self) -> None:
         checks.at_least(self, 1, "epochs", "refresh_every")
         checks.at_least(self, 0, "refresh_from", "least_steps", "most_steps")
-        check_steps(self.least_steps, self.most_steps)
         if self.epochs > MAX_EPOCHS:
             raise ValueError(f"epochs must be at most {MAX_EPOCHS}, got {self.epochs}")
 
@@ -49,12 +48,6 @@ class ClusterSchedule(Schedule):
         # the exponent is capped, too: 2**1000 is no size
         doubled = min((epoch - self.refresh_from) // self.double_every, 32)
         return min(self.cluster_size * 2**doubled, self.cluster_max)
-
-
-def check_steps(least: int, most: int) -> None:
-    """Raise ValueError unless an epoch may have as many steps as it must have; most: 0 = any number."""
-    if 0 < most < least:
-        raise ValueError(f"most_steps must be 0, or at least least_steps, which is {least}, got {most}")
 
 
 def rounds(stage: str, schedule: Schedule, negatives: int = 0, ahead: int = 0) -> list[Round]:

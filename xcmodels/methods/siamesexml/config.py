@@ -5,7 +5,6 @@ from typing import ClassVar
 
 from xcmodels import checks
 from xcmodels.methods.table_config import TableConfig
-from xcmodels.mining.schedule import check_steps
 from xcmodels.nn.encoder_config import EncoderConfig
 from xcmodels.retrieval.serving_config import ENCODER, SERVED, ServingConfig
 
@@ -25,13 +24,12 @@ class LikelihoodConfig(TableConfig):
     d: float                   # of p(+1, v): how fast it falls with the cosine
     negatives: int             # kappa: hardest of a label in its batch (I), of a query for each of its positives (IV)
     least_steps: int = 0       # of an epoch: of fewer labels (I) or texts (IV), one is several passes over them
-    most_steps: int = 0        # of an epoch: of more labels or texts, one is a part of a pass; 0 = any number
+    most_steps: int = 0        # of an epoch, whatever else is set: of more, one is a part of a pass; 0 = any number
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.at_least(self, 1, "epochs", "batch_size", "d", "negatives")
         checks.at_least(self, 0, "lr", "table_lr", "warmup", "least_steps", "most_steps")
-        check_steps(self.least_steps, self.most_steps)
         if not 0 < self.c < 1:
             raise ValueError(f"c must be above 0 and below 1, got {self.c}")
 
