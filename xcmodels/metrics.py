@@ -1,39 +1,21 @@
 """Metrics of extreme classification: P, nDCG, PSP, PSnDCG and recall at k.
 
-A set of pairs is a Ragged, or (indptr, indices), or a scipy CSR matrix. Predictions are (n, K) int64 label ids,
-best first; -1 is no prediction. Results are in percent. A row without a true label (after filters) is in
-no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDCG are the same with and without it.
+Predictions and sets of pairs are as in `xcmodels.matching`. Results are in percent. A row without a true label (after
+filters) is in no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDCG are the same with and
+without it.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from xcmodels.data.corpus import Ragged
 from xcmodels.data.ranges import ranks
-from xcmodels.data.sorted_ids import isin_sorted, unique
+from xcmodels.matching import Matches, Pairs, check_depth, match
 
 # The metrics shown to people, in this order: on the terminal, in the report, on the version's card, in Prefect.
 SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
 HEADLINE = ("P/1", "PSP/5")    # where there is room for two; promotion gates use them
-
-Pairs = Any  # a Ragged, (indptr, indices), or a scipy CSR matrix whose stored entries are the pairs
-
-
-@dataclass(frozen=True)
-class Matches:
-    """Predictions joined with the truth, over the m rows that have a true label."""
-
-    rows: np.ndarray  # (m,) the row in `predictions`
-    labels: np.ndarray  # (m, K) predicted label ids, -1 = none
-    hits: np.ndarray  # (m, K) bool
-    truth_rows: np.ndarray  # (p,) 0..m-1, ascending, of each true pair
-    truth_labels: np.ndarray  # (p,)
-    positives: np.ndarray  # (m,) how many true labels a row has, at least 1
-    left_out: int  # rows without a true label
 
 
 def name_of(key: str) -> str:
@@ -59,24 +41,6 @@ def propensity(frequencies: np.ndarray, n: int, a: float, b: float) -> np.ndarra
     return 1 / (1 + c * (np.asarray(frequencies) + b) ** -a)
 
 
-def match(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, n_labels: int) -> Matches:
-    """Join predictions with the truth less the filters.
-
-    Raises ValueError for a wrong number of rows, a label outside [0, n_labels) and a label predicted twice in a row.
-    """
-    _check_predictions(predictions, n_labels)
-    keys = _keys(truth, len(predictions), n_labels, "truth")
-    if filters is not None:
-        keys = keys[~isin_sorted(keys, _keys(filters, len(predictions), n_labels, "filters"))]
-    truth_rows, truth_labels = np.divmod(keys, n_labels)
-    counts = np.bincount(truth_rows, minlength=len(predictions))
-    rows = np.flatnonzero(counts)
-    labels = predictions[rows]
-    hits = isin_sorted(rows[:, None] * n_labels + labels, keys) & (labels >= 0)
-    new_row = np.cumsum(counts > 0) - 1
-    return Matches(rows, labels, hits, new_row[truth_rows], truth_labels, counts[rows], len(counts) - len(rows))
-
-
 def evaluate(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, inverse_propensity: np.ndarray, *,
              ks: tuple[int, ...] = (1, 3, 5, 10), recall_ks: tuple[int, ...] = (1, 3, 5, 10)) -> dict[str, float]:
     """Return "P/1", "nDCG/5", "PSP/3", "PSnDCG/5", "recall/10", ... in percent, "points" and "left_out" as counts.
@@ -86,25 +50,50 @@ def evaluate(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, inver
     divided by its ideal DCG, as pyxclib and napkinXC do. `inverse_propensity` is (L,), 1 / propensity(...).
     Raises ValueError where a k exceeds the depth K, where no row has a true label, and as `match` does.
     """
-    deepest = _deepest(predictions, (*ks, *recall_ks))
+    deepest = check_depth(predictions, (*ks, *recall_ks))
     matches = match(predictions[:, :deepest], truth, filters, len(inverse_propensity))
     _need_points(matches)
+    result = {name: 100 * float(gain.mean() / best.mean())
+              for name, (gain, best) in terms(matches, inverse_propensity, ks, recall_ks).items()}
+    return result | {"points": float(len(matches.rows)), "left_out": float(matches.left_out)}
+
+
+def terms(matches: Matches, inverse_propensity: np.ndarray, ks: tuple[int, ...],
+          recall_ks: tuple[int, ...] = ()) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return of each metric what every query gains and the most that it counts for, (m,) each, by the metric's key.
+
+    A metric is the ratio of their means; of a mean over queries, as P is, each query counts for 1.
+    """
     hits, gains = _gains(matches, inverse_propensity, max(ks, default=0))
     best, rank = _best(matches, inverse_propensity)
-    discount = 1 / np.log2(np.arange(2, deepest + 2))
-    ideal = np.cumsum(discount)
-    result: dict[str, float] = {}
+    discount = 1 / np.log2(np.arange(2, max(ks, default=0) + 2))
+    ideal, ones = np.cumsum(discount), np.ones(len(matches.rows))
+    result: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for k in ks:
-        scale = ideal[np.minimum(matches.positives, k) - 1]
-        top = rank < k
-        attainable = best[top] * discount[rank[top]] / scale[matches.truth_rows[top]]
-        result[f"P/{k}"] = 100 * float(hits[:, :k].sum(1).mean() / k)
-        result[f"nDCG/{k}"] = 100 * float((hits[:, :k] @ discount[:k] / scale).mean())
-        result[f"PSP/{k}"] = 100 * float(gains[:, :k].sum() / best[top].sum())
-        result[f"PSnDCG/{k}"] = 100 * float((gains[:, :k] @ discount[:k] / scale).sum() / attainable.sum())
+        scale, top = ideal[np.minimum(matches.positives, k) - 1], rank < k
+        row, attainable = matches.truth_rows[top], best[top]
+        result[f"P/{k}"] = hits[:, :k].mean(1), ones
+        result[f"nDCG/{k}"] = hits[:, :k] @ discount[:k] / scale, ones
+        result[f"PSP/{k}"] = gains[:, :k].sum(1), np.bincount(row, attainable, len(ones))
+        result[f"PSnDCG/{k}"] = (gains[:, :k] @ discount[:k] / scale,
+                                 np.bincount(row, attainable * discount[rank[top]], len(ones)) / scale)
     for k in recall_ks:
-        result[f"recall/{k}"] = 100 * float((matches.hits[:, :k].sum(1) / matches.positives).mean())
-    return result | {"points": float(len(matches.rows)), "left_out": float(matches.left_out)}
+        result[f"recall/{k}"] = matches.hits[:, :k].sum(1) / matches.positives, ones
+    return result
+
+
+def intervals(matches: Matches, inverse_propensity: np.ndarray, ks: tuple[int, ...]) -> dict[str, tuple[float, float]]:
+    """Return the 95% interval, in percent, of each metric at `ks`, by its key.
+
+    A metric is a ratio of means, sum g / sum b (gain over what a query counts for): the delta method, with the standard
+    error of the mean of (g - ratio b) / mean(b). Of a mean over queries, where b = 1, that is the normal interval.
+    """
+    out = {}
+    for name, (gain, best) in terms(matches, inverse_propensity, ks).items():
+        ratio = gain.mean() / best.mean()
+        half = half_interval((gain - ratio * best) / best.mean())
+        out[name] = 100 * max(0.0, float(ratio - half)), 100 * min(1.0, float(ratio + half))
+    return out
 
 
 def by_decile(predictions: np.ndarray, truth: Pairs, filters: Pairs | None,  # noqa: PLR0917
@@ -119,7 +108,7 @@ def by_decile(predictions: np.ndarray, truth: Pairs, filters: Pairs | None,  # n
     """
     if len(frequencies) != len(inverse_propensity):
         raise ValueError(f"{len(frequencies)} frequencies but {len(inverse_propensity)} propensities; need one a label")
-    matches = match(predictions[:, : _deepest(predictions, (k,))], truth, filters, len(inverse_propensity))
+    matches = match(predictions[:, : check_depth(predictions, (k,))], truth, filters, len(inverse_propensity))
     _need_points(matches)
     decile = _deciles(np.asarray(frequencies))
     hits, gains = _gains(matches, inverse_propensity, k)
@@ -151,7 +140,8 @@ def difference_errors(predictions: Sequence[np.ndarray], truth: Pairs, filters: 
     under equality a query's difference d has mean 0, and the error is sqrt(sum d^2) / divisor. For P@1 a
     difference of z errors is McNemar's test (1947): (b - c)^2 / (b + c) = z^2.
     """
-    left, right = (match(ids[:, :_deepest(ids, (k,))], truth, filters, len(inverse_propensity)) for ids in predictions)
+    left, right = (match(ids[:, :check_depth(ids, (k,))], truth, filters, len(inverse_propensity))
+                   for ids in predictions)
     _need_points(left)
     best, rank = _best(left, inverse_propensity)
     precise = (left.hits[:, 0].astype(np.float64) - right.hits[:, 0]) / len(left.rows)
@@ -190,63 +180,6 @@ def half_interval(values: np.ndarray) -> float:
         return 1.0
     spread = float(np.std(values, ddof=1))
     return 1.959963984540054 * spread / math.sqrt(n) if spread > 1e-9 else 1 - 0.025 ** (1 / n)
-
-
-def drop_filtered(predictions: np.ndarray, scores: np.ndarray, filters: Pairs,
-                  k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first k predictions of each row that are not filtered, (n, k), and their scores.
-
-    The others move up in order; a row with fewer than k left is padded with -1 and -inf, so retrieve deeper than k.
-    Raises ValueError for k above the depth and as `match` does.
-    """
-    _deepest(predictions, (k,))
-    n_labels = 1 + max(int(predictions.max(initial=0)), int(_parts(filters)[1].max(initial=0)))
-    _check_predictions(predictions, n_labels)
-    pairs = np.arange(len(predictions))[:, None] * n_labels + predictions
-    keep = (predictions >= 0) & ~isin_sorted(pairs, _keys(filters, len(predictions), n_labels, "filters"))
-    position = np.cumsum(keep, axis=1) - 1
-    keep &= position < k
-    shape = len(predictions), k
-    kept, kept_scores = np.full(shape, -1, np.int64), np.full(shape, -np.inf, np.float32)
-    row, column = np.nonzero(keep)
-    kept[row, position[keep]], kept_scores[row, position[keep]] = predictions[row, column], scores[row, column]
-    return kept, kept_scores
-
-
-def _parts(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(pairs, Ragged):
-        return pairs.offsets, pairs.values
-    return (pairs.indptr, pairs.indices) if hasattr(pairs, "indptr") else pairs
-
-
-def _keys(pairs: Pairs, n: int, n_labels: int, name: str) -> np.ndarray:
-    """Return row * n_labels + label of every pair, sorted and unique."""
-    indptr, indices = _parts(pairs)
-    if len(indptr) != n + 1:
-        raise ValueError(f"{name} has {len(indptr) - 1} rows, predictions have {n}; give the same split")
-    _check_range(indices, 0, n_labels, name)
-    return unique(np.repeat(np.arange(n), np.diff(indptr)) * n_labels + np.asarray(indices, dtype=np.int64))
-
-
-def _check_range(labels: np.ndarray, low: int, n_labels: int, name: str) -> None:
-    if labels.size and (labels.min() < low or labels.max() >= n_labels):
-        wrong = labels[(labels < low) | (labels >= n_labels)][0]
-        raise ValueError(f"{name} holds label {wrong}, outside [{low}, {n_labels}); count labels by the label file")
-
-
-def _check_predictions(predictions: np.ndarray, n_labels: int) -> None:
-    _check_range(predictions, -1, n_labels, "predictions")
-    ordered = np.sort(predictions, axis=1)
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    if twice.any():
-        row, column = np.argwhere(twice)[0]
-        raise ValueError(f"row {row} predicts label {ordered[row, column]} twice; merge shortlists before evaluating")
-
-
-def _deepest(predictions: np.ndarray, ks: tuple[int, ...]) -> int:
-    if not ks or min(ks) < 1 or max(ks) > predictions.shape[1]:
-        raise ValueError(f"every k must be in 1..{predictions.shape[1]}, the depth of predictions; got {list(ks)}")
-    return max(ks)
 
 
 def _need_points(matches: Matches) -> None:

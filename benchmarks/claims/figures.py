@@ -9,6 +9,7 @@ import numpy as np
 from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
+from xcmodels.matching import drop_filtered
 from xcmodels.method import Mined
 from xcmodels.methods.astra import stages as astra
 from xcmodels.methods.ngame.stages import ClassifierModule
@@ -81,7 +82,7 @@ def _by_epoch(trained: TrainedMethod, rows: np.ndarray) -> Figures:
             labels = vectors["labels"]()
             encoder = getattr(model, "encoder", model)
             ids = ann.build(labels, "exact").search(encode_all(encoder, corpus.sides["test"], QUERY, rows=rows), 50)[1]
-            ids, _ = metrics.drop_filtered(ids, np.zeros(ids.shape), corpus.filters["test"].subset(rows), 10)
+            ids, _ = drop_filtered(ids, np.zeros(ids.shape), corpus.filters["test"].subset(rows), 10)
             figures[f"P/1 epoch {round_.stop}"] = _precision(corpus, ids, rows)["P/1"]
     return figures
 

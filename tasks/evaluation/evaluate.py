@@ -9,6 +9,7 @@ from tasks.core.step import Step, StepContext
 from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
+from xcmodels.matching import match
 from xcmodels.nn.encoders import QUERY, encode_all
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.calibration import BEST, calibration_error
@@ -37,7 +38,7 @@ def evaluate(seed: int, context: StepContext) -> None:
     frequencies = corpus.frequencies()
     inverse = 1 / metrics.propensity(frequencies, corpus.n_queries, *corpus.facts["propensity"])
     measured = metrics.evaluate(ids, truth, filters, inverse)
-    judged = metrics.match(ids, truth, filters, corpus.n_labels)
+    judged = match(ids, truth, filters, corpus.n_labels)
     confidences = ranker.calibration(scores)
     best = judged.labels[:, :BEST] >= 0
     measured |= {"calibration/queries": float(ranker.calibration.queries), "calibration/error":
@@ -52,7 +53,7 @@ def evaluate(seed: int, context: StepContext) -> None:
     np.save(context.out / "predictions.npy", ids)
     np.save(context.out / "scores.npy", scores)
     np.save(context.out / "confidences.npy", confidences.astype(np.float32))
-    context.say(metrics.line_of(measured, metrics.SHOWN[:4]))
+    context.say(metrics.line_of(measured))
 
 
 def _on_sample(ranker: Ranker, corpus: Corpus, inverse: np.ndarray, rows: np.ndarray) -> dict[str, float]:

@@ -24,7 +24,7 @@ from tasks.evaluation.gates import MARGINS, SIGMA, Gate
 from tasks.evaluation.thresholds import Answers
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
-from xcmodels.data.ranges import in_ranges
+from xcmodels.matching import Matches, match
 
 CHARTS = 8                # stages that get a learning curve
 EXAMPLES = 8              # test queries shown: the surest right ones, and the surest wrong ones
@@ -66,7 +66,7 @@ class EvaluationFiles:
 
     measured: dict[str, float]     # as `metrics.evaluate` returns it
     deciles: list[dict[str, float]]
-    judged: metrics.Matches
+    judged: Matches
     scores: np.ndarray             # (m, K) of judged.labels
     answers: Answers               # the confidences of judged.labels
     inverse: np.ndarray            # (L,) 1 / propensity
@@ -76,7 +76,7 @@ class EvaluationFiles:
         """Read the folder. Raises ValueError where its predictions are of another test split."""
         content = {name: json.loads((evaluation / f"{name}.json").read_text()) for name in ("metrics", "deciles")}
         truth, filters = corpus.positives["test"], corpus.filters["test"]
-        judged = metrics.match(np.load(evaluation / "predictions.npy"), truth, filters, corpus.n_labels)
+        judged = match(np.load(evaluation / "predictions.npy"), truth, filters, corpus.n_labels)
         scores, sure = (np.load(evaluation / f"{name}.npy", mmap_mode="r")[judged.rows]
                         for name in ("scores", "confidences"))
         answers = Answers(np.where(judged.labels >= 0, sure, -1), judged.hits, judged.positives)
@@ -138,30 +138,6 @@ def verdict(facts: ReportFacts) -> str:
     return f"{gain} P@1 over {champion}{allowed}; {decision}"
 
 
-def intervals(found: EvaluationFiles) -> dict[str, tuple[float, float]]:
-    """Return the 95% intervals, in percent, of the metrics of the ten best predictions, around `found.measured`.
-
-    P and nDCG are means over queries: the normal interval. PSP is a ratio of means, sum g / sum b (gain over best
-    attainable gain of a query): the delta method, with the standard error of the mean of (g - PSP b) / mean(b).
-    """
-    judged, discount = found.judged, 1 / np.log2(np.arange(2, 7))
-    ideal = np.cumsum(discount)[np.minimum(judged.positives, 5) - 1]
-    hits = judged.hits[:, :5]
-    spread = {"P/1": hits[:, 0], "P/5": hits.mean(1), "nDCG/5": hits @ discount / ideal}
-    truth = found.inverse[judged.truth_labels]
-    order = np.lexsort((-truth, judged.truth_rows))
-    rank = in_ranges(0, judged.positives)
-    for k in (1, 5):
-        gain = np.where(hits[:, :k], found.inverse[judged.labels[:, :k]], 0).sum(1)
-        best = np.bincount(judged.truth_rows[rank < k], truth[order][rank < k], len(judged.rows))
-        spread[f"PSP/{k}"] = (gain - gain.sum() / best.sum() * best) / best.mean()
-    half = {name: 100 * metrics.half_interval(values) for name, values in spread.items()}
-    out = {name: (max(0.0, found.measured[name] - h), min(100.0, found.measured[name] + h)) for name, h in half.items()}
-    if "P/1/low" in found.measured:
-        out["P/1"] = found.measured["P/1/low"], found.measured["P/1/high"]
-    return {name: (float(low), float(high)) for name, (low, high) in out.items()}
-
-
 def _charts(corpus: Corpus, found: EvaluationFiles, facts: ReportFacts) -> dict[str, list[report_charts.Chart]]:
     before = (facts.champion or {}).get("deciles", ())
     drawn: dict[str, list[report_charts.Chart | None]] = {
@@ -178,8 +154,8 @@ def _charts(corpus: Corpus, found: EvaluationFiles, facts: ReportFacts) -> dict[
 
 
 def _numbers(found: EvaluationFiles, facts: ReportFacts) -> list[dict[str, str]]:
-    """Return the six numbers with their intervals and the champion's."""
-    bounds = intervals(found)
+    """Return the shown metrics with their intervals, for those of the predictions that are kept, and the champion's."""
+    bounds = metrics.intervals(found.judged, found.inverse, (1, 5))
     gains = facts.champion["gains"] if facts.champion else {}
     out = []
     for name in metrics.SHOWN:
@@ -189,7 +165,7 @@ def _numbers(found: EvaluationFiles, facts: ReportFacts) -> list[dict[str, str]]
         if note and name in bounds and low <= value - gains[name] <= high:
             note += ", within the interval"
         out.append({"name": metrics.name_of(name), "value": f"{value:.1f}", "champion": note,
-                    "interval": f"{low:.1f} to {high:.1f}" if name in bounds else "no interval: 10 predictions kept"})
+                    "interval": f"{low:.1f} to {high:.1f}" if name in bounds else "no interval"})
     return out
 
 

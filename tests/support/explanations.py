@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from xcmodels import metrics
 from xcmodels.data.corpus import Texts
+from xcmodels.matching import match
 from xcmodels.retrieval.calibration import BEST, calibration_error
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
@@ -15,7 +15,7 @@ def is_as_sure_as_right(made: TrainedMethod) -> None:
     """Check that confidences rise with scores, and how often they are right, as far as few queries can tell."""
     retriever, corpus = Retriever.load(made.retriever), made.corpus
     ids, scores = predict(retriever, corpus, BEST)
-    sure, judged = retriever.calibration(scores), metrics.match(
+    sure, judged = retriever.calibration(scores), match(
         ids, corpus.positives["test"], corpus.filters["test"], corpus.n_labels)
     assert 0 < retriever.calibration.queries <= len(corpus.validation)
     assert (np.diff(sure, axis=1) <= 0).all() and ((sure >= 0) & (sure <= 1)).all()

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
-from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
+from xcmodels.matching import match
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.ngame.config import NgameConfig
@@ -258,7 +258,7 @@ def precision(made: TrainedMethod) -> float:
     assert list(curves.values())[-1][-1] > 75, curves
     ids, _ = predict(Retriever.load(made.retriever), made.corpus, 10)
     truth, filters = made.corpus.positives["test"], made.corpus.filters["test"]
-    return 100 * metrics.match(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
+    return 100 * match(ids, truth, filters, made.corpus.n_labels).hits[:, 0].mean()
 
 
 def ends_the_same_when_stopped(made: TrainedMethod, folder: Path, every: int) -> None:

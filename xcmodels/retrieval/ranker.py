@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xcmodels import metrics
 from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus, Ragged, Side, Texts, mapped
 from xcmodels.data.tokens import Tokenizer, Tokens
+from xcmodels.matching import drop_filtered
 from xcmodels.nn.encoders import QUERY, Encoder, load_encoder
 from xcmodels.retrieval.calibration import Calibration
 from xcmodels.retrieval.centroid_mix import CentroidMix
@@ -152,7 +152,7 @@ def predict(ranker: Ranker, corpus: Corpus, depth: int, rows: np.ndarray | None 
         k = min(depth + more, ids.shape[1])
         known = None if queries is None else queries[part]
         ids[part, :k], scores[part, :k] = ranker.search_side(corpus.sides["test"], k, rows[part], known)
-    return metrics.drop_filtered(ids, scores, filters, depth)
+    return drop_filtered(ids, scores, filters, depth)
 
 
 def by_filters(filters: Ragged) -> Iterator[tuple[np.ndarray, int]]:

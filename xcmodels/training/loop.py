@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
+from xcmodels.matching import match
 from xcmodels.method import Mined, Round, Stage
 from xcmodels.nn import distributed
 from xcmodels.nn.devices import device, fast_products, keep_freed_memory
@@ -248,4 +248,4 @@ def precision(stage: Stage[Any], model: Model, corpus: Corpus, mined: Mined, row
         scores[np.repeat(np.arange(len(part)), lengths), excluded] = -np.inf
         best[start:start + _TOGETHER, 0] = scores.argmax(1)
     truth = corpus.train_positives.subset(rows)
-    return 100 * float(metrics.match(best, truth, None, corpus.n_labels).hits[:, 0].mean())
+    return 100 * float(match(best, truth, None, corpus.n_labels).hits[:, 0].mean())

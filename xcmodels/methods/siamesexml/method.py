@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from xcmodels import metrics
 from xcmodels.data.corpus import Corpus
+from xcmodels.matching import match
 from xcmodels.method import Method
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.methods.siamesexml.config import MIXED, SiamesexmlConfig
@@ -93,7 +93,7 @@ class SiamesexmlRetrieverBuilder(BaseRetrieverBuilder[SiamesexmlConfig, ExtremeM
 
         for alpha in np.linspace(0, 1, 11).round(1).tolist():
             best, _ = best_of(ids, scores(alpha), 1)
-            p1[alpha] = 100 * float(metrics.match(best, truth, None, corpus.n_labels).hits.mean())
+            p1[alpha] = 100 * float(match(best, truth, None, corpus.n_labels).hits.mean())
         alpha = max(p1, key=p1.__getitem__)
         return alpha, {"alpha": alpha, "validation/P/1": p1[alpha], "validation/P/1/classifiers": p1[1.0],
                        "validation/P/1/embeddings": p1[0.0]}, ScoredPairs.of(ids, scores(alpha))
