@@ -216,7 +216,7 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
     done: dict[str, Artifact] = {}
     readers: dict[str, str] = {}    # a step that is made again -> the step that reads its result
     by_name = {step.name: step for step in steps}
-    latest = {manifest["about"].get("step", ""): manifest for _, manifest in store.steps()}
+    earlier = [manifest for _, manifest in store.steps()]
     forecasts = []
     for step in steps:
         if missing := [name for name in step.needs.values() if name not in done]:
@@ -225,7 +225,7 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
             done[step.name] = artifact
             reason = "nothing it depends on has changed"
         else:
-            reason = _difference(step, done, latest.get(step.name), step.took(store))
+            reason = _difference(step, done, _closest(step, done, earlier, step.took(store)), step.took(store))
         if step.name not in done:
             readers = {other.name: step.name for other in steps_to_remake(step, by_name, done, store)} | readers
         forecasts.append(Forecast(step.name, step.name in done, reason, step.took(store), step.peak_memory(store)))
@@ -233,8 +233,29 @@ def forecast(steps: Sequence[Step], store: Store) -> list[Forecast]:
             if entry.step in readers else entry for entry in forecasts]
 
 
+def _closest(step: Step, done: Mapping[str, Artifact], earlier: Sequence[Mapping[str, Any]],
+             took: float | None) -> Mapping[str, Any] | None:
+    """Return the manifest of the step's earlier result that had most in common with it, of equals the last one.
+
+    earlier: all manifests, the last used last. None where there is none; or where the step reads files that none of
+    them read, and never ran on its data: those are of other data.
+    """
+    now = _leaves({**step.about(), "inputs": step.inputs(done)})
+    read = {name for name in now if name.startswith("settings.files.")} if took is None else set()
+    best: Mapping[str, Any] | None = None
+    most = -1
+    for manifest in earlier:
+        if manifest["about"].get("step") != step.name:
+            continue
+        then = _leaves({**manifest["about"], "inputs": manifest["inputs"]})
+        common = [name for name, value in now.items() if then.get(name) == value]
+        if len(common) >= most and not (read and read.isdisjoint(common)):
+            best, most = manifest, len(common)
+    return best
+
+
 def _difference(step: Step, done: Mapping[str, Artifact], last: Mapping[str, Any] | None, took: float | None) -> str:
-    """Return the first difference from the last time the step ran, which took `took` seconds."""
+    """Return the first difference from `last`, the manifest of an earlier result; took: seconds of the last run."""
     if last is None:
         return "never run here" if took is None else "its last result was removed"
     about, now = last["about"], step.about()

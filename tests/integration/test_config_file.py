@@ -78,6 +78,7 @@ def test_a_budget_chooses_the_method_and_its_preset(cli, planted, tmp_path):
     (("--nodes", "2"), "--nodes is 2, and the leader's address is not given"),
     (("--processes", "100"), "processes: input should be less than"), (("--workers", "-1"), "workers: input should be"),
     (("--wanted-precision", "80"), "wanted_precision: input should be less than"),
+    (("--set", "prepare.tokenizer=learned"), "encoder.source 'minilm' has no embeddings of a vocabulary that is"),
     (("--set", "encoder.source=/nowhere"), "encoder.source '/nowhere' is not a folder"),
     (("--set", "prepare.tokenizer=./nowhere"), "prepare.tokenizer './nowhere' is not a folder")])
 def test_a_plan_refuses_what_a_run_refuses(cli, planted, words, said):

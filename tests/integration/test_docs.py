@@ -46,6 +46,19 @@ def test_the_method_of_the_guide_works(example, tmp_path):
     ends_the_same_when_stopped(made, tmp_path / "again", 7)
 
 
+@pytest.mark.parametrize("serve", ["classifier", "sum"])
+def test_what_the_method_of_the_guide_has_no_vectors_for_is_refused(example, serve):
+    with pytest.raises(ValueError, match=f"serve must be one of encoder, fused, got '{serve}'"):
+        replace(example["SoftmaxConfig"](), serve=serve)
+
+
+def test_the_method_of_the_guide_is_as_the_linter_wants_it():
+    words = ("check", "--stdin-filename", "xcmodels/methods/softmax/presets.py", "-")
+    done = subprocess.run([sys.executable, "-m", "ruff", *words], input=code_of_the_guide(), capture_output=True,
+                          text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_guide_is_short():
     assert len([line for line in code_of_the_guide().splitlines() if line.strip()]) < 60
 

@@ -1,17 +1,20 @@
 """The sparse view: its pairs, its training and what it proposes, against sets and dictionaries."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from tests.support.toy import toy_corpus, weighted
+from tests.support.toy import toy_config, toy_corpus, trained, weighted
 from xcmodels.data.corpus import Corpus
 from xcmodels.data.sorted_ids import unique
+from xcmodels.methods.ngame.method import ngame
 from xcmodels.retrieval import sparse_classifiers, sparse_training
 from xcmodels.retrieval.corpus_words import CorpusWords
-from xcmodels.retrieval.serving_config import SparseConfig
+from xcmodels.retrieval.ranker import Ranker, predict
+from xcmodels.retrieval.serving_config import FUSED, FusionConfig, SparseConfig
 from xcmodels.retrieval.sparse_classifiers import START_BIAS, START_SCALE, SparseClassifiers
 from xcmodels.retrieval.sparse_training import train_sparse, training_pairs
 
@@ -201,3 +204,16 @@ def test_a_new_label_starts_at_its_own_words(words, made, corpus):
     assert logits[1, 5] == pytest.approx(START_SCALE + START_BIAS, abs=1e-4)
     assert 60 in more.propose(tokens)[0]
     assert np.array_equal(more.words.matrix()[[7]].toarray(), made.words.matrix()[[7]].toarray())
+
+
+def test_more_than_there_are_labels_is_all_of_them(tmp_path):
+    """A number far above them asks for no memory by it."""
+    made, answers = trained("ngame"), []
+    for many in (made.corpus.n_labels, 10**9):
+        fusion = FusionConfig(centroids=True, words=True, shortlist=many,
+                              sparse=SparseConfig(steps=5, hard=many, uniform=many, proposed=many))
+        (out := tmp_path / str(many)).mkdir()
+        build = ngame(replace(toy_config(), serve=FUSED, fusion=fusion)).build_retriever
+        build(made.corpus, made.models, made.vectors, out)
+        answers.append(predict(Ranker(out), made.corpus, 5))
+    assert all(np.array_equal(one, other) for one, other in zip(*answers, strict=True))

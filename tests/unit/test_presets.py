@@ -198,6 +198,7 @@ def test_settings_that_depend_on_each_other_come_in_any_order():
     ("prepare.validation", "0", "prepare.validation: validation must be above 0, got 0.0: confidences are fitted on"),
     ("prepare.validation_max", "0", "prepare.validation_max: validation_max must be at least 1, got 0"),
     ("fusion.depth", "40", "fusion.depth: depth must be at most 20, got 40"),
+    ("fusion.weight", "1e39", "fusion.weight: weight must be at most 1000, got 1e"),
     ("m1.lr", "inf", "m1.lr: lr must be a finite number, 0 or more, got inf"),
     ("prepare.validation", "1", "prepare.validation: validation must be at least 0 and below 1, got 1.0"),
     ("prepare.leak_share", "2", "prepare.leak_share: leak_share must be between 0 and 1, got 2.0"),

@@ -97,6 +97,16 @@ def test_a_file_that_changed_is_no_setting(tmp_path):
     assert forecast(chain([], files={"lbl.json.gz": "b" * 64}), store)[0].reason == "file lbl.json.gz changed"
 
 
+def test_the_reason_compares_with_the_same_data_not_with_what_ran_last(tmp_path):
+    store = Store(tmp_path)
+    ours, theirs = {"lbl.json": "a" * 64, "trn.json": "b" * 64}, {"labels.txt": "c" * 64, "train.txt": "d" * 64}
+    run_all(chain([], files=ours), store)
+    run_all(chain([], files=theirs), store)
+    assert forecast(chain([], files={**ours, "trn.json": "e" * 64}), store)[0].reason == "file trn.json changed"
+    other = [replace(step, timing_group="other data") for step in chain([], files={"trn.json": "f" * 64})]
+    assert forecast(other, store)[0].reason == "never run here"
+
+
 def test_a_step_of_other_work_says_nothing_of_how_long(tmp_path):
     store = Store(tmp_path)
     run_all([replace(step, timing_group="wordnet astra cpu") for step in chain([], size=1)], store)

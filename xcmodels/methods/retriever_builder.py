@@ -7,13 +7,14 @@ from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
+from xcmodels import checks
 from xcmodels.data.corpus import Corpus
 from xcmodels.method import EncoderStage, Stage
 from xcmodels.mining.nearest_labels import nearest_labels
 from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
 from xcmodels.retrieval.builder import Trained, build_retriever
-from xcmodels.retrieval.serving_config import ENCODER, ServingConfig
+from xcmodels.retrieval.serving_config import ENCODER, FUSED, ServingConfig
 from xcmodels.training.checkpoint import read_model
 
 C = TypeVar("C", bound=ServingConfig)
@@ -59,6 +60,11 @@ class BaseRetrieverBuilder(Generic[C, S]):
 
 class EncoderRetrieverBuilder(BaseRetrieverBuilder[ServingConfig, EncoderStage[Any]]):
     """Builds the retriever of a method whose only stage trains an encoder, without label vectors."""
+
+    def __init__(self, method: str, config: ServingConfig, stage: EncoderStage[Any]) -> None:
+        """Raise ValueError where other scores than its embeddings' are to be served."""
+        checks.one_of(config, serve=(ENCODER, FUSED))
+        super().__init__(method, config, stage)
 
     def trained(self, corpus: Corpus, models: Mapping[str, Path], vectors: Mapping[str, np.ndarray]) -> Trained:
         """Return the encoder, and its embeddings of label texts."""

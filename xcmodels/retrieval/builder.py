@@ -113,7 +113,8 @@ def _lexical(corpus: Corpus, nearest: Callable[[np.ndarray, int], np.ndarray],
     words = CorpusWords(corpus)
     if not fusion.sparse.steps:
         return words, None
-    return words, train_sparse(words, nearest(corpus.training_rows(), fusion.sparse.hard), fusion.sparse)
+    hard = min(fusion.sparse.hard, corpus.n_labels)
+    return words, train_sparse(words, nearest(corpus.training_rows(), hard), fusion.sparse)
 
 
 def save_retriever(out: Path, corpus: Corpus, *, method: str, encoder: Encoder, proposers: Mapping[str, Proposer],

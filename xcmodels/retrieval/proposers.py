@@ -42,17 +42,19 @@ class Proposer:
     def nearest(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
         """Return the nearest rows of the index for queries (n, width), (n, S) int64, -1 for none.
 
-        S is k for an index of training queries; for one of labels it is `shortlist`, or more if the k nearest need it.
+        S is k for an index of training queries; for one of labels it is `shortlist`, or all labels where those are
+        fewer, or more if the k nearest need it.
         """
         queries = queries[:, :self.index.dim]
         if self.labels is None:
-            return self.index.propose(queries, max(shortlist, self.index.depth_for(k)), self.without)
+            depth = max(min(shortlist, len(self.index)), self.index.depth_for(k), 1)
+            return self.index.propose(queries, depth, self.without)
         return self.index.search(queries, max(k, 1), self._idle)[1]
 
     def __call__(self, queries: np.ndarray, shortlist: int, k: int = 0) -> np.ndarray:
         """Return labels proposed for each query (n, width), (n, S) int64, -1 for none.
 
-        S is `shortlist`, or more if the k nearest labels of the index need it.
+        S is `shortlist`, or the labels of the index where those are fewer, or more if the k nearest need it.
         """
         if self.labels is None:
             return self.nearest(queries, shortlist, k)

@@ -13,6 +13,7 @@ ENCODER, CLASSIFIER, SIMILAR, WORDS, SPARSE, TREES = (
 SUM, FUSED = "sum", "fused"
 SERVED = (ENCODER, CLASSIFIER, SUM, FUSED)
 MAX_DEPTH = 20    # of a tree of the fusion
+MAX_WEIGHT = 1000.0    # of the trees: above it the scores beside them are rounded away
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class FusionConfig:
         checks.at_least(self, 1, "depth", "trees", "shortlist", "min_leaf")
         checks.at_least(self, 0, "weight")
         checks.share(self, "rate")
+        if self.weight > MAX_WEIGHT:
+            raise ValueError(f"weight must be at most {MAX_WEIGHT:g}, got {self.weight}")
         if self.depth > MAX_DEPTH:
             raise ValueError(f"depth must be at most {MAX_DEPTH}, got {self.depth}: a tree has room for 2^depth leaves")
 

@@ -57,9 +57,9 @@ class SparseClassifiers:
         """Return labels of high score that share a word with a text, for n texts, (n, proposed) int64; -1 for none.
 
         Scores are sums of positive weights here, and a word proposes no more than MAX_LABELS. The ids `without`, which
-        ascend, are left out.
+        ascend, are left out. Of fewer labels than `proposed` there are as many columns as labels.
         """
-        out = np.full((len(tokens), self.proposed), -1, dtype=np.int64)
+        out = np.full((len(tokens), min(self.proposed, len(self.bias))), -1, dtype=np.int64)
         for start in range(0, len(tokens), CHUNK):
             part = slice(start, start + CHUNK)
             self._propose(tokens.part(part), without, out[part])

@@ -43,11 +43,11 @@ class TrainingPairs:
 def training_pairs(corpus: Corpus, nearest: np.ndarray, uniform: int) -> TrainingPairs:
     """Return the positives, and as negatives the nearest labels of each training row and `uniform` drawn ones.
 
-    Labels that were rejected for a row are its negatives, too, even where it has no positive. nearest (training rows,
-    k): label ids, -1 for none. A filter pair is neither.
+    No more are drawn than there are labels. Labels that were rejected for a row are its negatives, too, even where it
+    has no positive. nearest (training rows, k): label ids, -1 for none. A filter pair is neither.
     """
     rows, n, n_labels = corpus.training_rows(), len(corpus.sides["train"]), corpus.n_labels
-    drawn = seeds.generator(0, "sparse negatives").integers(0, n_labels, (len(rows), uniform))
+    drawn = seeds.generator(0, "sparse negatives").integers(0, n_labels, (len(rows), min(uniform, n_labels)))
     labels = np.concatenate([nearest, drawn], axis=1)
     judged = np.setdiff1d(np.flatnonzero(corpus.rejected.lengths), corpus.validation)
     wrong, counts = corpus.rejected.take(judged)
