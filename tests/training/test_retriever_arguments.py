@@ -1,5 +1,8 @@
 """What a retriever takes as texts, contents, k and threshold, and how it names what is none of these."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -41,6 +44,12 @@ def test_what_is_no_text_is_named(retriever, texts, contents, said):
 def test_what_is_no_number_is_named(retriever, arguments, said):
     with pytest.raises(ValueError, match=said):
         retriever.predict(TEXTS, **arguments)
+
+
+@pytest.mark.parametrize("of", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_retriever_is_not_pickled(retriever, of):
+    with pytest.raises(TypeError, match="a Retriever is not pickled or copied; load it in each process"):
+        of(retriever)
 
 
 def test_numbers_of_numpy_are_numbers(retriever):

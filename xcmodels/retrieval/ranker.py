@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -100,8 +99,8 @@ class Ranker:
         """Return a ranker for each value of `serve` that ranks what the indexes propose by a part of the score."""
         rankers = dict[str, Ranker]()
         for name, scorer in self.scorer.unfused().items():
-            rankers[name] = copy(self)
-            rankers[name].scorer = scorer
+            rankers[name] = object.__new__(Ranker)    # not by `copy`, which a Retriever refuses
+            vars(rankers[name]).update(vars(self), scorer=scorer)
         return rankers
 
     def search_side(self, side: Side, k: int, rows: np.ndarray,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -64,6 +64,8 @@ class Explanation:
 class Retriever(Ranker):
     """Tags texts with the best of its labels.
 
+    It is not pickled or copied: another process loads its own, or is forked.
+
     >>> retriever = Retriever.load(Path("retriever"))
     >>> retriever.predict(["a member of the genus Canis"], k=5)
     """
@@ -78,6 +80,9 @@ class Retriever(Ranker):
     def load(cls, folder: Path | str) -> "Retriever":
         """Open the retriever in `folder`; its matrices are mapped, not read."""
         return cls(Path(folder))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Retriever is not pickled or copied; load it in each process: xcflow.load, Retriever.load")
 
     def __repr__(self) -> str:
         return f"Retriever({self.facts['method']} on {self.facts['data']}, {len(self):,} labels)"
