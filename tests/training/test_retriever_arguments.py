@@ -4,10 +4,11 @@ import copy
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.support.tiny import tiny_retriever
-from xcmodels.retrieval.retriever import Retriever
+from xcmodels.retrieval.retriever import Label, Retriever
 
 TEXTS = ["a wolf", "", "an oak of the forest", "a wolf"]
 CONTENTS = ["", "of the sea", "that is old", "that is old"]
@@ -31,7 +32,11 @@ def test_texts_of_any_iterable_are_all_answered(retriever, of):
     (["a", "b"], "xy", "contents must be a list of texts, got one text"),
     (["a", "b"], ["x"], "contents must be as many as the texts, 2, got 1"),
     (["a", float("nan")], None, r"texts\[1\] must be a text, got nan"),
-    ([b"a"], None, r"texts\[0\] must be a text, got b'a'"), (["a"], [None], r"contents\[0\] must be a text, got None")])
+    ([b"a"], None, r"texts\[0\] must be a text, got b'a'"), (["a"], [None], r"contents\[0\] must be a text, got None"),
+    (pd.DataFrame({"text": TEXTS}), None, "texts must be a list of texts, not of type DataFrame; give a table.s col"),
+    ({"text": "a wolf"}, None, "not of type dict"), (None, None, "not of type NoneType"), (3, None, "not of type int"),
+    (np.array("a wolf"), None, "not of type ndarray"),
+    (["a"], {"content": "b"}, "contents must be a list of texts, not of type dict")])
 def test_what_is_no_text_is_named(retriever, texts, contents, said):
     with pytest.raises(ValueError, match=said):
         retriever.predict(texts, contents=contents)
@@ -44,6 +49,26 @@ def test_what_is_no_text_is_named(retriever, texts, contents, said):
 def test_what_is_no_number_is_named(retriever, arguments, said):
     with pytest.raises(ValueError, match=said):
         retriever.predict(TEXTS, **arguments)
+
+
+def test_no_list_of_labels_to_leave_out_leaves_none_out(retriever):
+    wanted = retriever.predict(TEXTS, 3)
+    assert retriever.predict(TEXTS, 3, without=None) == retriever.predict(TEXTS, 3, without=[]) == wanted
+    uid = wanted[0][0].uid
+    assert [label.uid for label in retriever.predict(TEXTS, 3, only=[uid], without=None)[0]] == [uid]
+
+
+@pytest.mark.parametrize(("text", "labels", "more", "said"), [
+    (["a wolf"], [], {}, r"text must be one text, got \['a wolf'\]"), (None, [], {}, "text must be one text, got None"),
+    ("a wolf", [], {"content": None}, "content must be one text, got None"),
+    ("a wolf", [[Label(3, "", "", 0.0, 0.0)]], {}, r"of one text: predict\(\[text\]\)\[0\]; got one of type list"),
+    ("a wolf", ["wolf"], {}, "labels must be a list of Label, .* got one of type str"),
+    ("a wolf", Label(3, "", "", 0.0, 0.0), {}, "got one of type int"), ("a wolf", None, {}, "got one of type NoneType"),
+    ("a wolf", [], {"nearest": -1}, "nearest must be at least 0, got -1"),
+    ("a wolf", [], {"nearest": "3"}, "nearest must be a whole number, got '3'")])
+def test_what_cannot_be_explained_is_named(retriever, text, labels, more, said):
+    with pytest.raises(ValueError, match=said):
+        retriever.explain(text, labels, **more)
 
 
 @pytest.mark.parametrize("of", [pickle.dumps, copy.copy, copy.deepcopy])

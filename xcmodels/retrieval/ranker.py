@@ -121,9 +121,12 @@ class Ranker:
 
 
 def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
-    """Return the texts as a list; raise ValueError for a single text, and for what is no text."""
+    """Return the texts as a list; raise ValueError for a single text, for a table, and for what is no text."""
     if isinstance(texts, str):
         raise ValueError(f"{name} must be a list of texts, got one text; write [text]")
+    if isinstance(texts, Mapping) or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) != 1:
+        # the elements of a table are the names of its columns
+        raise ValueError(f"{name} must be a list of texts, not of type {type(texts).__name__}; give a table's column")
     out = list(texts)    # of an iterator, too, which can be read once
     for place, text in enumerate(out):
         if not isinstance(text, str):

@@ -89,7 +89,7 @@ class Retriever(Ranker):
 
     def predict(self, texts: Sequence[str], k: int = 10, contents: Sequence[str] | None = None,
                 threshold: float = 0.0, *, only: Iterable[Entry] | None = None,
-                without: Iterable[Entry] = ()) -> list[list[Label]]:
+                without: Iterable[Entry] | None = None) -> list[list[Label]]:
         """Return the best `k` labels of each text, best first; none for one of which nothing is read, such as a blank.
 
         contents: a longer text for each query, where queries have titles and contents. threshold: the least confidence
@@ -104,7 +104,8 @@ class Retriever(Ranker):
                       contents: Sequence[str] | None = None, threshold: float = 0.0) -> list[list[Label]]:
         """Return what `predict` does, of the labels of a selection that `select` made, None for all."""
         selection = selection or self.everything
-        _check(k, threshold)
+        _check_count("k", k, 1)
+        _check_threshold(threshold)
         tokens = self._tokens(texts, contents)
         ids, scores = self.search(tokens, min(k, selection.count), selection)
         read = (tokens.offsets.diff() > 0).numpy()
@@ -125,9 +126,14 @@ class Retriever(Ranker):
 
         nearest: at most how many training texts of a label are shown. The parts are computed for this text alone: in a
         batch, sums differ in their last digit, and at a threshold of a tree by the trees' part.
-        Raises ValueError for a label of another retriever.
+        Raises ValueError for a label of another retriever, for what is no list of Label, for what is no text, and for
+        nearest < 0.
         """
-        ids = np.array([label.id for label in labels], dtype=np.int64)
+        for name, value in (("text", text), ("content", content)):
+            if not isinstance(value, str):
+                raise ValueError(f"{name} must be one text, got {value!r}")
+        _check_count("nearest", nearest, 0)
+        ids = np.array([label.id for label in _checked_labels(labels)], dtype=np.int64)
         if (unknown := ids[(ids < 0) | (ids >= len(self.uids))]).size:
             raise ValueError(f"there is no label {unknown[0]} among {len(self.uids)}; explain what this retriever said")
         if not len(ids):
@@ -154,12 +160,26 @@ class Retriever(Ranker):
         return SimilarText(self.examples.texts[number], round(cosine, 6), [self.titles[label] for label in labels])
 
 
-def _check(k: int, threshold: float) -> None:
-    """Raise ValueError for a number of labels or a least confidence that is none."""
-    if isinstance(k, bool) or not isinstance(k, Integral):
-        raise ValueError(f"k must be a whole number, got {k!r}")
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
+def _checked_labels(labels: Iterable[Label]) -> list[Label]:
+    """Return the labels as a list; raise ValueError for what is none."""
+    listed = list(labels) if isinstance(labels, Iterable) else [labels]
+    for label in listed:
+        if not isinstance(label, Label):
+            raise ValueError("labels must be a list of Label, those of one text: predict([text])[0]; got one of type "
+                             f"{type(label).__name__}")
+    return listed
+
+
+def _check_count(name: str, count: int, least: int) -> None:
+    """Raise ValueError for what is no whole number, and for one below `least`."""
+    if isinstance(count, bool) or not isinstance(count, Integral):
+        raise ValueError(f"{name} must be a whole number, got {count!r}")
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, got {count}")
+
+
+def _check_threshold(threshold: float) -> None:
+    """Raise ValueError for what is no confidence."""
     if isinstance(threshold, bool) or not isinstance(threshold, Real):
         raise ValueError(f"threshold must be a number, got {threshold!r}")
     if not 0 <= threshold <= 1:

@@ -62,14 +62,14 @@ class Selector:
         self.everything, self.index, self.branches = everything, UidIndex(uids), branches
         self.concepts = None if branches is None else UidIndex(branches.uids)
 
-    def __call__(self, only: Iterable[Entry] | None, without: Iterable[Entry]) -> Selection:
-        """Return the selection of `only` (None for all labels) less `without`.
+    def __call__(self, only: Iterable[Entry] | None, without: Iterable[Entry] | None) -> Selection:
+        """Return the selection of `only` (None for all labels) less `without` (None for none).
 
         Raises UnknownLabel, NoBranches, and ValueError for what is no entry.
         """
         lists = {name: _checked(name, entries) for name, entries in (("only", only), ("without", without))
                  if entries is not None}
-        if only is None and not lists["without"]:
+        if only is None and not lists.get("without"):
             return self.everything
         allowed = np.full(len(self.index.uids), only is None)
         chosen = {name: self._labels(name, entries) for name, entries in lists.items()}
