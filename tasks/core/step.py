@@ -197,13 +197,14 @@ def remake_inputs(step: Step, steps: Mapping[str, Step], done: dict[str, Artifac
 def run_all(steps: Sequence[Step], store: Store, workers: Workers, console: Console = Console()) -> dict[str, Artifact]:
     """Run steps in order, in this process; return their artifacts by step name.
 
-    Inputs of a step that lack files are made again first.
+    Inputs of a step that lack files are made again first. Each line of progress begins with the step's name.
     """
     done: dict[str, Artifact] = {}
     by_name = {step.name: step for step in steps}
 
     def run_now(step: Step) -> Artifact:
-        return run(step, done, store, workers, console).artifact
+        named = replace(console, say=lambda line: console.say(f"{step.name}: {line}"))
+        return run(step, done, store, workers, named).artifact
 
     for step in steps:
         remake_inputs(step, by_name, done, store, run_now)

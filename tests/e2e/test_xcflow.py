@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from threading import Thread
 
 import numpy as np
 import pytest
+import torch
 
 import xcflow
 from data_contracts.errors import UsageError
@@ -14,6 +16,8 @@ from tasks.core.store import Store
 from tests.conftest import ROOT
 from tests.support.planted import QUICK, words
 from tests.support.toy import toy_corpus
+
+SMALL = {"encoder.source": "random", "encoder.dim": 16, "epochs": 4}
 
 ALONE = """
 import json, sys
@@ -65,16 +69,39 @@ def test_a_prepared_corpus_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     corpus = toy_corpus(tmp_path / "corpus", queries=200, labels=20, tests=10, validation=10)
-    retriever = xcflow.train(corpus, "depsl", settings={"encoder.source": "random", "encoder.dim": 16, "epochs": 4})
+    retriever = xcflow.train(corpus, "depsl", settings=SMALL)
     for wrong, said in (({"method": "ngmae"}, "did you mean 'ngame'"), ({"preset": "cpo"}, "no preset 'cpo'"),
                         ({"settings": {"m1.epoch": 2}}, "m1.epochs"),
-                        ({"settings": ["m1.epochs=2"]}, "settings is a dict")):
+                        ({"settings": ["m1.epochs=2"]}, "settings is a dict"),
+                        ({"settings": {"prepare.max_title": 4}}, "prepare.max_title is a setting of the preparation")):
         with pytest.raises(UsageError, match=said):
             xcflow.train(corpus, **wrong)
     assert np.isfinite(retriever.embed(["l1w0"])).all()
     assert [path.name for path in (tmp_path / "tmp").glob("xcflow-*/*")] == ["retriever"]
     del retriever
     assert not list((tmp_path / "tmp").glob("xcflow-*"))    # torch may keep a folder of its own there
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_one_training_waits_for_another_and_leaves_the_generator_of_torch_as_it_was(tmp_path):
+    corpus = toy_corpus(tmp_path / "corpus", queries=200, labels=20, tests=10, validation=10)
+    before, lines, made = torch.get_rng_state(), list[str](), dict[str, xcflow.Retriever]()
+
+    def train(name, then=lambda: None):
+        def say(line):
+            lines.append(f"{name}: {line}")
+            if "epoch 1:" in line:
+                then()
+
+        made[name] = xcflow.train(corpus, "depsl", settings=SMALL, say=say)
+
+    other = Thread(target=train, args=("second",))
+    train("first", other.start)
+    other.join()
+    assert [line.partition(": step")[0] for line in lines] == [
+        f"{name}: joint epoch {epoch}" for name in ("first", "second") for epoch in (1, 2, 3, 4)]
+    assert np.array_equal(made["first"].embed(["l1w0"]), made["second"].embed(["l1w0"]))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_what_is_wrong_is_said(planted, tmp_path):

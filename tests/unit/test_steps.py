@@ -10,7 +10,8 @@ import pytest
 from tasks.core.code_digest import code_digests
 from tasks.core.dask_workers import Workers
 from tasks.core.memory import MemoryUse
-from tasks.core.step import UNFINISHED, Step, StepContext, forecast, run, slug, steps_to_remake
+from tasks.core.step import UNFINISHED, Console, Step, StepContext, forecast, run, slug, steps_to_remake
+from tasks.core.step import run_all as run_in_order
 from tasks.core.store import Store
 
 
@@ -172,6 +173,13 @@ def test_code_digest_sees_nested_imports_but_not_comments(tmp_path, monkeypatch)
     plain_code = digest("def f():\n    return 1\n")
     assert digest('# why, on \u2265 2\ndef f():\n    """Says."""\n    return 1\n') == plain_code
     assert digest("def f():\n    return 2\n") != plain_code
+
+
+def test_a_line_of_progress_names_its_step(tmp_path):
+    lines = list[str]()
+    steps = [Step(name, "kind", lambda context: context.say("2 rows"), ("tasks.core.step",)) for name in ("a", "b")]
+    run_in_order(steps, Store(tmp_path), Workers(), Console(lines.append))
+    assert lines == ["a: 2 rows", "b: 2 rows"]
 
 
 def test_other_names_are_other_file_names():
