@@ -1,5 +1,6 @@
 """Training in this process, without Prefect, Dask or MLflow (`xcflow.train`)."""
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -41,9 +42,12 @@ def train(data: Source | Corpus, method: str = "ngame", preset: str = "cpu", *,
     """
     if not isinstance(settings or {}, Mapping):
         raise UsageError(f"settings is a dict, {{'m1.epochs': 5}}, got {settings!r}")
-    changed = {key: str(value) for key, value in (settings or {}).items()}
+    changed = {str(key): str(value) for key, value in (settings or {}).items()}
     if isinstance(data, Corpus):
         return _train_corpus(data, Recipe(method, preset, changed), say)
+    if not isinstance(data, str | os.PathLike):
+        raise UsageError(f"data is a folder, an address or a Corpus, not of type {type(data).__name__}",
+                         hint="xc data import makes such a folder of a table")
     with outline(data) as folder:    # a wrong setting or data set is refused before a home is made
         resolve_run(folder, method, preset, changed)
     store = Store(Path(home))

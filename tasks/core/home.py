@@ -50,9 +50,13 @@ class Home:
                 raise UsageError(f"{self.home} holds other files, and others can look into it: its mode is {mode:04o}",
                                  hint="choose a folder that is not there yet")
             with explained("set up HOME", self.home):
-                self.home.parent.mkdir(parents=True, exist_ok=True)
-                for name in ("", "tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
-                    make_folder(self.home / name)
+                try:
+                    self.home.parent.mkdir(parents=True, exist_ok=True)
+                    for name in ("", "tmp", "objects", "refs", "refs/steps", "scratch", "quarantine"):
+                        make_folder(self.home / name)
+                except (FileExistsError, FileNotFoundError) as error:    # a link to nothing, or below /proc
+                    raise UsageError(f"{self.home} cannot be a HOME: {error.filename}: {error.strerror}",
+                                     hint="choose another folder: --home DIR") from error
                 for name in ("lock", "gc.lock"):
                     os.close(os.open(self.home / name, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 if not form.exists():

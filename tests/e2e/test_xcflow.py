@@ -72,7 +72,7 @@ def test_a_prepared_corpus_leaves_nothing_behind(tmp_path, monkeypatch):
     retriever = xcflow.train(corpus, "depsl", settings=SMALL)
     for wrong, said in (({"method": "ngmae"}, "did you mean 'ngame'"), ({"preset": "cpo"}, "no preset 'cpo'"),
                         ({"settings": {"m1.epoch": 2}}, "m1.epochs"),
-                        ({"settings": ["m1.epochs=2"]}, "settings is a dict"),
+                        ({"settings": ["m1.epochs=2"]}, "settings is a dict"), ({"settings": {3: 2}}, "no setting '3'"),
                         ({"settings": {"prepare.max_title": 4}}, "prepare.max_title is a setting of the preparation")):
         with pytest.raises(UsageError, match=said):
             xcflow.train(corpus, **wrong)
@@ -106,8 +106,10 @@ def test_one_training_waits_for_another_and_leaves_the_generator_of_torch_as_it_
 
 def test_what_is_wrong_is_said(planted, tmp_path):
     for words_, said in (((planted, "ngmae"), "did you mean 'ngame'"), ((planted, "ngame", "cpo"), "no preset 'cpo'"),
-                         ((tmp_path / "none",), "none")):
+                         ((tmp_path / "none",), "none"), ((None,), "data is a folder, .* not of type NoneType")):
         with pytest.raises(UsageError, match=said):
             xcflow.train(*words_, home=tmp_path / "home")
     with pytest.raises(UsageError, match="no model is registered"):
         xcflow.load(home=tmp_path / "home")
+    with pytest.raises(UsageError, match=r"PosixPath.* is not the name of a model"):
+        xcflow.load(tmp_path, home=tmp_path / "home")

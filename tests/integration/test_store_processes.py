@@ -232,3 +232,6 @@ def test_folder_that_is_no_home(tmp_path):
     put(tmp_path / "file", b"")
     with pytest.raises(ProjectError, match="file is a file"):
         Store(tmp_path / "file")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(UsageError, match="link cannot be a HOME"):
+        Store(tmp_path / "link")
