@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import yaml
+from prefect._vendor.croniter import croniter
 from prefect.automations import AutomationCore
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
@@ -129,7 +130,7 @@ def plan(model: str, forms: Mapping[str, BaseModel], tags: Sequence[str], schedu
         if name not in entries:
             raise UsageError(f"no deployment {name!r}{did_you_mean(name, list(entries))}")
     entries[TRAINS]["work_pool"] = {"name": pool}
-    return [_deployment(model, entry, forms[name], tags, schedules.get(name, "")) for name, entry in entries.items()]
+    return [_deployment(model, entry, forms[name], tags, schedules.get(name)) for name, entry in entries.items()]
 
 
 def apply(wanted: Sequence[RunnerDeployment], *, dry_run: bool, tell: Callable[[Change], None]) -> list[Change]:
@@ -154,13 +155,17 @@ def start(deployment: str) -> UUID:
 
 
 def _deployment(model: str, entry: Mapping[str, Any], form: BaseModel, tags: Sequence[str],
-                schedule: str) -> RunnerDeployment:
+                schedule: str | None) -> RunnerDeployment:
     (default,) = entry["schedules"]
+    line = default["cron"] if schedule in (None, "off") else str(schedule)
+    hint = f'--schedule {entry["name"]}="0 3 * * 0", or {entry["name"]}=off'
+    if len(line.split()) != 5 and not line.startswith("@"):    # the last of six would be seconds, each of them a run
+        raise UsageError(f"{line!r} is not a cron line of five fields: minute, hour, day, month, weekday", hint=hint)
     try:
-        cron = Cron(default["cron"] if schedule in ("", "off") else schedule, timezone=default["timezone"],
-                    active=schedule != "off")
+        cron = Cron(line, timezone=default["timezone"], active=schedule != "off")
+        croniter(line).get_next()    # raises ValueError where that is never
     except ValueError as error:
-        raise UsageError(f"{schedule!r} is not a cron line", hint=f'--schedule {entry["name"]}="0 3 * * 0"') from error
+        raise UsageError(f"{line!r} is not a cron line that ever comes: {error}", hint=hint) from error
     deployment = RunnerDeployment.from_entrypoint(
         entry["entrypoint"], model, schedules=[cron], description=entry["description"], tags=list(tags),
         parameters={"config": form.model_dump(mode="json")}, work_pool_name=entry["work_pool"]["name"],

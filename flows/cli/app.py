@@ -135,12 +135,14 @@ def _explained(error: Exception) -> tuple[str, str]:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (f"no room for {error.filename or 'a file'}: {error.strerror}",
                 "free space on that disk; the same command resumes")
+    if isinstance(error, PermissionError) and error.filename:
+        return f"{error.filename} is closed to this user: {error.strerror}", "run the command as its owner: sudo -u OWNER"
     return f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where"
 
 
 def _room_for_boxes() -> bool:
-    return (sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
-            and shutil.get_terminal_size().columns >= 60)
+    return (sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+            and not os.environ.get("NO_COLOR") and shutil.get_terminal_size().columns >= 60)
 
 
 def _fail(text: str, hint: str, code: int) -> None:

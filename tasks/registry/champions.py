@@ -5,6 +5,7 @@ record is written before the alias moves, and not twice when a kill comes in bet
 """
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -51,7 +52,7 @@ def rollback(tracker: Tracker, name: str, reason: str, *, dry_run: bool = False)
                              "rollback undoes", hint="xc labels list shows the edits; one is undone by its opposite")
         if not before:
             raise UsageError(f"{name} has had no champion before {'v' + now if now else 'now'}",
-                             hint=f"name one: xc promote {name}/VERSION --force --reason '...'")
+                             hint=f"name one: xc promote {shlex.quote(f'{name}/VERSION')} --force --reason '...'")
         if not dry_run:
             move(client, name, before[-1], reason, how="rollback")
         return now, before[-1]

@@ -6,6 +6,7 @@ journal, so that a retraining loses no edit, and the same edits of the same vers
 
 import difflib
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -194,7 +195,7 @@ def _digest(edits: Sequence[Edit]) -> str:
 def _champion(client: Client, name: str) -> Any:
     if (champion := champion_of(client, name)) is None:
         raise UsageError(f"{name} has no champion, so there are no labels to edit",
-                         hint=f"xc promote {name}/VERSION --reason '...'")
+                         hint=f"xc promote {shlex.quote(f'{name}/VERSION')} --reason '...'")
     return champion
 
 

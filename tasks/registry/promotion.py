@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -188,8 +189,8 @@ def promote(tracker: Tracker, name: str, version: str, reason: str, *, compare: 
         decision = PromotionDecision(True, reason) if force else promote_by_gates(
             tracker, name, version, compare, dry_run=True)
         if not decision.promoted:
-            raise GateRefused(f"{name}/{version} does not pass the gates: {decision}",
-                              hint=f"xc promote {name}/{version} --force --reason '...' overrules them")
+            raise GateRefused(f"{name}/{version} does not pass the gates: {decision}", hint=
+                              f"xc promote {shlex.quote(f'{name}/{version}')} --force --reason '...' overrules them")
         if dry_run:
             return decision
         with edits() if edits else nullcontext() as edited:

@@ -22,6 +22,8 @@ def deploy(*, options: DeployOptions,
     """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
     settings = resolved_settings(options)
     times = pairs("--schedule", schedules, 'retrain="0 3 * * 0"')
+    if len(times) < len(schedules):
+        raise UsageError("--schedule names a deployment twice", hint="leave one of them out")
     from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
     from tasks.core.remote import is_address, name_of
     from tasks.data.fetch import outline

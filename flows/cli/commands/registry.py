@@ -48,10 +48,12 @@ def _marks(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
 
 def _why(row: Mapping[str, Any]) -> str:
     """Return when, in local time, and why a version last became the champion, or why the gates refused it."""
+    from tasks.core.wording import one_line
+
     if row["moves"]:
         when = datetime.fromisoformat(row["moves"][-1]["when"]).astimezone()
-        return f"  {when:%Y-%m-%dT%H:%M} {row['moves'][-1]['why']}"
-    return "" if row["gates"].get("promoted", True) else f"  refused: {row['gates']['reason']}"
+        return f"  {when:%Y-%m-%dT%H:%M} {one_line(row['moves'][-1]['why'])}"
+    return "" if row["gates"].get("promoted", True) else f"  refused: {one_line(row['gates']['reason'])}"
 
 
 def fetch(model: Annotated[str, Parameter(completer=versions)], folder: Path, /, *, home: Home = HOME,
@@ -69,9 +71,10 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
             force: Annotated[bool, Parameter(help="Overrule the gates.")] = False, dry_run: DryRun = False,
             home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
-    why = _required(reason, f"promote {shlex.quote(model)}")
+    why = "tried" if dry_run else _required(reason, f"promote {shlex.quote(model)}")
     if not {"/", "@"} & set(model.removeprefix("models:/")):
-        raise UsageError(f"{model!r} names no version", hint=f"xc promote {model}@challenger --reason '...'")
+        challenger = shlex.quote(f"{model}@challenger")
+        raise UsageError(f"{model!r} names no version", hint=f"xc promote {challenger} --reason '...'")
     tracker = open_tracker(home, mlflow)
     from tasks.core.store import Store
     from tasks.registry.comparison import newest_corpus
@@ -94,7 +97,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
 def rollback(name: Model = "", /, *, reason: Reason = "", dry_run: DryRun = False, home: Home = HOME,
              mlflow: Mlflow = "") -> None:
     """Make the champion before the present one the champion again."""
-    why = _required(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
+    why = "tried" if dry_run else _required(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
     from tasks.registry.champions import rollback as rolled_back
     from tasks.registry.resolve import model_name, resolve_usable
 

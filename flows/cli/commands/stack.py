@@ -4,10 +4,11 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from data_contracts.errors import ProjectError, ServerError, UsageError
 from flows.cli.config_file import GIVEN
@@ -40,6 +41,8 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
         require_prefect(home)
     if mlflow:
         probe(mlflow)
+    ports = _kept(ports, stack.records())
+    ports.check(prefect=prefect, mlflow=mlflow)
     model = _model_of_app(home, mlflow, model, stack.running("app"))
     parts = services(home, ports, prefect=prefect, mlflow=mlflow, model=model, gpu=gpus() > 0)
     started = stack.up(parts, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
@@ -134,6 +137,14 @@ def _model_of_app(home: Path, mlflow: str, model: str, running: "Record | None")
         if (known := model_names(tracker)) and model.partition("@")[0] not in known:
             say(_line("app", f"waits for a model {model!r}; registered: {', '.join(known)}"))
     return model
+
+
+def _kept(ports: Ports, records: Mapping[str, "Record"]) -> Ports:
+    """Return the ports with those that are not asked for as they were: what has ended starts again where it was."""
+    flags = {"prefect": "prefect-port", "mlflow": "mlflow-port", "app": "port"}
+    were = {name: urlsplit(records[name].address).port for name in records
+            if name in flags and flags[name] not in GIVEN.sources and records[name].address}
+    return replace(ports, **{name: port for name, port in were.items() if port})
 
 
 def _not_as_asked(record: "Record", addresses: Mapping[str, str], model: str, home: Path) -> str:

@@ -1,0 +1,47 @@
+"""What commands decide from what they are given, without a home or a server."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from data_contracts.errors import UsageError
+from flows.cli.app import _explained, _room_for_boxes
+from flows.cli.commands.registry import _why, promote
+from flows.cli.commands.stack import _kept
+from flows.cli.config_file import GIVEN
+from flows.config import Ports
+
+
+def test_a_part_that_has_ended_starts_again_at_its_port_unless_another_is_asked_for(monkeypatch):
+    records = {name: SimpleNamespace(address=address) for name, address in (
+        ("prefect", "http://127.0.0.1:7500"), ("mlflow", "http://127.0.0.1:7501"), ("worker-cpu", ""))}
+    monkeypatch.setattr(GIVEN, "sources", {})
+    assert _kept(Ports(), records) == Ports(prefect=7500, mlflow=7501)
+    monkeypatch.setattr(GIVEN, "sources", {"mlflow-port": "flag"})
+    assert _kept(Ports(mlflow=7601), records) == Ports(prefect=7500, mlflow=7601)
+
+
+def test_a_reason_is_on_one_line_of_a_terminal_and_inert():
+    row = {"moves": [{"when": "2026-11-28T12:00:00+00:00", "why": "d\n\x1b[31mred"}]}
+    assert "\x1b" not in _why(row) and "\n" not in _why(row) and "red" in _why(row)
+    row = {"moves": [], "gates": {"promoted": False, "reason": "a\x1b[2Jb"}}
+    assert _why(row).startswith("  refused: a") and "\x1b" not in _why(row)
+
+
+def test_without_a_standard_output_there_is_no_room_for_boxes(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert not _room_for_boxes()
+
+
+def test_a_home_of_another_user_is_told_as_that():
+    text, hint = _explained(PermissionError(13, "Permission denied", "/their/home/FORMAT"))
+    assert text == "/their/home/FORMAT is closed to this user: Permission denied" and "as its owner" in hint
+
+
+def test_a_promotion_needs_a_reason_and_a_name_with_a_space_is_quoted():
+    with pytest.raises(UsageError, match="say why"):
+        promote("my tickets/2")
+    with pytest.raises(UsageError) as caught:
+        promote("my tickets", dry_run=True)
+    assert caught.value.hint == "xc promote 'my tickets@challenger' --reason '...'"
