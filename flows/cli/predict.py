@@ -128,7 +128,11 @@ def blocks(queries: Iterable[Query]) -> Iterator[list[Query]]:
 
 def answers(retriever: Any, queries: Iterable[Query], k: int, threshold: float = 0.0,
             selection: Any = None) -> Iterator[list[tuple[str, list[Any]]]]:
-    """Yield the uid and the Labels of each query, block by block."""
+    """Yield the uid and the Labels of each query, block by block; warn where no confidence was fitted."""
+    from tasks.evaluation.gates import UNFITTED
+
+    if not retriever.calibration.queries:
+        _warn(UNFITTED)
     for block in blocks(queries):
         found = retriever.predict_among(selection, [query.text for query in block], k,
                                         [query.content for query in block], threshold)

@@ -10,7 +10,9 @@ from typing import Any
 
 from xcmodels.metrics import HEADLINE, name_of
 
-CALIBRATION_ERROR = "calibration/error"
+CALIBRATION_ERROR, FITTED = "calibration/error", "calibration/queries"
+UNFITTED = ("confidences were fitted on no query, as no validation query has a label that another training query has: "
+            "they rise with the score, and say no more")
 # A metric's loss is refused if it exceeds both its margin and SIGMA standard errors: chance explains a smaller one.
 SIGMA = 2.0
 MARGINS = (0.5, 0.5)     # percentage points of P@1 and of PSP@5
@@ -140,15 +142,15 @@ def _calibration(ours: Mapping[str, float], theirs: Mapping[str, float] | None) 
     """Yield the gate of the calibration error: no more than the champion's, than is few enough, and than chance makes.
 
     Chance: SIGMA standard errors, at most, of the difference between two shares, of the held-out queries that
-    confidences were fitted on and of the test queries that they are measured on.
+    confidences were fitted on and of the test queries that they are measured on. Confidences that were fitted on no
+    query are judged only beside a champion whose were fitted: chance in the fit explains nothing of their error.
     """
-    error = ours.get(CALIBRATION_ERROR)
-    if error is None:
+    error, fitted = ours.get(CALIBRATION_ERROR), ours.get(FITTED, 0.0)
+    if error is None or (not fitted and not (theirs or {}).get(FITTED)):
         return
-    fitted, judged = max(ours.get("calibration/queries", 0.0), 1.0), max(ours.get("points", 0.0), 1.0)
     before = None if theirs is None else theirs.get(CALIBRATION_ERROR)
     bound = max(FIRST_CALIBRATION if theirs is None else CALIBRATION, before or 0.0,
-                100 * SIGMA * 0.5 * math.sqrt(1 / fitted + 1 / judged))
+                100 * SIGMA * 0.5 * math.sqrt(1 / (fitted or math.inf) + 1 / max(ours.get("points", 0.0), 1.0)))
     yield Gate("calibration error", error, before, bound, error <= bound)
 
 

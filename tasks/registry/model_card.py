@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.evaluation.gates import Score
+from tasks.evaluation.gates import FITTED, UNFITTED, Score
 from xcmodels.metrics import SHOWN, name_of
 
 
@@ -31,6 +31,8 @@ def _limits(metrics: Mapping[str, float], deciles: Sequence[Mapping[str, float]]
     if "calibration/error" in metrics:
         out.append(f"- Its confidences are off by {metrics['calibration/error']:.1f} points on average, over the five "
                    "best labels of each test query.")
+    if metrics.get(FITTED) == 0:
+        out.append(f"- Its {UNFITTED}.")
     if "P/1" in metrics:
         out.append(f"- The best label is wrong for {100 - metrics['P/1']:.1f}% of the test queries.")
     if {"P/1/low", "P/1/high"} <= metrics.keys():

@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from data_contracts.errors import UsageError
-from flows.cli.predict import select
+from flows.cli.predict import predict_texts, select
 from tests.support.tiny import tiny_retriever, with_champion
 from xcmodels.data.label_branches import Branches
+from xcmodels.retrieval.calibration import UNKNOWN
 from xcmodels.retrieval.retriever import Retriever
 
 
@@ -28,8 +29,9 @@ def test_labels_are_chosen_and_left_out(cli, tmp_path):
     assert found("--only", "@uids", "--only", every[2], "--without", every[12]) == [
         every[2], *every[10:12], *every[13:30]]
     (tmp_path / "texts").write_text("a wolf\n")
-    code, out, _ = cli("predict", "--input", "texts", "--only", every[4], *home)
+    code, out, err = cli("predict", "--input", "texts", "--only", every[4], *home)
     assert code == 0 and [label["uid"] for label in json.loads(out)["labels"]] == [every[4]]
+    assert "confidences" not in err
     (tmp_path / "marked").write_text(f"{every[4]}\n{every[9]}\n", encoding="utf-8-sig")    # as Notepad writes it
     (tmp_path / "utf16").write_text(f"{every[1]}\n{every[4]}\n", encoding="utf-16")
     assert found("--only", "@marked", "--without", "@utf16") == [every[9]]
@@ -52,3 +54,10 @@ def test_a_concept_and_an_unknown_branch_have_their_own_remedies(tmp_path, word,
     with pytest.raises(UsageError, match=said) as caught:
         select(Retriever.load(tmp_path / "r"), [word], [])
     assert caught.value.hint == hint
+
+
+def test_confidences_that_were_fitted_on_no_query_are_remarked_once(tmp_path, capsys):
+    retriever = Retriever.load(tiny_retriever(tmp_path))
+    retriever.calibration = UNKNOWN
+    predict_texts(retriever, ["a wolf"] * 2, 1)
+    assert capsys.readouterr().err.count("warning: confidences were fitted on no query") == 1

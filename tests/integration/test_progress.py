@@ -71,6 +71,13 @@ def test_the_last_screen_is_short_and_holds_metrics_against_the_champions(capsys
     assert lines[-1].startswith("next       xc predict --model tickets --home 'else where' --k 3 'a long text")
 
 
+def test_confidences_that_were_fitted_on_no_query_are_not_shown(capsys):
+    _summary(finished(metrics=finished().metrics | {"calibration/queries": 0.0}), Path("else where"))
+    said = capsys.readouterr().err
+    assert said.count("-> printer\n") == 3 and "93%" not in said
+    assert "warning: confidences were fitted on no query" in said and len(said.splitlines()) <= 15
+
+
 def test_the_next_command_asks_the_model_of_the_run_where_it_was_registered(capsys):
     """Another model of the home, or the home's own database, would be asked otherwise."""
     _summary(finished(model="my tickets"), HOME, "http://me:secret@127.0.0.1:9")

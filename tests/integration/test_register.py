@@ -244,12 +244,13 @@ def test_a_card_has_its_limits_from_the_measurement():
     deciles = [{"decile": 1, "labels": 90, "positives": 5, "max_frequency": 3, "P/5": 1.0, "recall/5": 12.5},
                {"decile": 10, "labels": 0, "positives": 0, "max_frequency": 0, "P/5": 0.0, "recall/5": 0.0}]
     score = Score({"P/1": 60.0, "P/1/low": 58.0, "P/1/high": 62.0, "left_out": 7.0,
-                   "index/embedding/recall/100": 93.21, "calibration/error": 1.84}, deciles)
+                   "index/embedding/recall/100": 93.21, "calibration/error": 1.84, "calibration/queries": 0.0}, deciles)
     card = model_card("ngame on tiny", score, use="Tags texts.", data={"labels": 1234567, "digest": "ab"},
                       command="xc run --data tiny", threshold="For 80% right, the threshold is 0.62.")
     for part in ("- labels: 1,234,567", "| P@1 |", "| 60.00 |", "    xc run --data tiny", "wrong for 40.0%",
                  "between 58.00 and 62.00", "at most 3 times in training, 12.5% are among the best 5", "7 test queries",
-                 "'embedding' finds 93.2%", "- For 80% right, the threshold is 0.62.", "off by 1.8 points on average"):
+                 "'embedding' finds 93.2%", "- For 80% right, the threshold is 0.62.", "off by 1.8 points on average",
+                 "confidences were fitted on no query"):
         assert part in card
 
 

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +69,7 @@ def tiny_retriever(folder: Path, seed: int = 0, make: Callable[[int], Encoder] |
     fusion = TreeFusion(trees, terms, frequencies, indexed=("classifier",))
     (folder / "retriever").mkdir()
     save_retriever(folder / "retriever", corpus, method="ngame", encoder=encoder, proposers={"labels": Proposer(index)},
-                   shortlist=20, scorer=fusion, calibration=UNKNOWN)
+                   shortlist=20, scorer=fusion, calibration=replace(UNKNOWN, queries=9))
     return folder / "retriever"
 
 

@@ -105,5 +105,12 @@ def test_confidences_are_as_often_right_as_they_say(ours, theirs, holds):
     assert gate.holds == holds and gate.theirs == (theirs and theirs.metrics.get("calibration/error"))
 
 
-def test_a_version_whose_confidences_were_not_measured_has_no_gate_of_them():
-    assert "calibration error" not in [gate.name for gate in evaluate_gates(score(), calibrated(1.0))]
+@pytest.mark.parametrize(("ours", "theirs"), [
+    (score(), calibrated(1.0)), (calibrated(65.0, 0, 120), None), (calibrated(65.0, 0, 120), calibrated(9.0, 0, 120))])
+def test_confidences_that_were_not_measured_or_not_fitted_have_no_gate(ours, theirs):
+    assert "calibration error" not in [gate.name for gate in evaluate_gates(ours, theirs)]
+
+
+def test_fitted_confidences_are_not_replaced_by_wrong_ones_that_were_not_fitted():
+    [gate] = [gate for gate in evaluate_gates(calibrated(65.0, 0, 120), calibrated(2.0)) if not gate.holds]
+    assert gate.name == "calibration error" and gate.bound == pytest.approx(100 / math.sqrt(120))

@@ -153,15 +153,19 @@ def _summary(finished: Any, home: Path, mlflow: str = "") -> None:
     The next command names the model, as the home may have others, and the MLflow server if one was named.
     """
     from tasks.core.remote import without_passwords
+    from tasks.evaluation.gates import FITTED, UNFITTED
     from xcmodels.metrics import SHOWN, name_of
 
     metrics = [f"{name_of(key)} {finished.metrics[key]:.2f}{_gain(finished, key)}" for key in SHOWN]
     lines = ["", "  ".join(metrics)]
     version = f"{finished.model} version {finished.version}: " if finished.version else ""
     lines += [f"{version}{finished.verdict}", ""]
+    unfitted = finished.metrics.get(FITTED) == 0
     for example in finished.examples:
-        labels = "; ".join(f"{label['text']} ({100 * label['confidence']:.0f}%)" for label in example["labels"])
+        labels = "; ".join(label["text"] if unfitted else f"{label['text']} ({100 * label['confidence']:.0f}%)"
+                           for label in example["labels"])
         lines.append(f"  {_short(example['text'], 40)} -> {_short(labels, 110)}")
+    lines += [f"warning: {UNFITTED}"] if unfitted else []
     # Not `mlflow ui`, which lets every user of this machine change models, and run code as this one.
     shown = "" if finished.mlflow.startswith("http") else f"; xc up{home_flag(home)} shows it"
     lines += ["", f"report     {finished.report}", f"contracts  {finished.contracts}",
