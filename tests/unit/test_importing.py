@@ -130,6 +130,7 @@ def test_a_weight_of_all_labels_of_a_row(tmp_path: Path, weight: str | None):
     (["a|b", "a,c"], "|", ["a", "a,c", "b"]),
     (["a b", "a,c"], ",", ["a", "a b", "c"]),
     (["a b", "a/c"], "", ["a b", "a/c"]),
+    (["[net]|[disk]", "[net]"], "|", ["[disk]", "[net]"]),
     (["x;y"] + ["a,b"] * 199, ",", ["a", "b", "x;y"]),  # one in 200 is taken for part of a name
 ])
 def test_the_separator_is_guessed(tmp_path: Path, cells: list, separator: str, names: list):
@@ -204,6 +205,8 @@ def test_a_column_that_is_not_there(table: Path, tmp_path: Path, columns: dict, 
     ("a.csv", "t,l\n", "a.csv: it has no rows\nhint: check that it is the right file"),
     ("a.csv", "t,l\nx,\n,y\n", "a.csv: no row has a text and a label (rows_without_text: 1, rows_without_labels: 1)"),
     ("a.parquet", "PAR1", "a.parquet: it is not a Parquet file that can be read"),
+    ("a.csv", 't,l\nx,"[\'a\', \'b\']"\n', "the labels are lists that were written as texts, such as ['a', 'b']\nhint"),
+    ("a.jsonl", '{"t": "x", "l": "[\\"a\\"]"}\n', 'the labels are lists that were written as texts, such as ["a"]\nhint'),
     ("a.csv", "t,l,w\nx,a;b,1;2;3\n", "a.csv:2: the row has 2 labels and 3 weights"),
     ("a.csv", "t,l,w\nx,a;b,\n", "a.csv:2: a weight must be a number above 0, 1.2e-38 to 3.4e+38, got ''"),
     ("a.csv", "t,l,w\nx,a,0\n", "a.csv:2: a weight must be a number above 0, 1.2e-38 to 3.4e+38, got '0'"),

@@ -1,5 +1,6 @@
 """The cells of a document's labels and of their weights: split at a separator, cleaned, checked."""
 
+import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -13,6 +14,7 @@ from tasks.data.sources.tabular import Row, plain
 SEPARATORS = (";", "|", ",")
 _LOOKED_AT = 10_000  # label cells from which the separator is guessed
 _RARE = 0.01  # a character in a smaller share of them is taken as part of a name
+_WRITTEN_LIST = re.compile(r"""\[\s*(['"\d].*)?]""", re.DOTALL)    # by str(list) or JSON
 _LABELS_HINT = 'write the names of the labels: ["cats", "dogs"], or "cats; dogs"'
 _WEIGHTS = float(np.finfo(np.float32).tiny), FLOAT32_MAX    # that a table can hold
 
@@ -20,7 +22,7 @@ _WEIGHTS = float(np.finfo(np.float32).tiny), FLOAT32_MAX    # that a table can h
 def guess_separator(cells: Iterable[Any]) -> tuple[str, str]:
     """Return a separator and the reason: the first of ; | , that is in at least 1% of the first label cells.
 
-    Both are empty where the labels are lists.
+    Both are empty where the labels are lists. Raises ContractError where they are lists that were written as texts.
     """
     if not (texts := _first_texts(cells)):
         return "", ""
@@ -32,9 +34,12 @@ def guess_separator(cells: Iterable[Any]) -> tuple[str, str]:
 
 
 def reason_of_given(separator: str, cells: Iterable[Any]) -> str:
-    """Return the reason for a separator that was given, and whether none of the first label cells has it."""
-    texts = _first_texts(cells)
-    if not separator or not texts or any(separator in cell for cell in texts):
+    """Return the reason for a separator that was given, and whether none of the first label cells has it.
+
+    Raises ContractError as `guess_separator` does, but for "", which takes any text for one label.
+    """
+    texts = _first_texts(cells) if separator else []
+    if not texts or any(separator in cell for cell in texts):
         return "given"
     guess = guess_separator(texts)[0]
     other = f"; without it {guess!r} is taken" if guess else ""
@@ -42,7 +47,13 @@ def reason_of_given(separator: str, cells: Iterable[Any]) -> str:
 
 
 def _first_texts(cells: Iterable[Any]) -> list[str]:
-    return list(islice((cell for cell in cells if isinstance(cell, str) and cell), _LOOKED_AT))
+    texts = list(islice((cell for cell in cells if isinstance(cell, str) and cell), _LOOKED_AT))
+    lists = [cell for cell in texts if _WRITTEN_LIST.fullmatch(cell.strip())]
+    if lists and len(lists) >= (1 - _RARE) * len(texts):
+        raise ContractError(f"the labels are lists that were written as texts, such as {lists[0][:80]}",
+                            hint="write names with a separator between, in pandas: table.labels.str.join('|'); or save "
+                                 "the table as JSON lines or Parquet")
+    return texts
 
 
 def label_names(row: Row, separator: str, role: str = "labels") -> list[str]:
