@@ -68,11 +68,18 @@ def test_files_of_older_programs_are_read_back(tmp_path_factory, rows):
     ("a.csv", 'uid, text\nx:1, "Käse, würzig"\nx;2, "ein ""Wolf"""\n'),
     ("a.tsv", written([("text", "uid"), *[row[::-1] for row in ROWS]], delimiter="\t")),
     ("a.csv.gz", gzip.compress(written([("uid", "text"), *ROWS]).encode())),
+    ("a.csv", gzip.compress(written([("uid", "text"), *ROWS]).encode())),
     ("a.jsonl", "".join(json.dumps({"uid": uid, "title": text, "target_ind": []}) + "\n\n" for uid, text in ROWS)),
     ("a.txt", "".join(json.dumps({"text": text, "uid": uid}, ensure_ascii=False) + "\n" for uid, text in ROWS))],
-    ids=["csv", "semicolons", "quoted", "sep", "old Mac", "by hand", "tsv", "gz", "jsonl", "json in txt"])
+    ids=["csv", "semicolons", "quoted", "sep", "old Mac", "by hand", "tsv", "gz", "gz by its bytes", "jsonl", "json in txt"])
 def test_forms(tmp_path, name, data):
     assert read(tmp_path / name, data) == ROWS
+
+
+def test_stdin_may_be_compressed(monkeypatch):
+    data = gzip.compress(written([("uid", "text"), *ROWS]).encode())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert [(row.text("uid"), row.text("text")) for row in read_rows("-", LAYOUT)] == ROWS
 
 
 def test_parquet(tmp_path):

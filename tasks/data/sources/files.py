@@ -26,6 +26,7 @@ from data_contracts.errors import ContractError, ProjectError, UsageError
 STDIN = "-"    # instead of a path
 _WINDOWS, _LATIN1 = "Windows-1252", "Latin-1"    # also names of Python's codecs
 _DAMAGE = (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError)    # errors of reading damaged bytes
+_GZIP = b"\x1f\x8b"    # its first bytes
 _BLOCK = 1 << 20
 _log = logging.getLogger(__name__)
 
@@ -67,8 +68,9 @@ class _Hashing(io.RawIOBase):
 
 @contextmanager
 def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
-    """Yield the lines of a file, to be read to its end: through gzip where its name ends in .gz, and UTF-16 as UTF-8.
+    """Yield the lines of a file, to be read to its end: UTF-16 as UTF-8, and gzip decompressed.
 
+    It is gzip where its name ends in .gz, or where it begins so: stdin has no name.
     Raises ProjectError where the block ends without an error and what was read has another `sha256`.
     """
     try:
@@ -76,11 +78,11 @@ def _opened(path: Path | str, sha256: str = "") -> Iterator[Iterable[bytes]]:
         stdin = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer) if path == STDIN else None
         with nullcontext(stdin) if stdin else open(path, "rb", 0) as file:
             hashing = _Hashing(file)
-            stream: io.RawIOBase = hashing
-            if Path(path).suffix.lower() == ".gz":
-                stream = cast(io.RawIOBase, gzip.GzipFile(fileobj=io.BufferedReader(hashing, _BLOCK)))
-            # GzipFile splits lines in Python, which takes as long as decompressing them
-            yield _as_utf8(io.BufferedReader(stream, _BLOCK))
+            stream: io.BufferedReader[io.RawIOBase] = io.BufferedReader(hashing, _BLOCK)
+            if Path(path).suffix.lower() == ".gz" or stream.peek(2)[:2] == _GZIP:
+                # GzipFile splits lines in Python, which takes as long as decompressing them
+                stream = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=stream)), _BLOCK)
+            yield _as_utf8(stream)
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", hint="check the folder's path and the file's name") from error
     except (IsADirectoryError, PermissionError) as error:
