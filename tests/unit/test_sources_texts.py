@@ -78,7 +78,7 @@ def changed(**values: object) -> dict:
     ("[1, 2]", "the line is JSON but not an object: [1, 2]"),
     (changed(title=None), "the key 'title' is missing; the line has 'uid', 'content', 'target_ind', 'target_rel'"),
     (changed(content=None), "the key 'content' is missing"),
-    (changed(target_rel=None), "the key 'target_rel' is missing"),
+    (changed(target_ind=None), "the key 'target_ind' is missing"),
     (changed(uid=7), "uid must be a string, got 7"),
     (changed(title=["x"]), "title must be a string, got ['x']"),
     (changed(target_ind=1), "target_ind must be a list, got 1"),
@@ -109,6 +109,11 @@ def test_the_label_file_says_how_many_labels_there_are(xc_json: Path):
     write_json(xc_json, "lbl.json.gz", [*LABELS, LABELS[0]])  # a label that no point has
     write_json(xc_json, "tst.json.gz", [{**TEST[0], "target_ind": [3]}])
     assert rows(describe(xc_json), "positives.test")[0][1] == 3
+
+
+def test_labels_without_a_relevance_count_the_same(xc_json: Path):
+    write_json(xc_json, "trn.json.gz", [changed(target_rel=None), TRAIN[1]])
+    assert [row[:3] for row in rows(describe(xc_json), "positives.train")] == [(0, 0, 1.0), (0, 2, 1.0)]
 
 
 def test_relevance_that_float32_must_round_is_kept(xc_json: Path):

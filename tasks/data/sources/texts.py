@@ -11,6 +11,7 @@ from typing import Any
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import kind_of
+from tasks.core.wording import plural
 from tasks.data.sources.files import text_lines
 from tasks.data.sources.shards import Ids, ShardBuffer, TablePart, check_relevance, short
 from xcmodels.data.text import clean
@@ -70,10 +71,11 @@ def _text(entry: dict, key: str, where: str) -> str:
 
 
 def _targets(entry: dict, labels: Ids, where: str) -> tuple[list[int], list[float]]:
-    ids, relevance = _value(entry, "target_ind", list, where), _value(entry, "target_rel", list, where)
+    ids = _value(entry, "target_ind", list, where)
+    relevance = _value(entry, "target_rel", list, where) if "target_rel" in entry else [1.0] * len(ids)
     if len(ids) != len(relevance):
-        raise ContractError(f"target_ind has {len(ids)} values and target_rel {len(relevance)}", where=where,
-                            hint="each label id needs one relevance, 1.0 where all count the same")
+        raise ContractError(f"target_ind has {plural(len(ids), 'value')} and target_rel {len(relevance)}", where=where,
+                            hint="each label id needs one relevance; leave out target_rel where all count the same")
     for label in ids:
         if type(label) is not int:  # bool is an int to isinstance
             raise ContractError(f"target_ind must hold whole numbers, got {short(repr(label))}", where=where)
