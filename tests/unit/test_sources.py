@@ -101,8 +101,10 @@ def test_anchor_sets_lie_beside_either_format(form: str, request: pytest.Fixture
     (folder / "category_tst_X_Y.txt").unlink()
     assert rows(describe(folder), "edges.category.test") == []
     (folder / "category_lbl_X_Y.txt").unlink()
-    with pytest.raises(UsageError, match=r"looked for category_lbl_X_Y.txt, category_lbl_X_Y.npz"):
+    with pytest.raises(UsageError, match=r"(?s)for category_lbl_X_Y.txt, category_lbl_X_Y.npz.*a blank line for"):
         describe(folder)
+    (folder / "category_lbl_X_Y.txt").write_text("3 2\n\n\n\n")    # as the hint says
+    assert rows(describe(folder), "edges.category.label") == []
 
 
 def test_anchor_edges_without_titles_are_told(xc_json: Path):

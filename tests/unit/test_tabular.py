@@ -71,7 +71,7 @@ def test_files_of_older_programs_are_read_back(tmp_path_factory, rows):
     ("a.csv", gzip.compress(written([("uid", "text"), *ROWS]).encode())),
     ("a.jsonl", "".join(json.dumps({"uid": uid, "title": text, "target_ind": []}) + "\n\n" for uid, text in ROWS)),
     ("a.txt", "".join(json.dumps({"text": text, "uid": uid}, ensure_ascii=False) + "\n" for uid, text in ROWS))],
-    ids=["csv", "semicolons", "quoted", "sep", "old Mac", "by hand", "tsv", "gz", "gz by its bytes", "jsonl", "json in txt"])
+    ids=["csv", "semicolons", "quoted", "sep", "old Mac", "by hand", "tsv", "gz", "gz unsaid", "jsonl", "json in txt"])
 def test_forms(tmp_path, name, data):
     assert read(tmp_path / name, data) == ROWS
 

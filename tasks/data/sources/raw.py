@@ -85,9 +85,14 @@ def _find(folder: Path, names: set[str], table: str, candidates: Sequence[str]) 
     for name in candidates:
         if name in names:
             return folder / name
-    extra = f', or, where labels have no texts, write how many there are to {ABOUT}: {{"labels": 670091}}'
+    extra = ""
+    if table == "labels":
+        extra = f', or, where labels have no texts, write how many there are to {ABOUT}: {{"labels": 670091}}'
+    elif table.startswith("edges."):
+        side = "query" if table.endswith(".train") else "label"
+        extra = f", or, where no {side} has an edge, write a header, ROWS ANCHORS, and a blank line for each {side}"
     raise UsageError(f"{folder} has no file for {table}; looked for {', '.join(candidates)}",
-                     hint=f"add the file, or rename the one that holds {table}{extra if table == 'labels' else ''}")
+                     hint=f"add the file, or rename the one that holds {table}{extra}")
 
 
 def _anchor_files(folder: Path, names: set[str], anchor: str) -> dict[str, Path]:
