@@ -101,21 +101,27 @@ def predict_file(retriever: Any, source: str, k: int, form: Form = "json",
 def queries(source: str, columns: Mapping[str, str], lists: list[str]) -> Iterator[Query]:
     """Yield each row's text and content, and its uid, or its position from 0 where it has none.
 
-    Plain lines that look like lists of texts are added to `lists`.
+    Plain lines that look like lists of texts are added to `lists`. Warns at the end where only some rows have a uid.
     """
     from tasks.data.sources.tabular import Layout, read_rows
 
     names: dict[str, Sequence[str]] = {"uid": ("uid",), "text": ("text", "title"), "content": ("content",)}
     layout = Layout(names | {role: (name,) for role, name in columns.items()}, required=("text", *columns),
                     plain="" if columns else "text")
+    uids, lacking = 0, ""    # how many rows have one; where the first row without is
     for position, row in enumerate(read_rows(source, layout)):
         if "text" not in row.cells:
             raise ContractError("the row has no text", where=row.where, hint='give one, "" where it is empty')
         if not row.names and (what := _list_likeness(row.cells["text"])):
             lists.append(f"line {row.number}, {what}")
-        if "uid" in columns and not row.text("uid"):    # its number may be the uid of another
+        uid = row.text("uid")
+        if "uid" in columns and not uid:    # its number may be the uid of another
             raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave out --uid")
-        yield Query(row.text("uid") or str(position), row.text("text"), row.text("content"))
+        uids, lacking = uids + bool(uid), lacking or ("" if uid else row.where)
+        yield Query(uid or str(position), row.text("text"), row.text("content"))
+    if uids and lacking:
+        _warn(f"{plural(position + 1 - uids, 'row')} without a uid got the row number in its place, which may be the "
+              f"uid of another; the first is {lacking}")
 
 
 def blocks(queries: Iterable[Query]) -> Iterator[list[Query]]:

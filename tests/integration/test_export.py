@@ -61,6 +61,16 @@ def test_a_row_without_a_uid_does_not_get_that_of_another(run, tmp_path):
     assert run("predictions", "--input", "t.csv", "--out", "p.parquet")[0] == 0
 
 
+@pytest.mark.parametrize(("uids", "warned"), [(("7", None, "1", None), True), ((None, None), False), (("1",), False)])
+def test_rows_without_a_uid_beside_rows_with_one_are_counted(tmp_path, capsys, uids, warned):
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"uid": uid, "text": "an oak"}) + "\n" for uid in uids))
+    found = [query.uid for query in predict.queries(str(tmp_path / "t.jsonl"), {}, [])]
+    assert found == [uid or str(row) for row, uid in enumerate(uids)]
+    said = "warning: 2 rows without a uid got the row number in its place, which may be the uid of another; the " \
+           f"first is {tmp_path}/t.jsonl:2\n"
+    assert capsys.readouterr().err == (said if warned else "")
+
+
 def test_vectors_of_labels_that_are_there(run, retriever, tmp_path, monkeypatch):
     assert run("embeddings", "--out", "labels.parquet")[0] == 0
     table = pq.read_table(tmp_path / "labels.parquet")

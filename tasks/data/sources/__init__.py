@@ -4,7 +4,7 @@
 one, or a share of one that `splits`.
 Formats, all of them with optional filter pairs and anchor sets in the same folder:
 
-    xc-json    trn, tst, lbl .json.gz (or .json, .jsonl): uid, title, content; in trn and tst target_ind, maybe target_rel
+    xc-json    trn, tst, lbl .json.gz (or .json, .jsonl): uid, title, content; in trn, tst target_ind, maybe target_rel
     xc-sparse  trn_X.txt, tst_X.txt, Y.txt (or trn.raw.txt, ...), with trn_X_Y.txt, tst_X_Y.txt or Y.trn.npz, Y.tst.npz
     anchors    <anchor>.raw.txt with <anchor>_{trn,tst,lbl}_X_Y.txt or .npz; the one for tst may be absent
 """
