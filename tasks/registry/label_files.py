@@ -34,7 +34,7 @@ def read_labels(source: str, *, texts: bool) -> list[LabelRow]:
         if not (row.uid or row.text or row.content):
             continue    # a blank line, or a row that was emptied in Excel
         if not row.uid:
-            raise ContractError("the row has no uid", where=row.where)
+            raise ContractError("the row has no uid", where=row.where, hint="give each row one, or leave the row out")
         if texts and not row.text:
             hint = "it is found by its text: give one" if "text" in cells.cells else \
                 "separate uid and text by a comma, a semicolon or a tab"

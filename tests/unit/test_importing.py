@@ -193,21 +193,22 @@ def test_a_column_that_is_not_there(table: Path, tmp_path: Path, columns: dict, 
     ("a.csv", 't,l\n"x\nx",y\nb\n', "a.csv:4: the row has 1 cells"),
     ("a.csv", 't,l\nx,y\n"x,y\nx,y\n', "a.csv:3: the row is not CSV: unexpected end of data"),
     ("a.csv", 't,l\nx,"y"z\n', "a.csv:2: the row is not CSV"),
-    ("a.jsonl", '{"t": "x", "l": "y"}\n{"t"\n', "a.jsonl:2: the line is not a JSON object"),
-    ("a.jsonl", '["t"]\n', "a.jsonl:1: the line is not a JSON object: it is no object"),
-    ("a.jsonl", '{"t": "x", "l": "y"}\n{"t": 1.5, "l": "y"}\n', "a.jsonl:2: column 't' must be a text, got 1.5"),
+    ("a.jsonl", '{"t": "x", "l": "y"}\n{"t"\n', "a.jsonl:2: the line is not JSON"),
+    ("a.jsonl", '["t"]\n', "a.jsonl:1: the line is JSON but not an object: [\"t\"]\nhint"),
+    ("a.jsonl", '{"t": "x", "l": "y"}\n{"t": 1.5, "l": "y"}\n', "a.jsonl:2: column 't' must be a text, got 1.5\nhint"),
     ("a.jsonl", '{"t": "x", "l": ["y", ["z"]]}\n', "a.jsonl:1: a label must be a text, got ['z']"),
     ("a.jsonl", '{"t": "x", "l": {"y": 1}}\n',
      "a.jsonl:1: labels must be a list or a text, got {'y': 1}\nhint: write the names"),
-    ("a.jsonl", '{"t": "x", "l": [true]}\n', "a.jsonl:1: a label must be a text, got True\nhint: write the names"),
-    ("a.jsonl", '{"t": "x", "l": ["y"], "s": "dev"}\n', "a.jsonl:1: the split must be train or test, got 'dev'"),
+    ("a.jsonl", '{"t": "x", "l": [true]}\n', "a label must be a text, got True\nhint: write the names of the labels"),
+    ("a.jsonl", '{"t": "x", "l": ["y"], "s": "Dev"}\n', "a.jsonl:1: the split must be train or test, got 'Dev'"),
     ("a.jsonl", '{"t": "x", "l": ["y"], "s": "test"}\n', "a.jsonl: all rows with a text and a label are for testing"),
     ("a.csv", "t,l\n", "a.csv: it has no rows\nhint: check that it is the right file"),
     ("a.csv", "t,l\nx,\n,y\n", "a.csv: no row has a text and a label (rows_without_text: 1, rows_without_labels: 1)"),
     ("a.parquet", "PAR1", "a.parquet: it is not a Parquet file that can be read"),
     ("a.csv", 't,l\nx,"[\'a\', \'b\']"\n', "the labels are lists that were written as texts, such as ['a', 'b']\nhint"),
     ("a.jsonl", '{"t": "x", "l": "[\\"a\\"]"}\n', 'the labels are lists that were written as texts, such as ["a"]\n'),
-    ("a.csv", "t,l,w\nx,a;b,1;2;3\n", "a.csv:2: the row has 2 labels and 3 weights"),
+    ("a.csv", "t,l,w\nx,a;b,1;2\ny,a,1;2\n", "a.csv:3: the row has 1 label and 2 weights"),
+    ("a.csv", 't,l,w\nx,a|b,"1,5"\n', "got '1,5'\nhint: write a decimal with a point, 1.5;"),
     ("a.csv", "t,l,w\nx,a;b,\n", "a.csv:2: a weight must be a number above 0, 1.2e-38 to 3.4e+38, got ''"),
     ("a.csv", "t,l,w\nx,a,0\n", "a.csv:2: a weight must be a number above 0, 1.2e-38 to 3.4e+38, got '0'"),
     ("a.csv", "t,l,w\nx,a,nan\n", "a.csv:2: a weight must be a number above 0, 1.2e-38 to 3.4e+38, got 'nan'"),
@@ -281,11 +282,13 @@ def test_a_column_has_one_role_but_for_the_uid(table: Path, tmp_path: Path):
     assert import_file(table, tmp_path / "out", text="text", labels="tags", uid="text", split="part")["train"] == 2
 
 
-@pytest.mark.parametrize("parts", [("train", "train", "test"), ("train", "train", "train")])
-def test_a_table_that_no_run_could_be_measured_on_is_refused(tmp_path, parts):
+@pytest.mark.parametrize(("parts", "said"), [
+    (("train", "train", "test"), "no row for testing has a label that a row for training has"),
+    (("train", "train", "train"), "no row is for testing")])
+def test_a_table_that_no_run_could_be_measured_on_is_refused(tmp_path, parts, said):
     """The labels of its test rows have no training row, or by its column no row is for testing."""
     file, out = tmp_path / "a.csv", tmp_path / "out"
     file.write_text("t,l,s\n" + "".join(f"text {n},label {n},{part}\n" for n, part in enumerate(parts)))
-    with pytest.raises(ContractError, match=r"no row of a\.csv for testing has a label that a row for training has"):
+    with pytest.raises(ContractError, match=rf"a\.csv: {said}\nhint"):
         import_file(file, out, text="t", labels="l", split="s")
     assert not out.exists()

@@ -34,7 +34,7 @@ def test_files_of_labels_to_remove(tmp_path, name, text):
 
 @pytest.mark.parametrize(("name", "data", "said"), [
     ("a.csv", b"uid,text\nx,a\ny, \n", "a.csv:3: label 'y' has no text"),
-    ("a.csv", b"uid,text\nx,a\n,b\n", "a.csv:3: the row has no uid"),
+    ("a.csv", b"uid,text\nx,a\n,b\n", "a.csv:3: the row has no uid\nhint: give each row one"),
     ("a.csv", b"uid,text\nx,a\ny,b\nx,c\n", "a.csv:4: label 'x' is in "),
     ("a.csv", b"uid,text\nx,a,b\n", "a.csv:2: the row has 3 cells and the header 2"),
     ("a.csv", b"x,a,b,c\n", "a.csv:1: the row has 4 cells and without a header there are at most 3"),
@@ -45,7 +45,7 @@ def test_files_of_labels_to_remove(tmp_path, name, text):
     ("a.csv", b"x;a, b\n", "a.csv:1: the cells may be separated by ',' or by ';'\nhint: begin with a header line"),
     ("a.csv", b"uid,text\nx,\"a\n", "a.csv:2: the row is not CSV: unexpected end of data"),
     ("a.jsonl", b'{"uid": "x", "text": "a"}\n{"uid": 3.5, "text": "a"}\n', "a.jsonl:2: column 'uid' must be a text"),
-    ("a.jsonl", b'{"uid": "x"', "a.jsonl:1: the line is not a JSON object"),
+    ("a.jsonl", b'{"uid": "x"', "a.jsonl:1: the line is not JSON"),
     ("a.csv", b"uid,text\nx," + b"a" * 70_000 + b"\n", "a.csv:2: the text of label 'x' has more than 65,536"),
     ("a.csv", b"uid,text\n", "there is no label in")])
 def test_a_bad_file_is_named_with_its_line(tmp_path, name, data, said):

@@ -94,10 +94,11 @@ def test_parquet(tmp_path):
     ("a.csv", b"uid,text,title\n1,a,b\n", "a.csv has columns 'text' and 'title' for text\nhint: rename"),
     ("a.csv", b"uid,text,text\n1,a,b\n", "a.csv has 2 columns 'text'"),
     ("a.csv", b"uid,text\n\n1,a\n2\n", "a.csv:4: the row has 1 cells and the header 2"),
-    ("a.jsonl", b'[{"uid": "1"}]\n', "a.jsonl:1: the line is not a JSON object: it is no object"),
+    ("a.jsonl", b'[{"uid": "1"}]\n', "a.jsonl:1: the line is JSON but not an object: [{"),
     ("a.csv", "uid,text\n".encode("utf-16-le"), "a.csv:1: it holds bytes of value 0, so it is no text\nhint: save it"),
     ("a.txt", b"PK\x03\x04\x14\0", "a.txt:1: it holds bytes of value 0"),
     ("a.xlsx", b"PK\x03\x04\x14\0", "a.xlsx is of no kind that can be read as a table\nhint: known are .csv"),
+    ("a.csv.zst", b"", "known are .csv, .tsv, .txt, .jsonl, .json, .parquet, texts also with .gz; save"),
     ("a.parquet", b"PAR1", "hint: write it again, or end its name by what it is: .csv")])
 def test_what_cannot_be_read_is_named(tmp_path, name, data, said):
     with pytest.raises((ContractError, UsageError)) as caught:

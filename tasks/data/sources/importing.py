@@ -104,12 +104,12 @@ class _Plan:
 
     def _is_test(self, row: Row) -> bool:
         if self.documents.splits:
-            name = row.text("split").lower()
-            if name not in _IS_TEST:
+            name = row.text("split")
+            if name.lower() not in _IS_TEST:
                 raise ContractError(f"the split must be train or test, got {name!r}", where=row.where,
                                     hint=f"change column {row.names.get('split', 'split')!r}, or leave it out and rows "
                                          "are drawn")
-            return _IS_TEST[name]
+            return _IS_TEST[name.lower()]
         return self.split_rule.is_test(row.text("text"), row.text("content"))
 
 
@@ -197,9 +197,9 @@ def _collect(plan: _Plan, test_fraction: float) -> _Collected:
         raise ContractError(f"none of the usable rows of {path.name} was drawn for testing with a share of "
                             f"{test_fraction}", where=str(path), hint="raise --test, or name a column: --split COLUMN")
     if (splits or test_fraction) and collected.test.isdisjoint(collected.train):
-        raise ContractError(f"no row of {path.name} for testing has a label that a row for training has",
-                            where=str(path), hint="a run measures itself on such rows: add some, or choose others "
-                                                  "by --test or --split")
+        raise ContractError("no row for testing has a label that a row for training has" if collected.test else
+                            "no row is for testing", where=str(path),
+                            hint="a run measures itself on such rows: add some, or choose others by --test or --split")
     return collected
 
 

@@ -9,13 +9,14 @@ import numpy as np
 
 from data_contracts.errors import ContractError
 from data_contracts.schemas import FLOAT32_MAX
+from tasks.core.wording import plural
 from tasks.data.sources.tabular import Row, plain
 
 SEPARATORS = (";", "|", ",")
 _LOOKED_AT = 10_000  # label cells from which the separator is guessed
 _RARE = 0.01  # a character in a smaller share of them is taken as part of a name
 _WRITTEN_LIST = re.compile(r"""\[\s*(['"\d].*)?]""", re.DOTALL)    # by str(list) or JSON
-_LABELS_HINT = 'write the names of the labels: ["cats", "dogs"], or "cats; dogs"'
+_LABELS_HINT = 'write the names of the labels as texts: ["cats", "10"], or "cats; 10"'
 _WEIGHTS = float(np.finfo(np.float32).tiny), FLOAT32_MAX    # that a table can hold
 
 
@@ -69,8 +70,9 @@ def weigh(row: Row, names: list[str], separator: str) -> dict[str, float]:
     names = _without_tail(names)
     weights = [_weight(part, row.where) for part in _without_tail(_parts(row.cells.get("weight"), separator))] or [1.0]
     if len(weights) not in (1, len(names)):
-        raise ContractError(f"the row has {len(names)} labels and {len(weights)} weights", where=row.where,
-                            hint="give one weight for all of them, or one for each")
+        raise ContractError(f"the row has {plural(len(names), 'label')} and {plural(len(weights), 'weight')}",
+                            where=row.where, hint="give one weight for all of them, or one for each; a decimal has a "
+                                                  "point, 1.5")
     weights *= len(names) if len(weights) == 1 else 1
     out: dict[str, float] = {}
     for name, weight in zip(names, weights, strict=True):
@@ -103,5 +105,6 @@ def _weight(value: Any, where: str) -> float:
     if not _WEIGHTS[0] <= weight <= _WEIGHTS[1]:
         raise ContractError(f"a weight must be a number above 0, {_WEIGHTS[0]:.1e} to {_WEIGHTS[1]:.1e}, got {value!r}",
                             where=where,
-                            hint="leave out rows that should not count, or name another column: --weight COLUMN")
+                            hint="write a decimal with a point, 1.5; leave out rows that should not count, or name "
+                                 "another column: --weight COLUMN")
     return weight

@@ -62,7 +62,7 @@ class Row:
 
     def text(self, role: str) -> str:
         """Return a cell as clean text, "" where there is none; ContractError where it is neither text nor number."""
-        return plain(self.cells.get(role), f"column {self.names.get(role, role)!r}", self.where)
+        return plain(self.cells.get(role), f"column {self.names.get(role, role)!r}", self.where, "write it as a text")
 
 
 def plain(value: Any, what: str, where: str, hint: str = "") -> str:
@@ -83,7 +83,7 @@ def read_rows(source: Path | str, layout: Layout) -> Iterator[Row]:
     suffix = "" if source == STDIN else file_kind(Path(source))
     if suffix not in KINDS and source != STDIN and not layout.plain and not layout.unnamed:
         raise UsageError(f"{source} is of no kind that can be read as a table",
-                         hint=f"known are {', '.join(KINDS)}; save a spreadsheet as CSV UTF-8")
+                         hint=f"known are {', '.join(KINDS)}, texts also with .gz; save a spreadsheet as CSV UTF-8")
     if source != STDIN and not Path(source).exists():
         raise UsageError(f"{source} does not exist", hint="check the path")
     name = "stdin" if source == STDIN else str(source)
@@ -271,13 +271,13 @@ def _json_objects(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple
     for number, line in lines:
         if not line.strip():
             continue
+        hint = 'each line is one object: {"text": "...", "labels": ["..."]}; jq -c ".[]" makes such lines of a list'
         try:
             cells = json.loads(line)
-            if not isinstance(cells, dict):
-                raise ValueError("it is no object")
         except (ValueError, RecursionError) as error:
-            raise ContractError(f"the line is not a JSON object: {error}", where=f"{name}:{number}",
-                                hint='each line is one object: {"text": "...", "labels": ["..."]}') from error
+            raise ContractError(f"the line is not JSON: {error}", where=f"{name}:{number}", hint=hint) from error
+        if not isinstance(cells, dict):
+            raise ContractError(f"the line is JSON but not an object: {line[:80]}", where=f"{name}:{number}", hint=hint)
         yield number, cells
 
 
