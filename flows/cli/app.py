@@ -136,7 +136,7 @@ def _explained(error: Exception) -> tuple[str, str]:
         return (f"no room for {error.filename or 'a file'}: {error.strerror}",
                 "free space on that disk; the same command resumes")
     if isinstance(error, PermissionError) and error.filename:
-        return f"{error.filename} is closed to this user: {error.strerror}", "run the command as its owner: sudo -u OWNER"
+        return f"{error.filename} is closed to this user: {error.strerror}", "run it as its owner: sudo -u OWNER xc ..."
     return f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where"
 
 
