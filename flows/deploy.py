@@ -18,7 +18,7 @@ from prefect.automations import AutomationCore
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import ConcurrencyLimitConfig, StateType
+from prefect.client.schemas.objects import ConcurrencyLimitConfig, StateType, WorkerStatus
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events.actions import ChangeFlowRunState
@@ -146,6 +146,12 @@ def apply(wanted: Sequence[RunnerDeployment], *, dry_run: bool, tell: Callable[[
                                   str(deployment.work_pool_name), deployment.parameters or {}))
             tell(changes[-1])
     return changes
+
+
+def has_worker(pool: str) -> bool:
+    """Return whether a worker of the pool has told the server lately that it is there."""
+    with get_client(sync_client=True) as client:
+        return any(worker.status == WorkerStatus.ONLINE for worker in client.read_workers_for_work_pool(pool))
 
 
 def start(deployment: str) -> UUID:

@@ -6,10 +6,12 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
+from prefect.client.schemas.objects import WorkerStatus
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
 from flows import deploy, deployed_flows
+from flows.cli.commands.deploy import _times
 from flows.deploy import plan
 from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
 from flows.services import definitions
@@ -55,6 +57,20 @@ def test_the_schedule_and_the_pool_are_the_users():
 def test_a_schedule_that_is_invalid_is_refused(schedules, said):
     with pytest.raises(UsageError, match=said):
         plan("wordnet", forms(), TAGS, schedules, "cpu")
+
+
+def test_a_deployment_has_two_schedules_only_by_mistake():
+    with pytest.raises(UsageError, match="names a deployment twice"):
+        _times(["retrain=off", "retrain=0 3 * * 0"])
+    assert _times(["retrain=off", "evaluate=@daily"]) == {"retrain": "off", "evaluate": "@daily"}
+
+
+@pytest.mark.parametrize(("states", "there"), [([], False), (["OFFLINE"], False), (["OFFLINE", "ONLINE"], True)])
+def test_a_pool_has_a_worker_where_one_is_online(monkeypatch, states, there):
+    workers = [SimpleNamespace(status=WorkerStatus(state)) for state in states]
+    client = SimpleNamespace(read_workers_for_work_pool={"gpu": workers}.__getitem__)
+    monkeypatch.setattr(deploy, "get_client", lambda sync_client: nullcontext(client))
+    assert deploy.has_worker("gpu") == there
 
 
 def test_every_missed_run_but_the_last_is_cancelled_however_many_there_are(monkeypatch):

@@ -21,9 +21,7 @@ def deploy(*, options: DeployOptions,
            dry_run: DryRun = False, as_json: Json = False) -> None:
     """Schedule the jobs of prefect.yaml for a data set on the Prefect server: what is the same already stays."""
     settings = resolved_settings(options)
-    times = pairs("--schedule", schedules, 'retrain="0 3 * * 0"')
-    if len(times) < len(schedules):
-        raise UsageError("--schedule names a deployment twice", hint="leave one of them out")
+    times = _times(schedules)
     from flows.forms import ApplyLabelsForm, EvaluateForm, PrepareForm, RetrainForm
     from tasks.core.remote import is_address, name_of
     from tasks.data.fetch import outline
@@ -45,7 +43,7 @@ def deploy(*, options: DeployOptions,
 
     address = require_prefect(options.home).removesuffix("/api")
     say(f"{'Prefect':<10} {address}; what the deployments run is loaded, up to a minute the first time")
-    from flows.deploy import Change, apply, plan, prepare_server, start
+    from flows.deploy import Change, apply, has_worker, plan, prepare_server, start
 
     planned = plan(model, forms, [f"method:{options.method}", f"data:{name_of(data)}", f"preset:{options.preset}"],
                    times, pool)
@@ -64,6 +62,17 @@ def deploy(*, options: DeployOptions,
     changes = apply(planned, dry_run=dry_run, tell=tell)
     if as_json:
         print(json.dumps([asdict(change) for change in changes]))
+    if not dry_run and not has_worker(pool):
+        say(f"warning: no worker of the pool {pool} is there, so what trains waits for one; xc up starts "
+            f"{'one where torch sees a GPU' if pool == 'gpu' else 'it'}")
     if now and not dry_run:
         say(f"{now}/{model} begins: {address}/runs/flow-run/{start(f'{now}/{model}')}")
     say(f"see, and run one by hand: {address}/deployments")
+
+
+def _times(schedules: list[str]) -> dict[str, str]:
+    """Return the schedule of each deployment that has one; raise UsageError where it has two."""
+    times = pairs("--schedule", schedules, 'retrain="0 3 * * 0"')
+    if len(times) < len(schedules):
+        raise UsageError("--schedule names a deployment twice", hint="leave one of them out")
+    return times
