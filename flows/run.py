@@ -14,7 +14,7 @@ from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from data_contracts.errors import ServerError, UsageError
+from data_contracts.errors import ContractError, ServerError, UsageError
 from flows.config import RunConfig, Until
 from flows.prefect_state import noted_until_it_ends, page_of_this_run, tag_this_run
 from flows.preview import preview
@@ -31,6 +31,7 @@ from tasks.core.step import run as run_step
 from tasks.core.store import Artifact, Store
 from tasks.core.wording import duration
 from tasks.data.feedback.decisions import NO_FEEDBACK
+from tasks.data.feedback.journal import FeedbackJournal
 from tasks.data.fetch import fetched
 from tasks.data.sources import describe
 from tasks.home_gc import remove_checkpoints
@@ -179,7 +180,12 @@ def run_steps(config: RunConfig, until: Until = "register", patience: float = 0.
     patience: seconds to wait for another run of the home to end; UsageError where it has not by then.
     """
     with open_run(config, until, patience) as runner:
-        prepare(runner.title, runner)
+        try:
+            prepare(runner.title, runner)
+        except ContractError:    # nothing is trained that could be resumed: the next training reads all feedback
+            if runner.pipeline.feedback and until != "prepare":
+                FeedbackJournal(config.home, config.name or runner.pipeline.data.name).end()
+            raise
         if until == "prepare":
             return None
         with Session(config, runner.pipeline, runner.store, runner.terminal.line) as session:

@@ -6,10 +6,12 @@ import shutil
 from functools import partial
 
 from data_contracts.check import Spread
+from data_contracts.errors import ContractError
 from data_contracts.findings import Thresholds
 from data_contracts.validate import validate
 from tasks.core.files import fsync
 from tasks.core.step import StepContext, slug
+from tasks.data.feedback.add import FACTS
 from tasks.data.tables import count_rows
 
 LARGE = 1 << 23    # rows of all tables below which the workers' imports take longer than they save
@@ -28,7 +30,12 @@ def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
     context.say(report.verdict)
     for line in report.warning_lines:
         context.say(line)
-    report.raise_for_failure()
+    try:
+        report.raise_for_failure()
+    except ContractError as error:
+        if (context.inputs["tables"] / FACTS).exists():
+            error.hint += "; or correct the feedback (xc feedback list), or train without it: --feedback ignore"
+        raise
     # Only facts that follow from the tables: times, or a comparison with an earlier run, would change the keys of all
     # later steps.
     summary = {"rules": len(report.rules), "tables": {table.name: table.rows for table in report.tables}}

@@ -1,15 +1,18 @@
 """Drift of the label frequencies: measured against the formula, and when it warns or fails."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from data_contracts.drift import stability_index
+from data_contracts.errors import ContractError
 from data_contracts.findings import Thresholds
 from tasks.core.dask_workers import Workers
 from tasks.core.step import StepContext, unwatched
 from tasks.data import contract
+from tasks.data.feedback.add import FACTS
 from tests.support.contracts import Rows, check, good, put
 
 
@@ -59,11 +62,23 @@ def test_an_unreadable_earlier_run_fails_its_rule_only(tmp_path, content):
     assert [r.rule for r in report.failures] == ["label_drift"]
 
 
+def context(folder: Path, tables: Path) -> StepContext:
+    return StepContext(folder, {"tables": tables}, folder, folder / "home", Workers(count=0), str, unwatched)
+
+
+@pytest.mark.parametrize("facts", ["dataset.json", FACTS])
+def test_the_remedy_names_feedback_where_it_is_in_the_tables(tmp_path, facts):
+    root = put(tmp_path / "tables", frequencies([9, 5, 3]) | {"labels": []})
+    (root / facts).write_text("{}")
+    with pytest.raises(ContractError, match="correct the data, run again") as refused:
+        contract.check("data", Thresholds(), context(tmp_path, root))
+    assert ("--feedback ignore" in refused.value.hint) == (facts == FACTS)
+
+
 def test_the_frequencies_are_on_the_disk_before_they_replace_the_last_ones(tmp_path, monkeypatch):
     """Else a machine that loses its power leaves an empty file, with which every later check fails."""
     root, flushed = put(tmp_path / "tables", frequencies([9, 5, 3])), []
     monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.readlink(f"/proc/self/fd/{file}")))
-    context = StepContext(tmp_path, {"tables": root}, tmp_path, tmp_path / "home", Workers(count=0), str, unwatched)
-    contract.check("data", Thresholds(), context)
+    contract.check("data", Thresholds(), context(tmp_path, root))
     assert f"{tmp_path}/home/baselines/data.tmp" in flushed
     assert [file.name for file in (tmp_path / "home" / "baselines").iterdir()] == ["data.parquet"]

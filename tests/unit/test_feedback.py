@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from contextlib import contextmanager
 from multiprocessing import get_context
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from data_contracts.check import check
 from data_contracts.errors import ContractError, DamagedArtifact, ProjectError
 from data_contracts.findings import Thresholds
 from data_contracts.tables import Tables
+from flows import run as flow
 from tasks import session
 from tasks.core.dask_workers import Workers
 from tasks.core.step import run
@@ -101,6 +103,24 @@ def test_a_training_that_is_resumed_reads_what_it_began_with(journal):
     assert len(journal.begin()) == 2 and journal.begun() == 2
     journal.end()
     assert len(journal.begin()) == 3
+
+
+@pytest.mark.parametrize("until", ["register", "prepare"])
+def test_what_a_contract_refuses_has_trained_nothing_that_could_be_resumed(tmp_path, monkeypatch, journal, until):
+    @contextmanager
+    def opened(*_):
+        yield SimpleNamespace(title="m", pipeline=SimpleNamespace(feedback=SAID))
+
+    def refuse(*_):
+        raise ContractError("labels are not as frequent as in the run before")
+
+    monkeypatch.setattr(flow, "open_run", opened)
+    monkeypatch.setattr(flow, "prepare", refuse)
+    journal.append(SAID)
+    journal.begin()
+    with pytest.raises(ContractError):
+        flow.run_steps(SimpleNamespace(home=tmp_path, name="m"), until)
+    assert journal.begun() == {"register": None, "prepare": 3}[until], "what trains nothing ends no training"
 
 
 def test_a_training_is_marked_where_one_was_killed_as_it_wrote_its_mark(journal):

@@ -25,7 +25,7 @@ def list_(*, model: Model = "", home: Home = HOME, mlflow: Mlflow = "", as_json:
             text = " ".join(f"{one.text} {one.content}".split())
             print("\t".join([one.when, f"v{one.version}", " ".join(labels), text]))
     begun = journal.begun()
-    later = "" if begun is None else f"; {len(entries) - begun:,} came after the training that is under way began"
+    later = "" if begun is None else f"; {len(entries) - begun:,} came after the unfinished training began"
     say(f"{name}: {plural(len(entries), 'decision')}{later}")
 
 
