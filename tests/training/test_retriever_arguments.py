@@ -6,7 +6,9 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from mlflow.pyfunc.scoring_server import infer_and_parse_data
 
+from tasks.registry.pyfunc_model import RetrieverModel
 from tests.support.tiny import tiny_retriever
 from xcmodels.retrieval.retriever import Label, Retriever
 
@@ -40,6 +42,54 @@ def test_texts_of_any_iterable_are_all_answered(retriever, of):
 def test_what_is_no_text_is_named(retriever, texts, contents, said):
     with pytest.raises(ValueError, match=said):
         retriever.predict(texts, contents=contents)
+
+
+@pytest.fixture(scope="module")
+def model(retriever):
+    model = RetrieverModel()
+    model.retriever = retriever
+    return model
+
+
+ROWS = [{"text": text, "content": content} for text, content in zip(TEXTS, CONTENTS, strict=True)]
+COLUMNS = {"text": TEXTS, "content": CONTENTS}
+
+
+@pytest.mark.parametrize(("body", "contents"), [
+    ({"inputs": TEXTS}, None), ({"instances": TEXTS}, None), ({"inputs": COLUMNS}, CONTENTS),
+    ({"inputs": {"text": TEXTS}}, None), ({"inputs": ROWS}, CONTENTS), ({"instances": ROWS}, CONTENTS),
+    ({"dataframe_records": ROWS}, CONTENTS),
+    ({"dataframe_split": {"columns": ["text", "content"], "data": [list(row.values()) for row in ROWS]}}, CONTENTS)])
+def test_mlflows_server_answers_each_text_of_a_body_as_the_retriever_does(retriever, model, body, contents):
+    wanted = [[label.uid for label in labels] for labels in retriever.predict(TEXTS, 3, contents)]
+    assert model.predict(None, infer_and_parse_data(body), {"k": 3})["uids"].tolist() == wanted
+
+
+@pytest.mark.parametrize("given", ["a wolf", {"text": "a wolf"}, {"text": ["a wolf"], "content": [None]},
+                                   [{"text": "a wolf", "content": np.nan}], np.array("a wolf"), pd.Series(["a wolf"])])
+def test_one_text_is_one_row_of_mlflows_model_whichever_way_it_comes(model, given):
+    assert model.predict(None, given).equals(model.predict(None, pd.DataFrame({"text": ["a wolf"]})))
+    assert len(model.predict(None, given)) == 1
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    (["a", None], r"texts\[1\] must be a text, got None"), (["a", float("nan")], r"texts\[1\] must be a text, got nan"),
+    ([b"a"], r"texts\[0\] must be a text, got b'a'"), (b"a", r"texts\[0\] must be a text, got b'a'"),
+    (None, r"texts\[0\] must be a text, got None"), ([["a"]], r"texts\[0\] must be a text, got \['a'\]"),
+    ([{"text": "a"}, {}], r"texts\[1\] must be a text, got nan"),
+    ([{"text": "a"}, "a"], r"texts\[0\] must be a text, got {'text': 'a'}"),
+    ({"text": ["a", 3]}, r"texts\[1\] must be a text, got 3"), ({"query": "a"}, 'need a column "text", got query'),
+    ({}, 'need a column "text", got none'), ({"text": ["a"], "content": [3]}, r"contents\[0\] must be a text, got 3"),
+    (pd.DataFrame([["a", "b"]], columns=["text", "text"]), 'need one column "text", got 2')])
+def test_mlflows_model_names_what_is_no_text(model, given, said):
+    with pytest.raises(ValueError, match=said):
+        model.predict(None, given)
+
+
+def test_mlflows_model_keeps_the_index_of_a_frame(model):
+    frame = pd.DataFrame({"text": TEXTS}, index=[7, 3, 9, 1])
+    for given in (frame, frame["text"]):
+        assert model.predict(None, given).index.tolist() == [7, 3, 9, 1]
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
