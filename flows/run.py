@@ -30,6 +30,7 @@ from tasks.core.step import Console, Step, StepResult, remake_inputs
 from tasks.core.step import run as run_step
 from tasks.core.store import Artifact, Store
 from tasks.core.wording import duration
+from tasks.data.contract import keep_frequencies
 from tasks.data.feedback.decisions import NO_FEEDBACK
 from tasks.data.feedback.journal import FeedbackJournal
 from tasks.data.fetch import fetched
@@ -154,6 +155,7 @@ class Runner:
 def prepare(title: str, runner: Runner) -> None:
     """Raw files to a corpus: read, check, tokenise, pack, walk."""
     runner(runner.pipeline.prepare)
+    keep_frequencies(runner.pipeline.data.name, runner.done["check tables"], runner.store)
 
 
 @flow(name="training", flow_run_name="{title} · train", validate_parameters=False)

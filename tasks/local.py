@@ -16,6 +16,7 @@ from tasks.core.dask_workers import Workers
 from tasks.core.remote import Source
 from tasks.core.step import Console, run_all
 from tasks.core.store import Store
+from tasks.data.contract import keep_frequencies
 from tasks.data.fetch import fetched, outline
 from tasks.plan import pipeline, resolve_run
 from tasks.training.recipe import Recipe
@@ -56,6 +57,7 @@ def train(data: Source | Corpus, method: str = "ngame", preset: str = "cpu", *,
         plan = pipeline(fetched(data, store.home, say), method, preset, changed, source=data)
         console = Console(say, lambda name: nullcontext((_each_epoch(say), lambda: False)))
         done = run_all([*plan.prepare, *plan.train], store, workers, console)
+        keep_frequencies(plan.data.name, done["check tables"], store)
         return Retriever.load(store.open(done[plan.train[-1].name]))
 
 

@@ -4,13 +4,16 @@ import json
 import os
 import shutil
 from functools import partial
+from pathlib import Path
 
 from data_contracts.check import Spread
+from data_contracts.drift import FREQUENCIES
 from data_contracts.errors import ContractError
 from data_contracts.findings import Thresholds
 from data_contracts.validate import validate
-from tasks.core.files import fsync
+from tasks.core.files import put_file, remove
 from tasks.core.step import StepContext, slug
+from tasks.core.store import Artifact, Store
 from tasks.data.feedback.add import FACTS
 from tasks.data.tables import count_rows
 
@@ -20,10 +23,11 @@ LARGE = 1 << 23    # rows of all tables below which the workers' imports take lo
 def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
     """Check the tables against their contracts; the page stays in HOME/contracts/<data> in any case.
 
-    Label frequencies are compared with those of the last check that passed. Raises ContractError where a rule fails.
+    Label frequencies are compared with those that `keep_frequencies` kept last. Raises ContractError where a rule
+    fails.
     """
     page = context.home / "contracts" / slug(data)
-    baseline = context.home / "baselines" / f"{slug(data)}.parquet"
+    baseline = _baseline(context.home, data)
     shutil.rmtree(page, ignore_errors=True)
     report = validate(context.inputs["tables"], report_dir=page, previous=baseline if baseline.exists() else None,
                       thresholds=thresholds, data_docs=True, spread=_spread(context))
@@ -40,11 +44,21 @@ def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
     # later steps.
     summary = {"rules": len(report.rules), "tables": {table.name: table.rows for table in report.tables}}
     (context.out / "contract.json").write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n")
+    shutil.copyfile(page / FREQUENCIES, context.out / FREQUENCIES)
+
+
+def keep_frequencies(data: str, checked: Artifact, store: Store) -> None:
+    """Have the next check of the data compare its label frequencies with those of this one, made or reused."""
+    if store.lost(checked):    # it stands, but its files were removed
+        return
+    result, baseline = store.open(checked), _baseline(store.home, data)
     baseline.parent.mkdir(exist_ok=True)
-    unfinished = baseline.with_suffix(".tmp")
-    shutil.copy(page / "frequencies.parquet", unfinished)
-    fsync(unfinished)
-    os.replace(unfinished, baseline)
+    remove(part := baseline.with_suffix(".tmp"))    # of a run that was killed as it wrote
+    put_file((result / FREQUENCIES).read_bytes(), baseline, os.replace, part)
+
+
+def _baseline(home: Path, data: str) -> Path:
+    return home / "baselines" / f"{slug(data)}.parquet"
 
 
 def _spread(context: StepContext) -> Spread | None:

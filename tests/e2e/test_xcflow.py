@@ -58,8 +58,11 @@ def test_it_trains_what_a_run_trains_and_needs_no_servers(planted, whole, tmp_pa
     assert len(json.loads(done.stdout)) == 3
     home = tmp_path / "alone"
     before = {path: path.stat().st_mtime_ns for path in (home / "objects").iterdir()}
+    (frequencies,) = (home / "baselines").iterdir()
+    frequencies.unlink()
     again = xcflow.train(str(planted), "ngame", "cpu-learned", settings=QUICK, home=home)
     assert {path: path.stat().st_mtime_ns for path in (home / "objects").iterdir()} == before, "nothing is made twice"
+    assert frequencies.exists(), "the next data is compared with these, though their check was reused"
     (found,) = again.predict([" ".join(words(3))], k=1)
     assert isinstance(again, xcflow.Retriever) and isinstance(found[0], xcflow.Label) and found[0].uid == "L3"
 

@@ -2,13 +2,16 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.drift import stability_index
+from data_contracts.drift import FREQUENCIES, stability_index
 from data_contracts.errors import ContractError
 from data_contracts.findings import Thresholds
+from flows.run import prepare
 from tasks.core.dask_workers import Workers
 from tasks.core.step import StepContext, unwatched
 from tasks.data import contract
@@ -75,10 +78,31 @@ def test_the_remedy_names_feedback_where_it_is_in_the_tables(tmp_path, facts):
     assert ("--feedback ignore" in refused.value.hint) == (facts == FACTS)
 
 
+def test_a_run_is_compared_with_the_one_before_also_where_that_reused_its_check(tmp_path):
+    """Else data that returns to what it was is compared with what it no longer is."""
+    home = tmp_path / "home"
+    home.mkdir()
+
+    class Runner(SimpleNamespace):
+        def __call__(self, steps):
+            pass
+
+    for name, counts in (("ours", [9, 5, 3]), ("other", [3, 5, 9]), ("ours", [])):
+        if counts:
+            contract.check("data", Thresholds(), context(tmp_path / name, put(tmp_path / name, frequencies(counts))))
+        store = SimpleNamespace(open=Path, home=home, lost=lambda checked: False)
+        prepare.fn("", Runner(done={"check tables": tmp_path / name}, store=store,
+                              pipeline=SimpleNamespace(prepare=[], data=SimpleNamespace(name="data"))))
+        kept, made = home / "baselines" / "data.parquet", tmp_path / name / FREQUENCIES
+        assert pq.read_table(kept).equals(pq.read_table(made))
+
+
 def test_the_frequencies_are_on_the_disk_before_they_replace_the_last_ones(tmp_path, monkeypatch):
     """Else a machine that loses its power leaves an empty file, with which every later check fails."""
     root, flushed = put(tmp_path / "tables", frequencies([9, 5, 3])), []
     monkeypatch.setattr(os, "fsync", lambda file: flushed.append(os.readlink(f"/proc/self/fd/{file}")))
     contract.check("data", Thresholds(), context(tmp_path, root))
+    store = SimpleNamespace(home=tmp_path / "home", open=lambda checked: tmp_path, lost=lambda checked: False)
+    contract.keep_frequencies("data", None, store)
     assert f"{tmp_path}/home/baselines/data.tmp" in flushed
     assert [file.name for file in (tmp_path / "home" / "baselines").iterdir()] == ["data.parquet"]
