@@ -82,9 +82,9 @@ def resolve_run(data: Path, method: str, preset: str, overrides: dict[str, str])
         named = key.endswith(tuple(_READ_FOLDERS.values())) and str(value).startswith(("/", ".", "~"))
         if named and not Path(value).is_dir():    # else a hub is asked for it, after all that comes before
             raise UsageError(f"{key} {value!r} is not a folder", hint="name one that is there, or a model of a hub")
-    if settings.prepare.tokenizer == LEARNED and built.encoder.source != "random":
-        raise UsageError(f"encoder.source {built.encoder.source!r} has no embeddings of a vocabulary that is learned "
-                         "from the data", hint="--preset cpu-learned, or --set encoder.source=random beside it")
+    if settings.prepare.tokenizer == LEARNED and built.encoder.source == MINILM:
+        raise UsageError(f"encoder.source {MINILM!r} has no embeddings of a vocabulary that is learned from the data",
+                         hint="--preset cpu-learned, or --set encoder.source=random beside it")
     if built.needs_graphs and not (raw.anchors and settings.prepare.walks):
         raise UsageError(f"{method} pulls by metadata graphs, and {data} has no anchor set (<anchor>.raw.txt) to walk",
                          hint="add one (docs/data.md), leave prepare.walks true, or run its base instead")

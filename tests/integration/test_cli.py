@@ -257,7 +257,7 @@ def test_presets_of_a_method_explain_its_settings(cli, tmp_path):
     assert code == 0 and "ngame  " in out and "m1.margin" not in out
     code, out, _ = cli("presets", "--method", "ngame", "--preset", "cpu-quick")
     assert code == 0 and "astra" not in out and "cpu-learned" in out
-    assert re.search(r"^m1\.epochs +4 +of the stage", out, re.MULTILINE)
+    assert re.search(r"^m1\.epochs +3 +of the stage", out, re.MULTILINE)
     assert list(json.loads(cli("presets", "--method", "depsl", "--json")[1])) == ["depsl"]
     code, _, err = cli("presets", "--method", "ngmae")
     assert code == 2 and "did you mean 'ngame'" in err
