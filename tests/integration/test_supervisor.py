@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import psutil
 import pytest
 
@@ -132,6 +133,12 @@ def test_a_proxy_is_not_asked_for_the_health_of_a_part(home, service, monkeypatc
     assert os.environ["no_proxy"] == {"": "127.0.0.1,localhost", "*": "*"}.get(given, f"{given},127.0.0.1,localhost")
     Stack(home).up([service], nothing)
     assert Stack(home).running("app").well
+
+
+def test_prefects_client_is_made_where_there_is_a_socks_proxy(monkeypatch):
+    """As of `ssh -D`. It makes a transport for the proxy although it asks this machine directly."""
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    httpx.Client().close()
 
 
 def test_what_ends_is_started_again_without_its_orphans(home, service):
