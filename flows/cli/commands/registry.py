@@ -71,7 +71,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
             force: Annotated[bool, Parameter(help="Overrule the gates.")] = False, dry_run: DryRun = False,
             home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
-    why = "tried" if dry_run else _required(reason, f"promote {shlex.quote(model)}")
+    why = "by this command" if dry_run else _required(reason, f"promote {shlex.quote(model)}")
     if not {"/", "@"} & set(model.removeprefix("models:/")):
         challenger = shlex.quote(f"{model}@challenger")
         raise UsageError(f"{model!r} names no version", hint=f"xc promote {challenger} --reason '...'")

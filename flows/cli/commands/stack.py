@@ -30,10 +30,11 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     from tasks.tracking.mlflow_client import probe
 
     prefect = os.environ.get("PREFECT_API_URL", "")
-    ports.check(prefect=prefect, mlflow=mlflow)
     utf8(home)
-    Store(home)
     stack = Stack(home)
+    ports = _kept(ports, stack.records())
+    ports.check(prefect=prefect, mlflow=mlflow)
+    Store(home)
     if managers := stack.managers():
         raise UsageError(f"{home} is run by {' and '.join(managers)}, which starts its parts",
                          hint="start them there, or stop them there first")
@@ -41,8 +42,6 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
         require_prefect(home)
     if mlflow:
         probe(mlflow)
-    ports = _kept(ports, stack.records())
-    ports.check(prefect=prefect, mlflow=mlflow)
     model = _model_of_app(home, mlflow, model, stack.running("app"))
     parts = services(home, ports, prefect=prefect, mlflow=mlflow, model=model, gpu=gpus() > 0)
     started = stack.up(parts, say, f"xc down{home_flag(home)}; xc up{home_flag(home)}; its log is in {stack.logs}")
