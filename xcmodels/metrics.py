@@ -1,8 +1,8 @@
 """Metrics of extreme classification: P, nDCG, PSP, PSnDCG and recall at k.
 
-Predictions and sets of pairs are as in `xcmodels.matching`. Results are in percent. A row without a true label (after
-filters) is in no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDCG are the same with and
-without it.
+Predictions and sets of pairs are as in `xcmodels.predictions`. Results are in percent. A row without a true label
+(after filters) is in no mean; pyxclib and napkinXC count it as 0 in P, nDCG and recall. PSP and PSnDCG are the same
+with and without it.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from xcmodels.data.ranges import ranks
-from xcmodels.matching import Matches, Pairs, check_depth, match
+from xcmodels.predictions import Matches, Pairs, check_depth, match
 
 # The metrics shown to people, in this order: on the terminal, in the report, on the version's card, in Prefect.
 SHOWN = ("P/1", "P/5", "PSP/1", "PSP/5", "nDCG/5", "recall/100")
@@ -54,12 +54,12 @@ def evaluate(predictions: np.ndarray, truth: Pairs, filters: Pairs | None, inver
     matches = match(predictions[:, :deepest], truth, filters, len(inverse_propensity))
     _need_points(matches)
     result = {name: 100 * float(gain.mean() / best.mean())
-              for name, (gain, best) in terms(matches, inverse_propensity, ks, recall_ks).items()}
+              for name, (gain, best) in per_query(matches, inverse_propensity, ks, recall_ks).items()}
     return result | {"points": float(len(matches.rows)), "left_out": float(matches.left_out)}
 
 
-def terms(matches: Matches, inverse_propensity: np.ndarray, ks: tuple[int, ...],
-          recall_ks: tuple[int, ...] = ()) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def per_query(matches: Matches, inverse_propensity: np.ndarray, ks: tuple[int, ...],
+              recall_ks: tuple[int, ...] = ()) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return of each metric what every query gains and the most that it counts for, (m,) each, by the metric's key.
 
     A metric is the ratio of their means; of a mean over queries, as P is, each query counts for 1.
@@ -88,12 +88,7 @@ def intervals(matches: Matches, inverse_propensity: np.ndarray, ks: tuple[int, .
     A metric is a ratio of means, sum g / sum b (gain over what a query counts for): the delta method, with the standard
     error of the mean of (g - ratio b) / mean(b). Of a mean over queries, where b = 1, that is the normal interval.
     """
-    out = {}
-    for name, (gain, best) in terms(matches, inverse_propensity, ks).items():
-        ratio = gain.mean() / best.mean()
-        half = half_interval((gain - ratio * best) / best.mean())
-        out[name] = 100 * max(0.0, float(ratio - half)), 100 * min(1.0, float(ratio + half))
-    return out
+    return {name: _interval(gain, best) for name, (gain, best) in per_query(matches, inverse_propensity, ks).items()}
 
 
 def by_decile(predictions: np.ndarray, truth: Pairs, filters: Pairs | None,  # noqa: PLR0917
@@ -165,8 +160,13 @@ def mean_interval(values: np.ndarray) -> tuple[float, float]:
     values = np.asarray(values, dtype=np.float64)
     if not len(values):
         raise ValueError("an interval needs at least one point, got none")
-    mean, half = float(values.mean()), half_interval(values)
-    return 100 * max(0.0, mean - half), 100 * min(1.0, mean + half)
+    return _interval(values, np.ones(len(values)))
+
+
+def _interval(gain: np.ndarray, best: np.ndarray) -> tuple[float, float]:
+    ratio = gain.mean() / best.mean()
+    half = half_interval((gain - ratio * best) / best.mean())
+    return 100 * max(0.0, float(ratio - half)), 100 * min(1.0, float(ratio + half))
 
 
 def half_interval(values: np.ndarray) -> float:

@@ -9,7 +9,6 @@ import numpy as np
 from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
-from xcmodels.matching import drop_filtered
 from xcmodels.method import Mined
 from xcmodels.methods.astra import stages as astra
 from xcmodels.methods.ngame.stages import ClassifierModule
@@ -19,6 +18,7 @@ from xcmodels.methods.unidec import stages as unidec
 from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import LABEL, QUERY, encode_all
+from xcmodels.predictions import drop_filtered
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.fusion import TreeFusion

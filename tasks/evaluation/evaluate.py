@@ -9,8 +9,8 @@ from tasks.core.step import Step, StepContext
 from xcmodels import metrics
 from xcmodels.data import seeds
 from xcmodels.data.corpus import Corpus
-from xcmodels.matching import match
 from xcmodels.nn.encoders import QUERY, encode_all
+from xcmodels.predictions import match
 from xcmodels.retrieval import ann
 from xcmodels.retrieval.calibration import BEST, calibration_error
 from xcmodels.retrieval.ranker import Ranker, predict

@@ -24,7 +24,7 @@ from tasks.evaluation.gates import MARGINS, SIGMA, Gate
 from tasks.evaluation.thresholds import Answers
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
-from xcmodels.matching import Matches, match
+from xcmodels.predictions import Matches, match
 
 CHARTS = 8                # stages that get a learning curve
 EXAMPLES = 8              # test queries shown: the surest right ones, and the surest wrong ones

@@ -26,7 +26,7 @@ from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.sorted_ids import isin_sorted
 from xcmodels.data.tokens import Tokens
-from xcmodels.matching import drop_filtered
+from xcmodels.predictions import drop_filtered
 from xcmodels.retrieval.ranker import by_filters
 from xcmodels.retrieval.retriever import Retriever
 
@@ -176,7 +176,7 @@ def _predict(retriever: Retriever, labels: np.ndarray, corpus: Corpus, rows: np.
             candidates = np.full((len(ids), max(depth, COMPARED)), -1, np.int64)
             candidates[:, :depth] = np.where(ids >= 0, labels[ids], -1)
             best[some[part]] = drop_filtered(candidates, np.zeros(candidates.shape, np.float32),
-                                                     filters.subset(some[part]), COMPARED)[0]
+                                             filters.subset(some[part]), COMPARED)[0]
     return best
 
 

@@ -23,7 +23,7 @@ STATES = TOKENS | {f"xcmodels.{name}" for name in (
     "nn", "nn.autograd", "nn.devices", "nn.distributed", "nn.encoder_config", "nn.layers", "nn.row_table",
     "nn.transformer", "training.frozen_layers")}
 LOOP = ENCODERS | {f"xcmodels.{name}" for name in (
-    "matching", "method", "nn.losses", "nn.rounding", "nn.row_optimisers", "training.checkpoint", "training.loop",
+    "method", "nn.losses", "nn.rounding", "nn.row_optimisers", "predictions", "training.checkpoint", "training.loop",
     "training.optimisers")}
 MINING = {f"xcmodels.{name}" for name in (
     "mining", "mining.clustering", "mining.gpu_index", "mining.graph", "mining.grouped_index",
@@ -37,7 +37,7 @@ OF_M1 = {"xcmodels.methods.ngame_m1", "xcmodels.methods.table_config"}
 NGAME = OF_M1 | {"xcmodels.methods.ngame.config", "xcmodels.methods.ngame.stages"}
 OTHER = NGAME - OF_M1 | {"xcmodels.retrieval.serving_config"}    # not module M1's
 # to read what was trained
-TRAINED = (LOOP | MINING | NGAME | STATES) - {"xcmodels.matching", "xcmodels.training.loop"}
+TRAINED = (LOOP | MINING | NGAME | STATES) - {"xcmodels.predictions", "xcmodels.training.loop"}
 READERS = {f"tasks.data.sources{name}" for name in (
     "", ".files", ".formats", ".raw", ".reading", ".shards", ".sparse", ".texts")}
 KEYS = {
@@ -62,7 +62,7 @@ KEYS = {
         "xcmodels.retrieval.examples",
         "xcmodels.data.label_branches", "xcmodels.retrieval.sparse_training"},
     "evaluation": ENCODERS | SCORES | {
-        "tasks.evaluation.evaluate", "xcmodels.matching", "xcmodels.metrics", "xcmodels.retrieval",
+        "tasks.evaluation.evaluate", "xcmodels.predictions", "xcmodels.metrics", "xcmodels.retrieval",
         "xcmodels.retrieval.ann", "xcmodels.retrieval.vector_codes",
         "xcmodels.retrieval.centroid_mix", "xcmodels.retrieval.inner_products", "xcmodels.retrieval.ranker",
         "xcmodels.retrieval.serving_config"},

@@ -21,7 +21,7 @@ from tasks.evaluation.gates import Score, evaluate_gates
 from tasks.evaluation.report import ReportFacts, ReportPage, verdict
 from xcmodels import metrics
 from xcmodels.data.corpus import Corpus, Ragged, Texts
-from xcmodels.matching import match
+from xcmodels.predictions import match
 
 HOSTILE = '<script>alert("x")</script><img src=http://evil.test/x onerror=alert(1)>\x1b[31m\u202eabc\x00'
 VOID = {"meta", "img", "br", "link"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from xcmodels.data.corpus import Texts
-from xcmodels.matching import match
+from xcmodels.predictions import match
 from xcmodels.retrieval.calibration import BEST, calibration_error
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever

@@ -18,7 +18,6 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from xcmodels.data.corpus import Corpus, Ragged, Texts
 from xcmodels.data.tokens import Tokenizer
-from xcmodels.matching import match
 from xcmodels.method import Method
 from xcmodels.methods.astra.config import AstraConfig
 from xcmodels.methods.ngame.config import NgameConfig
@@ -29,6 +28,7 @@ from xcmodels.methods.registry import METHODS
 from xcmodels.methods.siamesexml.config import LikelihoodConfig, SiamesexmlConfig
 from xcmodels.methods.unidec.config import UnidecConfig
 from xcmodels.nn.encoder_config import EncoderConfig
+from xcmodels.predictions import match
 from xcmodels.retrieval.ranker import predict
 from xcmodels.retrieval.retriever import Retriever
 from xcmodels.retrieval.serving_config import FusionConfig

@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 from tests.support import oracles
-from xcmodels.matching import drop_filtered, match
 from xcmodels.metrics import by_decile, difference_errors, evaluate, mean_interval, propensity
+from xcmodels.predictions import drop_filtered, match
 
 
 def pairs(rows):

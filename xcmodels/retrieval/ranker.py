@@ -10,8 +10,8 @@ import torch
 from xcmodels.data import seen_texts
 from xcmodels.data.corpus import Corpus, Ragged, Side, Texts, mapped
 from xcmodels.data.tokens import Tokenizer, Tokens
-from xcmodels.matching import drop_filtered
 from xcmodels.nn.encoders import QUERY, Encoder, load_encoder
+from xcmodels.predictions import drop_filtered
 from xcmodels.retrieval.calibration import Calibration
 from xcmodels.retrieval.centroid_mix import CentroidMix
 from xcmodels.retrieval.folder import REMOVED, read_facts

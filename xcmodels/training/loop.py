@@ -16,11 +16,11 @@ import torch
 from xcmodels.data import seeds
 from xcmodels.data.batching import Batch
 from xcmodels.data.corpus import Corpus
-from xcmodels.matching import match
 from xcmodels.method import Mined, Round, Stage
 from xcmodels.nn import distributed
 from xcmodels.nn.devices import device, fast_products, keep_freed_memory
 from xcmodels.nn.row_table import Model
+from xcmodels.predictions import match
 from xcmodels.training.checkpoint import (
     OPTIMISER,
     Position,

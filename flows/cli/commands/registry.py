@@ -71,7 +71,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
             force: Annotated[bool, Parameter(help="Overrule the gates.")] = False, dry_run: DryRun = False,
             home: Home = HOME, mlflow: Mlflow = "") -> None:
     """Make MODEL, NAME/VERSION or NAME@challenger, the champion where the gates hold."""
-    why = "by this command" if dry_run else _required(reason, f"promote {shlex.quote(model)}")
+    why = _reason(reason, f"promote {shlex.quote(model)}", dry_run=dry_run)
     if not {"/", "@"} & set(model.removeprefix("models:/")):
         challenger = shlex.quote(f"{model}@challenger")
         raise UsageError(f"{model!r} names no version", hint=f"xc promote {challenger} --reason '...'")
@@ -97,7 +97,7 @@ def promote(model: Annotated[str, Parameter(completer=versions)], /, *, reason: 
 def rollback(name: Model = "", /, *, reason: Reason = "", dry_run: DryRun = False, home: Home = HOME,
              mlflow: Mlflow = "") -> None:
     """Make the champion before the present one the champion again."""
-    why = "tried" if dry_run else _required(reason, f"rollback {shlex.quote(name)}" if name else "rollback")
+    why = _reason(reason, f"rollback {shlex.quote(name)}" if name else "rollback", dry_run=dry_run)
     from tasks.registry.champions import rollback as rolled_back
     from tasks.registry.resolve import model_name, resolve_usable
 
@@ -110,7 +110,8 @@ def rollback(name: Model = "", /, *, reason: Reason = "", dry_run: DryRun = Fals
     say(f"{name}@champion {'would go' if dry_run else 'went'} from version {before} to version {after}")
 
 
-def _required(reason: str, words: str) -> str:
-    if not reason.strip():
+def _reason(reason: str, words: str, *, dry_run: bool) -> str:
+    """Return the reason that is given; raise UsageError where there is none and something is to be moved."""
+    if not reason.strip() and not dry_run:
         raise UsageError("say why: no reason is given", hint=f"xc {words} --reason 'clicks fell on Monday'")
-    return reason.strip()
+    return reason.strip() or "by this command"

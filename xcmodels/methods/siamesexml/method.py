@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from xcmodels.data.corpus import Corpus
-from xcmodels.matching import match
 from xcmodels.method import Method
 from xcmodels.methods.retriever_builder import BaseRetrieverBuilder
 from xcmodels.methods.siamesexml.config import MIXED, SiamesexmlConfig
@@ -16,6 +15,7 @@ from xcmodels.methods.siamesexml.stages import EXTREME, INTERMEDIATE, ExtremeMod
 from xcmodels.nn.autograd import normalise
 from xcmodels.nn.devices import device
 from xcmodels.nn.encoders import QUERY, Encoder, encode_all
+from xcmodels.predictions import match
 from xcmodels.retrieval.builder import Trained, save_retriever
 from xcmodels.retrieval.calibration import ScoredPairs, calibrate
 from xcmodels.retrieval.centroid_mix import CentroidMix
