@@ -17,6 +17,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -80,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Threads that wait for a part of a sum go to sleep sooner: on a busy machine, where the others must wait for the
     # processor, a step takes half the time or a tenth; on a quiet one, the same. Read when torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    _open_closed_streams()
     bypass_proxies()
     collect_rarely()
     # Two collections at exit would take 2 s on the objects of a run, though all of them are freed at once.
@@ -111,6 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(*_explained(error), 1)
 
 
+def _open_closed_streams() -> None:
+    """Open a stream that the caller closed (`2>&-`) on /dev/null: print would write errors to stdout."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  until the process ends
+
+
 def _end_broken_pipe(error: BrokenPipeError) -> None:
     """Return where the reader of stdout alone has gone (`| head`), which has what it wanted; else fail."""
     gone = [stream for stream in (sys.stdout, sys.stderr) if _reader_has_gone(stream)]
@@ -136,8 +145,19 @@ def _explained(error: Exception) -> tuple[str, str]:
         return (f"no room for {error.filename or 'a file'}: {error.strerror}",
                 "free space on that disk; the same command resumes")
     if isinstance(error, PermissionError) and error.filename:
-        return f"{error.filename} is closed to this user: {error.strerror}", "run it as its owner: sudo -u OWNER xc ..."
+        return f"{error.filename} is closed to this user: {error.strerror}", _as_owner(Path(error.filename))
     return f"unexpected {type(error).__name__}: {error}", "the same command with --debug shows where"
+
+
+def _as_owner(path: Path) -> str:
+    """Return how to run a command as the user who owns a path, or the nearest folder above it that can be seen."""
+    import pwd
+
+    from tasks.core.files import nearest_existing
+
+    with suppress(OSError, KeyError):
+        return f"run it as its owner: sudo -u {pwd.getpwuid(nearest_existing(path).stat().st_uid).pw_name} xc ..."
+    return "run it as its owner"
 
 
 def _room_for_boxes() -> bool:

@@ -25,11 +25,17 @@ HEARTBEAT = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}
 
 
 def bypass_proxies() -> None:
-    """Have this process, and those that it starts, ask servers of this machine directly, whatever proxy there is."""
+    """Have this process, and those that it starts, ask servers of this machine directly, whatever proxy there is.
+
+    A proxy that a desktop names socks://HOST:PORT is named socks5://, as httpx knows it: else Prefect has no client.
+    """
     given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
     if given != "*":    # which means all, but only alone
         missing = [host for host in LOOPBACK if host not in given.split(",")]
         os.environ["no_proxy"] = ",".join([*filter(None, [given]), *missing])
+    for name, value in os.environ.items():
+        if name.lower().endswith("_proxy") and value.startswith("socks://"):
+            os.environ[name] = value.replace("socks", "socks5", 1)
 
 
 def set_up(home: Path) -> None:

@@ -38,7 +38,7 @@ def check(data: str, thresholds: Thresholds, context: StepContext) -> None:
         report.raise_for_failure()
     except ContractError as error:
         if (context.inputs["tables"] / FACTS).exists():
-            error.hint += "; or correct the feedback (xc feedback list), or train without it: --feedback ignore"
+            error.hint += "; or correct the feedback (xc feedback list), or train without it: xc run --feedback ignore"
         raise
     # Only facts that follow from the tables: times, or a comparison with an earlier run, would change the keys of all
     # later steps.

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,7 @@ def check_owner(tracker: Tracker, name: str, data: str) -> None:
                 version.tags.get(DATA) == data or _is_of(client, version, home) for version in versions):
             return
     raise UsageError(f"model {name!r} of {tracker.address} is of another home, and of other data",
-                     hint=f"--name NAME for a model of its own; --name {name} to share that one")
+                     hint=f"--name NAME for a model of its own; --name {shlex.quote(name)} to share that one")
 
 
 def _is_of(client: Client, version: Version, home: Identity) -> bool:

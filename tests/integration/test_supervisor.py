@@ -135,9 +135,12 @@ def test_a_proxy_is_not_asked_for_the_health_of_a_part(home, service, monkeypatc
     assert Stack(home).running("app").well
 
 
-def test_prefects_client_is_made_where_there_is_a_socks_proxy(monkeypatch):
-    """As of `ssh -D`. It makes a transport for the proxy although it asks this machine directly."""
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+@pytest.mark.parametrize("scheme", ["socks5", "socks"])
+def test_prefects_client_is_made_where_there_is_a_socks_proxy(monkeypatch, scheme):
+    """As of `ssh -D`, or of a desktop. It makes a transport for the proxy although it asks this machine directly."""
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("ALL_PROXY", f"{scheme}://127.0.0.1:9")
+    bypass_proxies()
     httpx.Client().close()
 
 

@@ -10,16 +10,31 @@ from flows.cli.app import _explained, _room_for_boxes
 from flows.cli.commands.registry import _why, promote
 from flows.cli.commands.stack import _kept
 from flows.cli.config_file import GIVEN
-from flows.config import Ports
+from flows.config import HOME, Ports
 
 
 def test_a_part_that_has_ended_starts_again_at_its_port_unless_another_is_asked_for(monkeypatch):
-    records = {name: SimpleNamespace(address=address) for name, address in (
+    records = {name: SimpleNamespace(address=address, alive=False, environment=None) for name, address in (
         ("prefect", "http://127.0.0.1:7500"), ("mlflow", "http://127.0.0.1:7501"), ("worker-cpu", ""))}
     monkeypatch.setattr(GIVEN, "sources", {})
-    assert _kept(Ports(), records) == Ports(prefect=7500, mlflow=7501)
+    assert _kept(Ports(), records, HOME) == Ports(prefect=7500, mlflow=7501)
     monkeypatch.setattr(GIVEN, "sources", {"mlflow-port": "flag"})
-    assert _kept(Ports(mlflow=7601), records) == Ports(prefect=7500, mlflow=7601)
+    assert _kept(Ports(mlflow=7601), records, HOME) == Ports(prefect=7500, mlflow=7601)
+
+
+def test_a_server_that_has_ended_does_not_move_away_from_the_parts_that_ask_it(monkeypatch):
+    server = SimpleNamespace(title="MLflow", address="http://127.0.0.1:7501", alive=False, environment={})
+    app = SimpleNamespace(title="app", address="http://127.0.0.1:7502", alive=True,
+                          environment={"XC_MLFLOW": server.address})
+    records = {"mlflow": server, "app": app}
+    monkeypatch.setattr(GIVEN, "sources", {"mlflow-port": "flag"})
+    assert _kept(Ports(mlflow=7501), records, HOME) == Ports(mlflow=7501, app=7502)
+    with pytest.raises(UsageError, match="app still asks MLflow") as caught:
+        _kept(Ports(mlflow=7601), records, HOME)
+    assert caught.value.what == "--mlflow-port 7601: app still asks MLflow at http://127.0.0.1:7501"
+    assert caught.value.hint == "first xc down, or leave --mlflow-port out"
+    app.alive = False
+    assert _kept(Ports(mlflow=7601), records, HOME) == Ports(mlflow=7601, app=7502)
 
 
 def test_a_reason_is_on_one_line_of_a_terminal_and_inert():
@@ -36,7 +51,8 @@ def test_without_a_standard_output_there_is_no_room_for_boxes(monkeypatch):
 
 def test_a_home_of_another_user_is_told_as_that():
     text, hint = _explained(PermissionError(13, "Permission denied", "/their/home/FORMAT"))
-    assert text == "/their/home/FORMAT is closed to this user: Permission denied" and "as its owner" in hint
+    assert text == "/their/home/FORMAT is closed to this user: Permission denied"
+    assert hint == "run it as its owner: sudo -u root xc ..."
 
 
 def test_a_promotion_needs_a_reason_and_a_name_with_a_space_is_quoted():

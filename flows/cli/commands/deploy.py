@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from data_contracts.errors import UsageError
-from flows.cli.options import DryRun, Json, environment, filled, resolved_settings, say
+from flows.cli.options import DryRun, Json, environment, filled, home_flag, resolved_settings, say
 from flows.config import DeployOptions, pairs, shared
 
 
@@ -62,11 +62,14 @@ def deploy(*, options: DeployOptions,
     changes = apply(planned, dry_run=dry_run, tell=tell)
     if as_json:
         print(json.dumps([asdict(change) for change in changes]))
-    if not dry_run and not has_worker(pool):
-        say(f"warning: no worker of the pool {pool} is there, so what trains waits for one; xc up starts "
-            f"{'one where torch sees a GPU' if pool == 'gpu' else 'it'}")
+    idle = [] if dry_run else [each for each in sorted({change.pool for change in changes}) if not has_worker(each)]
+    for each in idle:
+        say(f"warning: no worker of the pool {each} is there, so its runs wait for one; xc up{home_flag(options.home)} "
+            f"starts {'one where torch sees a GPU' if each == 'gpu' else 'it'}")
     if now and not dry_run:
-        say(f"{now}/{model} begins: {address}/runs/flow-run/{start(f'{now}/{model}')}")
+        name = f"{now}/{model}"
+        waits = any(change.deployment == name and change.pool in idle for change in changes)
+        say(f"{name} {'waits' if waits else 'begins'}: {address}/runs/flow-run/{start(name)}")
     say(f"see, and run one by hand: {address}/deployments")
 
 

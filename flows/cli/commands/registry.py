@@ -13,7 +13,9 @@ from cyclopts import Parameter
 from data_contracts.errors import UsageError
 from flows.cli.completion import versions
 from flows.cli.options import HOME, DryRun, Home, Json, Mlflow, Model, home_flag, open_tracker, say
+from tasks.core.wording import one_line
 
+REASON = 1000    # characters of a reason in a list: those of gates name each that fails
 Reason = Annotated[str, Parameter(help="Why: it is kept with the move, and has to be given.")]
 
 
@@ -33,14 +35,14 @@ def models(*, home: Home = HOME, mlflow: Mlflow = "", as_json: Json = False) -> 
         say(f"there is no model yet; next: xc run --data DIR{home_flag(home)}")
     tests = {row["name"]: row["test"] for row in rows if "champion" in row["aliases"]}
     for row in rows:
-        aliases = ", ".join(row["aliases"])
+        name, aliases = one_line(row["name"]), one_line(", ".join(row["aliases"]))
         metrics = line_of(row["metrics"], HEADLINE).replace(", ", "  ")
-        print(f"{row['name']}/{row['version']:<4} {aliases:<11} {metrics}{_marks(row, tests)}{_why(row)}")
+        print(f"{name}/{row['version']:<4} {aliases:<11} {metrics}{_marks(row, tests)}{_why(row)}")
 
 
 def _marks(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
     """Return why a version's metrics do not compare with the champion's; tests: model -> the champion's test set."""
-    marks = [*([f"of version {row['base']}, before its labels were edited"] if row["base"] else []),
+    marks = [*([f"of version {one_line(row['base'], 40)}, before its labels were edited"] if row["base"] else []),
              *(["on another test set than the champion's"] if tests.get(row["name"], row["test"]) != row["test"]
                else [])]
     return f" ({'; '.join(marks)})" if marks else ""
@@ -48,12 +50,10 @@ def _marks(row: Mapping[str, Any], tests: Mapping[str, str]) -> str:
 
 def _why(row: Mapping[str, Any]) -> str:
     """Return when, in local time, and why a version last became the champion, or why the gates refused it."""
-    from tasks.core.wording import one_line
-
     if row["moves"]:
         when = datetime.fromisoformat(row["moves"][-1]["when"]).astimezone()
-        return f"  {when:%Y-%m-%dT%H:%M} {one_line(row['moves'][-1]['why'])}"
-    return "" if row["gates"].get("promoted", True) else f"  refused: {one_line(row['gates']['reason'])}"
+        return f"  {when:%Y-%m-%dT%H:%M} {one_line(row['moves'][-1]['why'], REASON)}"
+    return "" if row["gates"].get("promoted", True) else f"  refused: {one_line(row['gates']['reason'], REASON)}"
 
 
 def fetch(model: Annotated[str, Parameter(completer=versions)], folder: Path, /, *, home: Home = HOME,

@@ -32,7 +32,7 @@ def up(*, home: Home = HOME, mlflow: Mlflow = "", ports: Ports = PORTS, model: M
     prefect = os.environ.get("PREFECT_API_URL", "")
     utf8(home)
     stack = Stack(home)
-    ports = _kept(ports, stack.records())
+    ports = _kept(ports, stack.records(), home)
     ports.check(prefect=prefect, mlflow=mlflow)
     Store(home)
     if managers := stack.managers():
@@ -138,12 +138,24 @@ def _model_of_app(home: Path, mlflow: str, model: str, running: "Record | None")
     return model
 
 
-def _kept(ports: Ports, records: Mapping[str, "Record"]) -> Ports:
-    """Return the ports with those that are not asked for as they were: what has ended starts again where it was."""
-    flags = {"prefect": "prefect-port", "mlflow": "mlflow-port", "app": "port"}
-    were = {name: urlsplit(records[name].address).port for name in records
-            if name in flags and flags[name] not in GIVEN.sources and records[name].address}
-    return replace(ports, **{name: port for name, port in were.items() if port})
+def _kept(ports: Ports, records: Mapping[str, "Record"], home: Path) -> Ports:
+    """Return the ports with those that are not asked for as they were: what has ended starts again where it was.
+
+    Raises UsageError where what has ended is asked for at another port than parts that are up know it at.
+    """
+    for name, flag in (("prefect", "prefect-port"), ("mlflow", "mlflow-port"), ("app", "port")):
+        if name not in records or not (port := urlsplit(records[name].address).port):
+            continue
+        server = records[name]
+        users = [record.title for record in records.values() if record.alive and record is not server
+                 and any(value.startswith(server.address) for value in (record.environment or {}).values())]
+        if flag not in GIVEN.sources:
+            ports = replace(ports, **{name: port})
+        elif getattr(ports, name) != port and users and not server.alive:
+            raise UsageError(f"--{flag} {getattr(ports, name)}: {' and '.join(users)} still "
+                             f"{'asks' if len(users) == 1 else 'ask'} {server.title} at {server.address}",
+                             hint=f"first xc down{home_flag(home)}, or leave --{flag} out")
+    return ports
 
 
 def _not_as_asked(record: "Record", addresses: Mapping[str, str], model: str, home: Path) -> str:

@@ -60,8 +60,8 @@ def add_feedback(decisions: Decisions, rules: FeedbackRules, context: StepContex
     if taught > rules.most * (queries + taught):
         raise ContractError(
             f"feedback is {taught / (queries + taught):.0%} of the training queries, and at most {rules.most:.0%} may "
-            "be", where=decisions.journal, hint="look through it: xc feedback list; allow it: --set "
-                                                "prepare.feedback_most=1; or train without it: --feedback ignore")
+            "be", where=decisions.journal, hint="look through it: xc feedback list; allow it: --set prepare."
+                                                "feedback_most=1; or train without it: xc run --feedback ignore")
     removed = found.wrong.keys() & _positives_of({query for query, _ in found.wrong}, tables)
     for table in sorted(path for path in tables.iterdir() if path.is_dir()):
         (context.out / table.name).mkdir()
