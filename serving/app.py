@@ -103,7 +103,8 @@ def _operations(app: FastAPI, service: ModelService, counters: ServerMetrics, ke
         """Return which version answers at present, or why none does."""
         served = service.current(service.fault)
         return json_response({**served.named(), "labels": len(served.retriever), "examples": served.examples,
-                              "fault": service.fault, "feedback": keeper is not None})
+                              "calibrated": served.retriever.calibration.queries > 0, "fault": service.fault,
+                              "feedback": keeper is not None})
 
     @app.get("/healthz", response_class=PlainTextResponse, **document("/healthz", "get"))
     async def healthz() -> str:

@@ -82,7 +82,8 @@ _RETRY = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "
 ANSWERS: Mapping[str, Any] = {
     "/predict": {"model": _MODEL, "results": [{"labels": [_CAT | _EXPLANATION]}]},
     "/feedback": {"accepted": 1, "rejected": 0, "added": 0},
-    "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "fault": "", "feedback": True},
+    "/model": {**_MODEL, "labels": 67892, "examples": [EXAMPLE], "calibrated": True, "fault": "",
+               "feedback": True},
     "/v1/": {"title": "xcflow, in the shape of Annif's REST API", "version": "0.1.0"},
     "/v1/projects": {"projects": [_PROJECT]}, PROJECT: _PROJECT, f"{PROJECT}/suggest": {"results": [_SUBJECT]},
     f"{PROJECT}/suggest-batch": [{"results": [_SUBJECT], "document_id": "doc-1"},

@@ -119,6 +119,8 @@ class ModelFacts(ModelName):
 
     labels: int
     examples: list[str]
+    calibrated: bool = Field(description="Whether confidences were fitted on held-out queries; else they order labels, "
+                                         "and are no chances")
     fault: str
     feedback: bool = Field(description="Whether POST /feedback is taken")
 

@@ -97,11 +97,16 @@ def test_a_link_holds_the_question_and_examples_ask(server, page):
     page.until(COUNT)
     assert page.value("document.getElementById('text').value") == "an oak"
     assert page.value("[...document.querySelectorAll('#examples button')].map(each => each.textContent)") == TEXTS
-    assert "xc version 1, 50 labels" in page.value("document.getElementById('model').textContent")
+    told = "document.getElementById('model').textContent"
+    assert page.value(told) == "xc version 1, 50 labels."
     page.value("document.querySelectorAll('#examples button')[1].click()")
     page.until(f"{COUNT} && document.getElementById('text').value === {TEXTS[1]!r}")
     assert page.value("getComputedStyle(document.getElementById('text')).direction") == "rtl"
     assert page.value("getComputedStyle(document.querySelectorAll('#examples button')[0]).direction") == "ltr"
+    page.value("request = async () => ({ok: true, json: async () => ({name: 'xc', version: '2', labels: 9, "
+               "examples: [], calibrated: false})}); introduce()")
+    assert page.until(f"{told}.includes('version 2') && {told}") == (
+        "xc version 2, 9 labels. Its chances were fitted on no text: they order labels, and tell no more.")
 
 
 @pytest.mark.parametrize("width", [360, 1280])
