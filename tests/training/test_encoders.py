@@ -162,7 +162,9 @@ def test_a_bag_through_a_folder(idf, texts, tmp_path):
     config = replace(BAG, tied=False, token_dropout=0.3, batch=7)
     encoder = trained(build_encoder(config, idf, 0)).eval()
     save_encoder(encoder, tmp_path / "encoder")
+    state = torch.get_rng_state()
     again = load_encoder(tmp_path / "encoder").eval()
+    assert torch.equal(torch.get_rng_state(), state), "reading draws nothing from the generator of the process"
     assert (again.backbone.dim, again.backbone.batch, again.backbone.dropout) == (12, 7, 0.3)
     for side in (QUERY, LABEL):
         assert torch.equal(again(texts, side), encoder(texts, side))

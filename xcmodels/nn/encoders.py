@@ -264,8 +264,9 @@ def load_encoder(folder: Path) -> Encoder:
     facts = json.loads((folder / "encoder.json").read_text())
     config, layout = EncoderConfig(**facts["config"]), facts["layout"]
     heads = {name: HeadConfig(**head) for name, head in layout["heads"].items()}
-    encoder = Encoder(empty_backbone(config, folder, facts["backbone"]), config,
-                      Layout(heads, {view: tuple(names) for view, names in layout["views"].items()}))
+    layers = Layout(heads, {view: tuple(names) for view, names in layout["views"].items()})
+    with torch.random.fork_rng(devices=()):    # its heads draw their first weights, which are replaced
+        encoder = Encoder(empty_backbone(config, folder, facts["backbone"]), config, layers)
     encoder.load_state_dict(load_file(folder / "model.safetensors"), assign=True)
     return encoder
 
