@@ -66,7 +66,7 @@ class TrainingPlan:
                    most_steps=config.most_steps)
 
     def batch_size_for(self, n: int) -> int:
-        """Return the batch size for n training rows; the last batch may be smaller."""
+        """Return the most rows of a batch of n training rows; all batches have that many, or a few less."""
         return min(self.batch_size, max(n // MIN_STEPS_PER_PASS, MIN_BATCH_ROWS))
 
     def steps_per_pass(self, n: int) -> int:

@@ -1,6 +1,7 @@
 """How a stage is cut into rounds, epochs, passes and steps, and the rates of each."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from tests.training.test_training import MINED, again
 from xcmodels.method import Mined
 from xcmodels.methods.ngame.method import ngame
 from xcmodels.methods.ngame_m1 import STAGE, EncoderModule
+from xcmodels.mining.clustering import balanced_kmeans
 from xcmodels.training.local_run import run_round
 from xcmodels.training.optimisers import Optimisers
 
@@ -71,7 +73,7 @@ def test_an_epoch_that_is_a_part_of_a_pass_sees_other_rows_each_time(toy, tmp_pa
     drawn = [rows for rows, _, _ in stage.seen]
     assert len(drawn) == 4 * 3 and len(epochs) == 4 and epochs[0]["loss"] > 0
     parts = [{row for rows in drawn[start:start + 3] for row in rows} for start in range(0, 12, 3)]
-    assert all(len(part) == 3 * 64 for part in parts) and len(set.union(*parts)) > 2 * 3 * 64
+    assert all(len(part) == 3 * 60 for part in parts) and len(set.union(*parts)) > 2 * 3 * 60
     whole = Recording(config)
     again(toy, MINED, tmp_path / "whole", stage=whole)
     assert drawn[0] == whole.seen[0][0], "the first batch is as without a bound"
@@ -99,6 +101,21 @@ def test_every_pass_of_an_epoch_sees_every_row_once_in_an_order_of_its_own(toy, 
     passes = orders[1].reshape(3, -1)
     assert all(sorted(each) == rows.tolist() for each in passes.tolist())
     assert np.array_equal(passes[0], orders[0]) and not np.array_equal(passes[0], passes[1])
+
+
+def test_a_batch_as_large_as_a_cluster_is_one_and_none_is_short(toy, tmp_path):
+    """A batch is a cluster in Algorithm 1 of UniDEC; cut by full batches, most would be of two unrelated ones."""
+    config = toy_config()
+    plan = replace(config.m1, epochs=1, refresh_from=0, batch_size=50, cluster_size=50)
+    stage = Recording(replace(config, m1=plan))
+    rows = toy.corpus.training_rows()
+    vectors = np.random.default_rng(0).random((len(toy.corpus.sides["train"]), 4), np.float32)
+    clusters = balanced_kmeans(vectors, 50, seed=0, rows=rows)
+    run_round(toy.corpus, stage, stage.rounds[0], Mined(clusters=clusters), tmp_path)
+    of = dict(zip(rows.tolist(), clusters.tolist(), strict=True))
+    batches = [[of[row] for row in drawn] for drawn, _, _ in stage.seen]
+    assert {len(batch) for batch in batches} == {49, 50}
+    assert all(Counter(batch).most_common(1)[0][1] >= len(batch) - 2 for batch in batches)
 
 
 def test_a_cosine_falls_late_and_ends_at_nothing():

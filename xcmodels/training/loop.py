@@ -167,11 +167,13 @@ class _Loop:
     def batches(self, orders: Sequence[np.ndarray], epoch: int, steps: range) -> Iterator[tuple[np.ndarray, Batch]]:
         """Yield the rows and the batch of each step; the next ones are made while this one is trained on."""
         n, ahead = len(orders[0]), deque[Future[tuple[np.ndarray, Batch]]]()
-        size, steps_per_pass = self.stage.plan.batch_size_for(n), self.stage.plan.steps_per_pass(n)
+        steps_per_pass = self.stage.plan.steps_per_pass(n)
+        # as many rows in each, as clusters have: a batch that is a cluster is cut at its ends, and none is left short
+        edges = np.arange(steps_per_pass + 1) * n // steps_per_pass
 
         def make(step: int) -> tuple[np.ndarray, Batch]:
-            start = step % steps_per_pass * size
-            rows = orders[step // steps_per_pass][start:start + size]
+            number, place = divmod(step, steps_per_pass)
+            rows = orders[number][edges[place]:edges[place + 1]]
             rng = seeds.generator(self.stage.seed, *self._purpose(epoch, step))
             batch = self.stage.batch(self.corpus, self.round_, self.mined, rows, rng)
             return rows, batch.map(torch.Tensor.pin_memory) if device().type == "cuda" else batch
