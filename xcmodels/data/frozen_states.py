@@ -29,6 +29,10 @@ class FrozenStates:
         """Return those of the texts from `start` to `stop` - 1."""
         return FrozenStates(self.files, *(each[start:stop] for each in (self.file_of, self.starts, self.sizes)))
 
+    def take(self, texts: np.ndarray) -> "FrozenStates":
+        """Return those of some texts (m,), in their order."""
+        return FrozenStates(self.files, *(each[texts] for each in (self.file_of, self.starts, self.sizes)))
+
     def read(self, texts: np.ndarray) -> np.ndarray:
         """Return the states of some texts, one text after another, (their number, d)."""
         sizes = self.sizes[texts]

@@ -15,6 +15,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from xcmodels.checks import Unusable
 from xcmodels.data.frozen_states import FrozenStates, joined
+from xcmodels.data.ranges import in_ranges
 from xcmodels.data.text import clean
 
 MINILM = "minilm"
@@ -60,6 +61,15 @@ class Tokens:
         offsets, on_host = (each[start:stop + 1] for each in (self.offsets, self.host_offsets))
         return Tokens(self.ids[int(on_host[0]):int(on_host[-1])], offsets - offsets[0], self.titles[start:stop],
                       on_host - on_host[0], self.states and self.states.part(start, stop))
+
+    def take(self, texts: np.ndarray) -> "Tokens":
+        """Return the tokens of some of the texts (m,), in their order."""
+        starts = self.host_offsets.numpy()
+        lengths = np.diff(starts)[texts]
+        offsets, device = F.pad(torch.from_numpy(lengths).cumsum(0), (1, 0)), self.ids.device
+        places, rows = (torch.from_numpy(each).to(device) for each in (in_ranges(starts[texts], lengths), texts))
+        return Tokens(self.ids[places], offsets.to(device), self.titles[rows], offsets,
+                      self.states and self.states.take(texts))
 
     def fields(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (T,) bool, whether a token belongs to its text's title, and (T,) int64, its position in its field."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -172,39 +173,40 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
         weight.grad = grad.view_as(weight)
 
 
-def by_shards(n: int, encode: Callable[[slice], torch.Tensor]) -> torch.Tensor:
-    """Return encode(slice(0, n)), (n, d), of which each process computes its shard.
+def by_shares(sizes: np.ndarray, encode: Callable[[np.ndarray], torch.Tensor]) -> torch.Tensor:
+    """Return encode(all texts), (n, d), of which each process computes its share; sizes (n,): tokens of each text.
 
-    In training the gradient of a shard goes back to its process, times the number of processes, so that the mean of
-    `average_gradients` is the gradient of the whole. Random draws in `encode` change no later draw, so that processes
-    stay in sync.
+    A share is every so many-th text by size: of queries and label texts one after another, a process would get the
+    short labels, and wait for the others at every step. In training the gradient of a share goes back to its process,
+    times the number of processes, so that the mean of `average_gradients` is the gradient of the whole. Random draws in
+    `encode` change no later draw, so that processes stay in sync.
     """
-    if count() == 1:
-        return encode(slice(0, n))
     seed = int(torch.randint(1 << 62, ()))
     state = torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
     torch.manual_seed(seed + rank())    # dropout differs between processes
-    own = encode(shard(n))
+    order = np.argsort(sizes, kind="stable")
+    own = encode(order[rank()::count()])
     torch.set_rng_state(state[0])
     if state[1] is not None:
         torch.cuda.set_rng_state(state[1])
-    return _Gather.apply(own, n)
+    return _Gather.apply(own, torch.from_numpy(order).to(own.device))
 
 
 class _Gather(torch.autograd.Function):
-    """(own rows, d) of each process -> (n, d)."""
+    """(own rows, d) of each process, every count-th of `order`, -> (n, d)."""
 
     @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, n: int) -> torch.Tensor:
-        ctx.n = n
-        longest = -(-n // count())
-        padded = own.new_zeros(longest, own.shape[1])
+    def forward(ctx: Any, own: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(order)
+        n = len(order)
+        padded = own.new_zeros(-(-n // count()), own.shape[1])
         padded[:len(own)] = own
         parts = [torch.empty_like(padded) for _ in range(count())]
         dist.all_gather(parts, padded)
-        shards = [shard(n, process) for process in range(count())]
-        return torch.cat([part[:each.stop - each.start] for part, each in zip(parts, shards, strict=True)])
+        in_turn = torch.stack(parts, 1).flatten(0, 1)[:n]    # a row of each process, again and again
+        return torch.empty_like(in_turn).index_copy_(0, order, in_turn)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradient[shard(ctx.n)] * count(), None
+        (order,) = ctx.saved_tensors
+        return gradient[order[rank()::count()]] * count(), None

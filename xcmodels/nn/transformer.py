@@ -56,9 +56,10 @@ class Transformer(Backbone):
 
     def forward(self, tokens: Tokens, side: str) -> torch.Tensor:
         """Return (n, dim) vectors, the same on both sides; distributed training splits the texts over processes."""
-        if self.training:
-            return distributed.by_shards(len(tokens), lambda part: self._encoded(tokens.part(part)))
-        return self._encoded(tokens)
+        if not self.training or distributed.count() == 1:
+            return self._encoded(tokens)
+        sizes = self.state_counts(tokens.host_offsets.diff().numpy())
+        return distributed.by_shares(sizes, lambda texts: self._encoded(tokens.take(texts)))
 
     def groups(self, *texts: tuple[Tokens, str]) -> list[torch.Tensor]:
         """Return the vectors of several groups of texts, encoded together."""
